@@ -29,7 +29,8 @@ from helpers.rule import PENSTOCK, Rule
 from penstock.acting.collector import Collector
 from penstock.acting.environments import Environments
 from penstock.acting.evaluation import evaluate
-from penstock.acting.inference import PolicyRunner
+from penstock.acting.protocols import Runner
+from penstock.acting.runners import runner_of
 from penstock.acting.spaces import segment_schema
 from penstock.apps.environments import make_configured, variants_of
 from penstock.config import Config
@@ -93,14 +94,14 @@ class _Actor:
             seed=config.run.seed,
             replay_address="",
         )
-        self.key = ActorKey(slot, 1)
+        self.key, self._inference = ActorKey(slot, 1), config.actor.inference
         self._collector = Collector(environments, assignment, schema=schema, discount=config.ppo.discount)
-        self._runner: PolicyRunner | None = None
+        self._runner: Runner | None = None
 
     def collect(self, weights: Weights) -> Window:
         """Collects a window, which the next call overwrites."""
         if self._runner is None:
-            self._runner = PolicyRunner(weights)
+            self._runner = runner_of(weights, inference=self._inference)
         self._runner.refresh(weights)
         return self._collector.collect(self._runner)
 

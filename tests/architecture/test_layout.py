@@ -39,7 +39,7 @@ ALLOWED: dict[str, set[str]] = {
     "v1": {"v1"},
     "replay": {"types", "compiled_code", "errors", "gate_law", "files", "replay"},
     "telemetry": {"types", "errors", "telemetry"},
-    "algo": {"types", "compiled_code", "errors", "environment_names", "foreign_errors", "module_imports", "algo"},
+    "algo": {"types", "errors", "environment_names", "foreign_errors", "module_imports", "algo"},
     "acting": {
         "types",
         "errors",
@@ -250,7 +250,8 @@ def test_tests_benchmarks_and_stress_tests_share_code_only_through_helpers(folde
     [
         ("replay", "pass", ("torch", "gymnasium", *EXTRA_OF)),
         # numba takes 120 MB and half a second, which processes that only transfer segments do not need.
-        ("actor", "pass", ("numba", *EXTRA_OF)),
+        ("actor", "pass", ("numba", "torch", *EXTRA_OF)),
+        ("evaluator", "pass", ("numba", "torch", *EXTRA_OF)),
         ("learner", TRAINING, ("torch._dynamo", *EXTRA_OF)),
     ],
 )

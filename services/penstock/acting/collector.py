@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from penstock.acting import faults
 from penstock.acting.environments import Environments
-from penstock.acting.inference import PolicyRunner
 from penstock.acting.observation_bounds import ObservationBounds
+from penstock.acting.protocols import Runner
 from penstock.acting.randomness import Streams
 from penstock.acting.recorder import Recorder
 from penstock.acting.single_environments import StepOutcome
@@ -96,9 +96,9 @@ class Collector:
             of = f"one of environments {min(numbers)} to {max(numbers)}"
             raise EnvironmentFailed(f"{of}: {failed.what}") from failed
 
-    def collect(self, runner: PolicyRunner) -> Window:
+    def collect(self, runner: Runner) -> Window:
         """Steps each environment T times with the runner's weights; returns the window. Raises `EnvironmentFailed`."""
-        noise = self._streams.draw(runner.policy.noise, self._steps, self._unroll_length)
+        noise = self._streams.draw(runner.noise, self._steps, self._unroll_length)
         ended_before = len(self._episodes)
         self._steps += self._unroll_length
         self._environments.progress.doing = "step"
@@ -125,7 +125,7 @@ class Collector:
         self._valid_steps += int(self._columns.column("valid").sum())
         return window
 
-    def _fill(self, runner: PolicyRunner, noise: NDArray[np.float32]) -> None:
+    def _fill(self, runner: Runner, noise: NDArray[np.float32]) -> None:
         columns, recorder = self._columns, self._recorder
         reward, terminated, truncated = (columns.column(name) for name in ("reward", "terminated", "truncated"))
         valid, discounted_return = columns.column("valid"), columns.column("discounted_return")

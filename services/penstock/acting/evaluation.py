@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.acting.environments import Environments
-from penstock.acting.inference import PolicyRunner
 from penstock.acting.randomness import Purpose, Streams
+from penstock.acting.runners import runner_of
 from penstock.acting.spaces import ActionMap
 from penstock.types.evaluation import EvaluationResult, EvaluationTask
 
@@ -29,7 +29,7 @@ def evaluate(
     abandons the evaluation if it returns True. `clock` returns monotonic seconds.
     """
     started = clock()
-    runner, action_map = PolicyRunner(task.weights), ActionMap(environments.spec.action)
+    runner, action_map = runner_of(task.weights), ActionMap(environments.spec.action)
     numbers = np.arange(environments.count, dtype=np.uint32)
     environments.reset(Streams(task.seed, 0, numbers).reset_seeds(Purpose.EVALUATION))
     # The complement separates these streams from those of a run with the same seed.
@@ -45,7 +45,7 @@ def evaluate(
             action = runner.act_greedily(observation, mask=mask, begun=begun)
         else:
             if step % _NOISE_STEPS == 0:
-                noise = streams.draw(runner.policy.noise, step, _NOISE_STEPS)
+                noise = streams.draw(runner.noise, step, _NOISE_STEPS)
             action, _ = runner.act(observation, noise[:, step % _NOISE_STEPS], mask=mask, begun=begun)
         outcome = environments.step(action_map(action, squashed=runner.squashes))
         # Environments are still stepped after their episode has ended. Their rewards, even NaN, no longer count.

@@ -1,4 +1,4 @@
-"""Policy inference for all environments in one call, on the CPU, without gradients."""
+"""Policy inference in torch for all environments in one call, on the CPU, without gradients."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,13 +7,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from penstock.acting.protocols import Leaves, Library
 from penstock.algo import weights as policy_weights
 from penstock.algo.distributions import Joint
+from penstock.algo.noise import Noise
 from penstock.algo.policies import Inputs
 from penstock.types.run import Weights
-
-Leaves = tuple[NDArray[np.generic], ...]
-"""Arrays [N, ...], one per leaf of an observation or an action."""
 
 _ROW_MULTIPLE = 16
 """Multiple to which rows are padded, so that an action does not depend on the number of environments.
@@ -22,17 +21,12 @@ The last bits of a CPU matrix product's row depend on the number of rows if ther
 with AVX-512."""
 
 
-def use_one_thread() -> None:
-    """Limits torch to one thread in the whole process.
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Limits torch to one thread in the block; takes less than a microsecond.
 
     On a busy machine, threads wait for each other in every small layer: 20 episodes of CartPole took 13 s instead of 1.
     """
-    torch.set_num_threads(1)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Limits torch to one thread in the block, as `use_one_thread` does; takes less than a microsecond."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -42,9 +36,10 @@ def one_thread() -> Iterator[None]:
 
 
 class PolicyRunner:
-    """A policy that acts on batches of observations. Used by one thread.
+    """A policy that acts on batches of observations (`acting.protocols.Runner`). Used by one thread.
 
-    With memory it keeps the state of each row from call to call.
+    With memory it keeps the state of each row from call to call. Calls use one thread of torch, and leave the setting
+    of `torch.set_num_threads` as it was.
 
     Attributes:
         policy: Torch module.
@@ -53,12 +48,20 @@ class PolicyRunner:
             memory.
     """
 
+    library: Library = "torch"
+
+    @one_thread()
     def __init__(self, weights: Weights, *, temperature: float = 1.0) -> None:
         """Loads the policy. `refresh` does not change the sampling temperature of `act`."""
         self.policy, self._temperature = policy_weights.load(weights), temperature
         self.version = weights.version
         shape = self.policy.memory_shape
         self.state: NDArray[np.float32] | None = None if shape is None else np.zeros((1, *shape), np.float32)
+
+    @property
+    def noise(self) -> tuple[Noise, ...]:
+        """Random numbers from which one action is sampled, for each leaf of the action."""
+        return self.policy.noise
 
     @property
     def squashes(self) -> bool:
@@ -71,6 +74,7 @@ class PolicyRunner:
             policy_weights.load_into(self.policy, weights)
             self.version = weights.version
 
+    @one_thread()
     @torch.inference_mode()
     def act(
         self,
@@ -80,22 +84,13 @@ class PolicyRunner:
         mask: NDArray[np.bool_] | None = None,
         begun: NDArray[np.bool_] | None = None,
     ) -> tuple[Leaves, NDArray[np.float32]]:
-        """Samples one action per row from the policy at this runner's temperature.
-
-        Args:
-            observation: [N, ...] raw observations, one array per leaf.
-            noise: <float32>[N, sum of sizes of policy.noise] random numbers from `Streams.draw`.
-            mask: <bool>[N, bits] legal actions; None: all.
-            begun: <bool>[N] first rows of episodes; None: no row. Not used without memory.
-
-        Returns:
-            The actions, one array per leaf, and their log probabilities at that temperature, <float32>[N].
-        """
+        """Samples one action per row, with its log probability, as `acting.protocols.Runner`."""
         distribution = self._distribution(observation, mask, begun).tempered(self._temperature)
         action = distribution.sample(torch.from_numpy(_pad(noise)))
         log_prob = distribution.log_prob(action)
         return _unpad(action, len(noise)), log_prob.numpy()[: len(noise)]
 
+    @one_thread()
     @torch.inference_mode()
     def act_greedily(
         self,
@@ -104,9 +99,10 @@ class PolicyRunner:
         mask: NDArray[np.bool_] | None = None,
         begun: NDArray[np.bool_] | None = None,
     ) -> Leaves:
-        """Returns the most likely action per row. The arguments and the result are those of `act`."""
+        """Returns the most likely action per row, as `acting.protocols.Runner`."""
         return _unpad(self._distribution(observation, mask, begun).mode(), len(observation[0]))
 
+    @one_thread()
     @torch.inference_mode()
     def distribution(
         self,
@@ -124,6 +120,7 @@ class PolicyRunner:
         self.state = before
         return distribution
 
+    @one_thread()
     @torch.inference_mode()
     def values(self, observation: Leaves, *, begun: NDArray[np.bool_] | None = None) -> NDArray[np.float32]:
         """Returns the values of the rows as discounted returns, <float32>[N], and keeps the states as they are.

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from penstock.acting.collector import Collector
-from penstock.acting.inference import PolicyRunner
-from penstock.acting.protocols import Log, Process, RunLink, SegmentSink
+from penstock.acting.protocols import Log, Process, RunLink, Runner, SegmentSink
 from penstock.acting.replaceable_environments import ReplaceableEnvironments
 from penstock.acting.reports import Reports, report_failure
 from penstock.errors import EnvironmentFailed, PlaceLost
@@ -27,12 +26,14 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 class ActorParts:
     """The parts of an actor.
 
-    `open_sink` opens the stream of windows under an assignment. `schema` has the columns of a segment. `discount` is
+    `open_sink` opens the stream of windows under an assignment. `load` loads a policy that samples at a temperature,
+    for all weights of the assignment. `schema` has the columns of a segment. `discount` is
     the gamma of the running discounted return.
     """
 
     run: RunLink
     open_sink: Callable[[Assignment], SegmentSink]
+    load: Callable[[Weights, float], Runner]
     environments: ReplaceableEnvironments
     process: Process
     log: Log
@@ -59,7 +60,7 @@ class ActorLoop:
     def __init__(self, parts: ActorParts, assignment: Assignment) -> None:
         self._parts, self._run, self._environments = parts, parts.run, parts.environments
         self._assignment = assignment
-        self._runner: PolicyRunner | None = None
+        self._runner: Runner | None = None
         self._failures = self._failures_in_a_row = 0
 
     def run(self) -> None:
@@ -126,13 +127,14 @@ class ActorLoop:
         collector.timing.waiting_s += time.perf_counter() - started
         return weights
 
-    def _runner_of(self, weights: Weights) -> PolicyRunner:
+    def _runner_of(self, weights: Weights) -> Runner:
         if self._runner is None:
-            self._runner = PolicyRunner(weights, temperature=self._assignment.temperature)
+            self._runner = self._parts.load(weights, self._assignment.temperature)
+            self._parts.log.info("policy loaded", version=weights.version, library=self._runner.library)
         self._runner.refresh(weights)
         return self._runner
 
-    def _collect_and_send(self, collector: Collector, runner: PolicyRunner, sink: SegmentSink) -> Window | None:
+    def _collect_and_send(self, collector: Collector, runner: Runner, sink: SegmentSink) -> Window | None:
         timing, started = collector.timing, time.perf_counter()
         stepped_s = timing.environment_s + timing.policy_s
         window = self._collect(collector, runner)
@@ -142,7 +144,7 @@ class ActorLoop:
             timing.building_s += time.perf_counter() - started - stepped_s
         return window
 
-    def _collect(self, collector: Collector, runner: PolicyRunner) -> Window | None:
+    def _collect(self, collector: Collector, runner: Runner) -> Window | None:
         """Collects a window, making the environments again after each failure; None if the collection ends first."""
         failed = False
         while self._continues:

@@ -1,13 +1,80 @@
-"""Interfaces through which actors and evaluators use services, their process and its log.
+"""Interfaces through which actors and evaluators use policies, services, their process and its log.
 
-`rpc` implements the services, `process` the process, and `telemetry` the log.
+`acting.runners` chooses the implementation of a policy; `rpc` implements the services, `process` the process, and
+`telemetry` the log.
 """
 
-from typing import Protocol
+from typing import Literal, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.algo.noise import Noise
 from penstock.types.evaluation import EvaluationResult, EvaluationTask
 from penstock.types.replay import Grant, Window
 from penstock.types.run import ActorReport, Assignment, EnvironmentFault, Weights
+
+Leaves = tuple[NDArray[np.generic], ...]
+"""Arrays [N, ...], one per leaf of an observation or an action."""
+
+
+Library = Literal["numpy", "torch"]
+
+
+class Runner(Protocol):
+    """A policy that acts on batches of observations. Used by one thread.
+
+    With memory it keeps the state of each row from call to call. The arrays that it returns are the caller's.
+    """
+
+    library: Library
+    """Library that computes the actions."""
+    version: int
+    """Version of the loaded weights."""
+
+    @property
+    def noise(self) -> tuple[Noise, ...]:
+        """Random numbers from which one action is sampled, for each leaf of the action."""
+
+    @property
+    def squashes(self) -> bool:
+        """Whether the policy's continuous actions must pass through a tanh."""
+
+    @property
+    def state(self) -> NDArray[np.float32] | None:
+        """<float32>[N, parts, H] states after the last call, or [1, parts, H] before the first; None without memory."""
+
+    def refresh(self, weights: Weights) -> None:
+        """Loads weights of the same architecture, unless their version is already loaded."""
+
+    def act(
+        self,
+        observation: Leaves,
+        noise: NDArray[np.float32],
+        *,
+        mask: NDArray[np.bool_] | None = None,
+        begun: NDArray[np.bool_] | None = None,
+    ) -> tuple[Leaves, NDArray[np.float32]]:
+        """Samples one action per row from the policy at this runner's temperature.
+
+        Args:
+            observation: [N, ...] raw observations, one array per leaf.
+            noise: <float32>[N, sum of sizes of `noise`] random numbers from `Streams.draw`.
+            mask: <bool>[N, bits] legal actions; None: all.
+            begun: <bool>[N] first rows of episodes; None: no row. Not used without memory.
+
+        Returns:
+            The actions, one array per leaf, and their log probabilities at that temperature, <float32>[N].
+        """
+
+    def act_greedily(
+        self,
+        observation: Leaves,
+        *,
+        mask: NDArray[np.bool_] | None = None,
+        begun: NDArray[np.bool_] | None = None,
+    ) -> Leaves:
+        """Returns the most likely action per row. The arguments and the result are those of `act`."""
 
 
 class RunLink(Protocol):

@@ -8,11 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock import checkpoint_file
-from penstock.acting.inference import PolicyRunner, one_thread
+from penstock.acting.inference import PolicyRunner
 from penstock.acting.leaves import unflatten
 from penstock.acting.policy_inputs import PolicyInputs, Rows
 from penstock.acting.randomness import Streams
 from penstock.acting.spaces import ActionMap
+from penstock.algo import published
 from penstock.algo import weights as policy_weights
 from penstock.algo.distributions import Categorical, MultiCategorical
 from penstock.algo.policies import Policy
@@ -84,11 +85,10 @@ class TrainedPolicy:
         """
         rows = self._inputs.rows(observation, action_mask)
         self._check_remembered(rows)
-        with one_thread():
-            if deterministic:
-                action = self._runner.act_greedily(rows.leaves, mask=rows.mask)
-            else:
-                action, _ = self._runner.act(rows.leaves, self._noise(rows.count), mask=rows.mask)
+        if deterministic:
+            action = self._runner.act_greedily(rows.leaves, mask=rows.mask)
+        else:
+            action, _ = self._runner.act(rows.leaves, self._noise(rows.count), mask=rows.mask)
         self._remembered = rows.count
         mapped = self._action_map(action, squashed=self._runner.squashes)
         return unflatten(self.policy.spec.action, [rows.shaped(leaf) for leaf in mapped])
@@ -101,8 +101,7 @@ class TrainedPolicy:
         """
         rows = self._inputs.rows(observation, None, masked=False)
         self._check_remembered(rows)
-        with one_thread():
-            values = self._runner.values(rows.leaves)
+        values = self._runner.values(rows.leaves)
         return values if rows.is_batch else float(values[0])
 
     def probabilities(self, observation: Any, *, action_mask: Any = None) -> Any:
@@ -120,8 +119,7 @@ class TrainedPolicy:
                 raise ConfigurationError(
                     f"an action of {self.policy.spec.id} is continuous{leaf.place}, so it has no probabilities"
                 )
-        with one_thread():
-            distribution = self._runner.distribution(rows.leaves, mask=rows.mask)
+        distribution = self._runner.distribution(rows.leaves, mask=rows.mask)
         found = []
         for leaf, part in zip(tree.leaves, distribution.parts, strict=True):
             categorical = part.choices if isinstance(part, MultiCategorical) else part
@@ -163,7 +161,7 @@ def read_weights(path: Path) -> Weights:
     """Reads the weights in a checkpoint file. Raises `DamagedFile`, or `ConfigurationError` as `load_policy`."""
     data = checkpoint_file.read(path).data
     try:
-        weights = Weights.of(policy_weights.read_version(data), data)
+        weights = Weights.of(published.read_version(data), data)
         policy_weights.load(weights)
     except ConfigurationError as error:
         raise ConfigurationError(f"{path}: {error}") from None

@@ -14,16 +14,12 @@ from penstock.algo.distributions import (
     DiagonalGaussian,
     Joint,
     MultiCategorical,
-    Noise,
     SquashedGaussian,
 )
+from penstock.algo.limits import LOG_STD_RANGE, SQUASHED_LOG_STD_RANGE
+from penstock.algo.noise import Noise
 from penstock.algo.spaces import bounded
 from penstock.types.spaces import BoxSpace, DiscreteSpace, MultiBinarySpace, MultiDiscreteSpace, Space, Tree
-
-LOG_STD_RANGE = (-5.0, 2.0)
-_SQUASHED_LOG_STD_RANGE = (-5.0, 0.7)
-"""Narrower than `LOG_STD_RANGE`, because a larger deviation before a tanh only moves actions to their bounds, and
-because `SquashedGaussian.entropy` is accurate only up to this deviation."""
 
 
 class CategoricalHead(nn.Module):
@@ -90,7 +86,7 @@ class GaussianHead(nn.Module):
         """Builds the distribution from <float32>[..., outputs] and the policy's `log_std`, <float32>[A]."""
         mean, log_std = outputs.chunk(2, -1) if log_std is None else (outputs, log_std)
         if self._squash:
-            return SquashedGaussian(mean, bound(log_std, *_SQUASHED_LOG_STD_RANGE), self._bounded)
+            return SquashedGaussian(mean, bound(log_std, *SQUASHED_LOG_STD_RANGE), self._bounded)
         return DiagonalGaussian(mean, bound(log_std, *LOG_STD_RANGE))
 
 

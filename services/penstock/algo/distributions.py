@@ -8,7 +8,6 @@ Action masks are exact: an illegal action has probability 0 and gradient 0, and 
 choice needs at least one legal action; without one, its log probabilities are NaN.
 """
 
-import enum
 import functools
 import math
 from dataclasses import dataclass
@@ -16,6 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
+
+from penstock.algo.noise import Noise as Noise
+from penstock.algo.noise import NoiseKind as NoiseKind
 
 _LOG_TWO_PI = math.log(2.0 * math.pi)
 
@@ -32,23 +34,6 @@ def _quadrature(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tenso
     # The cached tensors may be used under autograd later.
     with torch.inference_mode(False):
         return torch.tensor(_NODES, dtype=dtype, device=device), torch.tensor(_WEIGHTS, dtype=dtype, device=device)
-
-
-class NoiseKind(enum.Enum):
-    """Distribution of the random numbers from which actions are sampled."""
-
-    UNIFORM = enum.auto()
-    """Uniform in [0, 1)."""
-    NORMAL = enum.auto()
-    """Standard normal."""
-
-
-@dataclass(frozen=True, slots=True)
-class Noise:
-    """Random numbers from which one action is sampled: their distribution, and their number per action."""
-
-    kind: NoiseKind
-    size: int
 
 
 @dataclass(frozen=True, slots=True)

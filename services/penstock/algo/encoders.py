@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from penstock.algo.initialisation import initialised
+from penstock.algo.limits import MAX_OBSERVATION
 from penstock.algo.normalisation import RunningMoments
 from penstock.algo.spaces import MOST_PLANES, alternatives, encoders_of
 from penstock.types.networks import Encoder
@@ -29,8 +30,6 @@ Activation = Callable[[], nn.Module]
 Features = Tensor | tuple[Tensor, ...]
 """One tensor, or one per leaf of the observation before encoders with parameters."""
 
-_MAX_OBSERVATION = 1e15
-"""Bound on the magnitude of observations that are not standardised. Within it no layer overflows for any weights."""
 _IMAGE_LAYERS = ((32, 8, 4, 0), (64, 4, 2, 0), (64, 3, 1, 0))
 """Channels, kernel, stride and padding of each layer for images (Mnih et al. 2015)."""
 _BOARD_LAYERS = ((32, 3, 1, 1), (64, 3, 1, 1))
@@ -157,7 +156,7 @@ class Observer(nn.Module):
         prepared = [part.prepare(values) for part, values in zip(self.preparations, observation, strict=True)]
         if not self._standardise:
             for position in self._numbers:
-                prepared[position] = prepared[position].clamp(-_MAX_OBSERVATION, _MAX_OBSERVATION)
+                prepared[position] = prepared[position].clamp(-MAX_OBSERVATION, MAX_OBSERVATION)
             return tuple(prepared)
         standardised = moments.standardise(self._joined(prepared))
         # A single leaf gets the tensor itself, without another operation.

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from penstock.algo.action_heads import LOG_STD_RANGE
+from penstock.algo.limits import LOG_STD_RANGE
 from penstock.algo.losses import LossSettings
 from penstock.algo.policies import Policy
 from penstock.algo.ratios import LARGEST_LOG

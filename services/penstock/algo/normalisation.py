@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from penstock.algo.limits import MAX_STANDARDISED, VARIANCE_EPSILON
 from penstock.algo.ratios import LARGEST_SPREAD
-
-_EPSILON = 1e-8
 
 _LARGEST = 1e15
 """Largest plausible magnitude. The square of such a value, and moments of such values, are finite in float32."""
@@ -85,15 +84,15 @@ class RunningMoments(nn.Module):
 
     def _change_to(self, variance: Tensor) -> float:
         """Returns the largest factor by which the scale grows or shrinks, over elements that have varied before."""
-        varied = (self.variance > _EPSILON) & (self.count > 0)
-        logarithm = 0.5 * torch.log((variance + _EPSILON) / (self.variance + _EPSILON)).abs()
+        varied = (self.variance > VARIANCE_EPSILON) & (self.count > 0)
+        logarithm = 0.5 * torch.log((variance + VARIANCE_EPSILON) / (self.variance + VARIANCE_EPSILON)).abs()
         return float(torch.where(varied, logarithm, 0.0).amax().exp()) if logarithm.numel() else 1.0
 
     def standardise(self, values: Tensor) -> Tensor:
-        """Standardises values to <float32>, clipped at 10 standard deviations; NaN where a value is NaN."""
-        return ((values - self.mean.float()) * self.scale()).clamp(-10.0, 10.0)
+        """Standardises values to <float32>, clipped at `MAX_STANDARDISED`; NaN where a value is NaN."""
+        return ((values - self.mean.float()) * self.scale()).clamp(-MAX_STANDARDISED, MAX_STANDARDISED)
 
     def scale(self) -> Tensor:
         """Returns the reciprocal of the standard deviation, <float32>[*shape]; 1 before the first update."""
         # In double precision, because the variance of float32 numbers may overflow float32.
-        return torch.rsqrt(self.variance + _EPSILON).float()
+        return torch.rsqrt(self.variance + VARIANCE_EPSILON).float()

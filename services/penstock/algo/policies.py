@@ -2,62 +2,27 @@
 
 import functools
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from penstock.algo.action_heads import ActionHead
-from penstock.algo.distributions import Joint, Noise
+from penstock.algo.distributions import Joint
 from penstock.algo.encoders import Activation, Features, Observer, encoder_layers
 from penstock.algo.initialisation import initialised
 from penstock.algo.masks import unpack
 from penstock.algo.memory import Memory, Unroll, by_rows
 from penstock.algo.moves import Moves
+from penstock.algo.network import Network as Network
+from penstock.algo.noise import Noise
 from penstock.algo.normalisation import MomentsUpdate, RunningMoments
 from penstock.algo.own_modules import own_layers
 from penstock.algo.spaces import check_spaces, position_of
-from penstock.types.networks import Encoder, MemoryKind
 from penstock.types.spaces import EnvironmentSpec
 
 _MAX_SCALED_REWARD = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class Network:
-    """Architecture of a policy: everything besides the spaces that is needed to build it.
-
-    Attributes:
-        hidden_sizes: Widths of the hidden layers of policy and value.
-        trunk: Whether policy and value have separate hidden layers or share them.
-        activation: Activation function after each hidden layer.
-        initial_log_std: Initial log standard deviation of continuous actions.
-        state_dependent_std: Whether the standard deviation is an output of the network instead of a separate parameter.
-        squash_actions: Whether a tanh, instead of clipping, keeps continuous actions within their bounds.
-        normalise_observations: Whether numbers in observations are standardised. Images are always scaled to [0, 1].
-        normalise_returns: Whether rewards are divided by the standard deviation of discounted returns.
-        encoders: Encoders of leaves of the observation, by name, in place of the suitable ones.
-        module: Name of a user's module in place of the encoders' layers; None: there is none.
-        memory: Kind of the recurrent layer; None: no recurrent layer.
-        memory_size: Width of the recurrent layer.
-        moves: Name of the board between whose cells actions move pieces; None: actions are not such moves.
-    """
-
-    hidden_sizes: tuple[int, ...] = (64, 64)
-    trunk: Literal["separate", "shared"] = "separate"
-    activation: Literal["tanh", "relu"] = "tanh"
-    initial_log_std: float = 0.0
-    state_dependent_std: bool = False
-    squash_actions: bool = False
-    normalise_observations: bool = True
-    normalise_returns: bool = True
-    encoders: Mapping[str, Encoder] = field(default_factory=dict)
-    memory: MemoryKind | None = None
-    memory_size: int = 64
-    moves: str | None = None
-    module: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

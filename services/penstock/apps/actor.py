@@ -5,11 +5,12 @@ import os
 import socket
 
 from penstock.acting.environments import Environments
-from penstock.acting.inference import use_one_thread
 from penstock.acting.loop import ActorParts, act
 from penstock.acting.progress import Progress
+from penstock.acting.protocols import Runner
 from penstock.acting.replaceable_environments import ReplaceableEnvironments
 from penstock.acting.reports import report_failure
+from penstock.acting.runners import runner_of
 from penstock.acting.spaces import segment_schema
 from penstock.algo.spaces import check_spaces
 from penstock.apps.environments import variants_of
@@ -21,6 +22,8 @@ from penstock.rpc.clients.membership import Membership
 from penstock.rpc.clients.segment_sink import ReplaySegmentSink
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.server import serve_health_only
+from penstock.telemetry import metrics
+from penstock.types.run import Weights
 from penstock.types.spaces import EnvironmentSpec
 
 _DRAIN_S = 2.0
@@ -35,7 +38,6 @@ def run(config: Config) -> None:
         SchemaMismatch: The run has another schema or other spaces.
     """
     settings = config.actor
-    use_one_thread()
     with Service("actor", config.telemetry, listen=settings.listen, metrics_port=settings.metrics_port) as service:
         progress = Progress()
         watch = HangWatch(
@@ -66,10 +68,16 @@ def _collect(
         report_failure(membership, service.logger, failure)
         membership.drain(_DRAIN_S)
 
+    def load(weights: Weights, temperature: float) -> Runner:
+        runner = runner_of(weights, temperature=temperature, inference=settings.inference)
+        metrics.ACTOR_NUMPY.set(runner.library == "numpy")
+        return runner
+
     watch.report = report
     parts = ActorParts(
         run=membership,
         open_sink=lambda assignment: ReplaySegmentSink(thread, assignment, schema, lambda: progress.steps),
+        load=load,
         environments=environments,
         process=service,
         log=service.logger,

@@ -4,7 +4,6 @@ import contextlib
 from functools import partial
 
 from penstock.acting.evaluator import Evaluator
-from penstock.acting.inference import use_one_thread
 from penstock.apps.environments import make_configured
 from penstock.config import Config
 from penstock.errors import RunFinished
@@ -24,7 +23,6 @@ def run(config: Config) -> None:
         SchemaMismatch: The run has other spaces.
     """
     settings = config.evaluation
-    use_one_thread()
     with Service("evaluator", config.telemetry, listen=settings.listen, metrics_port=settings.metrics_port) as service:
         evaluator = Evaluator(
             partial(make_configured, config.environment),

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from penstock.errors import ConfigurationError, EnvironmentFailed, PenstockError
 from penstock.exit_codes import CRASHED, GAVE_UP, INTERRUPTED, USAGE_ERROR
+from penstock.local import blas
 from penstock.local.imports import uncollected
 
 _SERVICES = ("replay", "learner", "actor", "evaluator")
@@ -44,6 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     name, code = given[0] if given else "", CRASHED
     # gRPC's core writes errors in its own format, which suits a service's log but not the output of a command.
     in_log = name in _SERVICES and not sys.stderr.isatty()
+    blas.use_one_thread(os.environ)
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR" if in_log else "NONE")
     if name in _MAKE_ENVIRONMENTS:
         # An environment may be a module in the current folder; installed modules take precedence.

@@ -6,7 +6,6 @@ from contextlib import closing
 from pathlib import Path
 
 from penstock.acting.evaluation import evaluate
-from penstock.acting.inference import use_one_thread
 from penstock.acting.registry import has_native_form
 from penstock.acting.trained import TrainedPolicy, load_policy
 from penstock.apps.environments import variants_of
@@ -22,7 +21,6 @@ from penstock.types.spaces import EnvironmentSpec
 
 def play(named: argparse.Namespace) -> None:
     """Plays the episodes that these options of `penstock evaluate` name."""
-    use_one_thread()
     path = find_checkpoint(named.run)
     policy = load_policy(path)
     config = _config_of(path, named.env_id)

@@ -8,6 +8,7 @@ from pydantic import ByteSize, Field, NonNegativeFloat, PositiveFloat, PositiveI
 from penstock.config import alternatives
 from penstock.config.section import Section
 from penstock.config.setting_types import ActorSlots, Address, Addresses, Count, Device, Port, Temperature
+from penstock.types.networks import Inference
 from penstock.types.store_size import StoreSize
 
 Precision = Literal["float32", "bfloat16"]
@@ -122,6 +123,10 @@ class ActorConfig(Section):
     """Environments stepped together by one actor, with one policy call per step for all of them."""
     unroll_length: Annotated[int, Field(ge=2)] = 32
     """Steps in a segment (T); at least 2, so that no segment consists only of a row that resets."""
+    inference: Inference = "auto"
+    """Library that computes actions. auto: NumPy for policies without convolutions, embeddings, memory, moves and own
+    module, because it needs a third of the time and no torch, which takes 100 MB; else torch. Both round differently.
+    torch: always torch, as in releases before this setting."""
     step_timeout_s: PositiveFloat = 120.0
     """Seconds that one call of an environment (make, reset or step) may take. An actor that waits longer exits and is
     restarted. The default is several times the reset of a slow simulator."""

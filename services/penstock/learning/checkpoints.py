@@ -17,6 +17,7 @@ from torch import Tensor
 from penstock import checkpoint_file
 from penstock.algo import weights as policy_weights
 from penstock.algo.policies import Network, Policy
+from penstock.algo.published import METADATA_KEY
 from penstock.checkpoint_file import CheckpointFile
 from penstock.errors import ConfigurationError, DamagedFile
 from penstock.files import json_of, write_atomically
@@ -112,7 +113,7 @@ def take(learner: Learner, progress: RunProgress) -> Snapshot:
     tensors |= {f"{_OPTIMIZER}{name}": value.cpu() for name, value in learner.optimizer.state.items()}
     tensors["randomness/shuffling"] = learner.generator.get_state()
     metadata = {
-        policy_weights.METADATA_KEY: policy_weights.describe(learner.policy, progress.version),
+        METADATA_KEY: policy_weights.describe(learner.policy, progress.version),
         _PROGRESS_KEY: json_of(dataclasses.asdict(progress)),
     }
     return Snapshot(progress, checkpoint_file.sealed(safetensors.torch.save(tensors), metadata))
@@ -323,7 +324,7 @@ def _of_another_release(path: Path) -> ConfigurationError:
 
 def _policy_of(file: CheckpointFile) -> Policy:
     try:
-        return policy_weights.build(file.metadata[policy_weights.METADATA_KEY])
+        return policy_weights.build(file.metadata[METADATA_KEY])
     except ConfigurationError as error:
         raise ConfigurationError(f"{file.path}: {error}") from None
     except _UNREADABLE as error:
@@ -332,6 +333,6 @@ def _policy_of(file: CheckpointFile) -> Policy:
 
 def _read(path: Path) -> CheckpointFile:
     file = checkpoint_file.read(path)
-    if _PROGRESS_KEY not in file.metadata or policy_weights.METADATA_KEY not in file.metadata:
+    if _PROGRESS_KEY not in file.metadata or METADATA_KEY not in file.metadata:
         raise checkpoint_file.damaged(path, "it contains no Penstock policy or no progress of a run")
     return file

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import IO
 
+from penstock.local import blas
 from penstock.local.variables import without_settings
 
 PENSTOCK = [sys.executable, "-Pm", "penstock"]
@@ -46,6 +47,8 @@ class Template(AbstractContextManager["Template"]):
         self.pid: int | None = None
         if sys.platform != "linux":
             return
+        variables = without_settings(os.environ)
+        blas.use_one_thread(variables)
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
@@ -53,7 +56,7 @@ class Template(AbstractContextManager["Template"]):
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                env=without_settings(os.environ),
+                env=variables,
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
             )

@@ -220,6 +220,7 @@ ACTOR_WEIGHTS_TIME = Gauge(
     "penstock_actor_weights_time_seconds", "Unix time of the newest weights' arrival, in seconds."
 )
 ACTOR_STAGES = Gauge("penstock_actor_stages_windows", "1 if windows are sent in shared memory, 0 if by gRPC.")
+ACTOR_NUMPY = Gauge("penstock_actor_acts_in_numpy", "1 if actions are computed in NumPy, 0 if in torch.")
 ACTOR_UNACKNOWLEDGED = Gauge("penstock_actor_unacknowledged_windows", "Windows sent and not acknowledged.")
 RECONNECTIONS = Counter("penstock_reconnections", "Streams that were reopened, by peer.", ("peer",))
 EVALUATOR_SECONDS = Counter("penstock_evaluator_seconds", "Time spent on evaluations, in seconds.")

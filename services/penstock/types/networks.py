@@ -10,3 +10,6 @@ MemoryKind = Literal["gru", "lstm"]
 
 MEMORY_PARTS: dict[MemoryKind, int] = {"gru": 1, "lstm": 2}
 """Vectors in one state of each kind of memory."""
+
+Inference = Literal["auto", "torch"]
+"""Library that computes a policy's actions. auto: NumPy for policies that it can compute, else torch."""

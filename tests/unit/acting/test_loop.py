@@ -15,6 +15,7 @@ from penstock.acting.environments import Environments, make_environments
 from penstock.acting.loop import ActorParts, act
 from penstock.acting.progress import Progress
 from penstock.acting.replaceable_environments import ReplaceableEnvironments
+from penstock.acting.runners import runner_of
 from penstock.acting.spaces import segment_schema
 from penstock.errors import ConfigurationError, EnvironmentFailed, PlaceLost, RunFinished
 from penstock.types.replay import Grant, Window
@@ -143,6 +144,7 @@ def work(outside: Outside, make: Callable[[int, Progress], Environments] = SOUND
         ActorParts(
             run=outside,
             open_sink=outside.open_sink,
+            load=lambda weights, temperature: runner_of(weights, temperature=temperature),
             environments=ReplaceableEnvironments(make_variant, progress, outside, outside),
             process=outside,
             log=outside,
@@ -224,7 +226,7 @@ def test_a_failed_environment_drops_the_window_and_the_grant_is_used_for_the_nex
     [fault] = outside.faults
     assert fault.dropped
     assert fault.text.startswith("environment 40: RuntimeError: simulator lost")
-    assert outside.events == ["process restored", "joined", "window dropped", "process restored"]
+    assert outside.events == ["process restored", "joined", "policy loaded", "window dropped", "process restored"]
     assert sum(report.env_steps for report in outside.reports) == 3 * WINDOW_STEPS
 
 

@@ -8,6 +8,7 @@ import torch
 
 from helpers.environments import fresh_policy, spec_of
 from helpers.policy_outputs import distribution_of, value_of
+from penstock.algo import published
 from penstock.algo import weights as policy_weights
 from penstock.algo.distributions import Categorical, DiagonalGaussian, Noise, NoiseKind, SquashedGaussian
 from penstock.algo.policies import Inputs, Network, Policy
@@ -50,7 +51,7 @@ def test_a_policy_is_restored_from_its_weights_alone(spec: EnvironmentSpec) -> N
     loaded = policy_weights.load(weights)
     assert loaded.spec == policy.spec
     assert loaded.network == policy.network
-    assert weights.version == policy_weights.read_version(weights.data) == 12
+    assert weights.version == published.read_version(weights.data) == 12
     assert torch.equal(value_of(loaded, observations()), value_of(policy, observations()))
     assert torch.equal(distribution_of(loaded, observations()).mode(), distribution_of(policy, observations()).mode())
     assert torch.equal(
@@ -87,7 +88,7 @@ def test_truncated_weights_are_refused(length: int) -> None:
 @pytest.mark.parametrize("data", [b"", b"not weights at all", b"\x02\0\0\0\0\0\0\0{}", b"\xff" * 64])
 def test_bytes_that_are_not_weights_are_refused(data: bytes) -> None:
     with pytest.raises(ConfigurationError, match="not Penstock weights"):
-        policy_weights.read_version(data)
+        published.read_version(data)
 
 
 def test_weights_of_another_architecture_are_refused() -> None:

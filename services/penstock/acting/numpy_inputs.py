@@ -1,0 +1,108 @@
+"""Raw observations as the inputs of a small network in NumPy. It is `algo.encoders` without learned encoders.
+
+Inputs are feature-major, [features, columns] (`acting.numpy_layers`). This module does not import torch.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.acting.numpy_layers import Tensors, tensor_of
+from penstock.acting.protocols import Leaves
+from penstock.algo.limits import MAX_OBSERVATION, MAX_STANDARDISED, VARIANCE_EPSILON
+from penstock.algo.network import Network
+from penstock.algo.spaces import alternatives, encoders_of
+from penstock.types.spaces import EnvironmentSpec, MultiBinarySpace, Space
+
+ENCODERS = ("flat", "one_hot")
+"""Encoders that have no parameters."""
+
+
+class Inputs:
+    """Conversion of observations to inputs. Used by one thread.
+
+    Attributes:
+        width: Number of features.
+    """
+
+    def __init__(self, spec: EnvironmentSpec, network: Network) -> None:
+        """Prepares the leaves, whose encoders are in `ENCODERS`."""
+        leaves = zip(spec.observation.spaces, encoders_of(spec, network.encoders), strict=True)
+        self._parts = [_OneHot(space) if encoder == "one_hot" else _Numbers(space) for space, encoder in leaves]
+        self.width = sum(part.width for part in self._parts)
+        numbers = [part for part in self._parts if isinstance(part, _Numbers) and not part.is_bits]
+        self._standardised = numbers if network.normalise_observations else []
+
+    def load(self, tensors: Tensors) -> None:
+        """Copies the running moments. Raises `ConfigurationError` if they do not fit."""
+        if not self._standardised:
+            return
+        shape = (sum(part.width for part in self._standardised),)
+        mean = tensor_of(tensors, "observation_moments.mean", shape).astype(np.float32)
+        variance = tensor_of(tensors, "observation_moments.variance", shape).astype(np.float64)
+        scale = (1.0 / np.sqrt(variance + VARIANCE_EPSILON)).astype(np.float32)
+        first = 0
+        for part in self._standardised:
+            own = slice(first, first := first + part.width)
+            part.moments = mean[own, None], scale[own, None]
+
+    def resize(self, inputs: NDArray[np.float32], count: int) -> None:
+        """Chooses the array that `fill` writes to: the first `count` columns of <float32>[width, columns]."""
+        first = 0
+        for part in self._parts:
+            part.rows = inputs[first : first + part.width, :count]
+            first += part.width
+
+    def fill(self, observation: Leaves) -> None:
+        """Converts raw observations, [count, ...] for each leaf."""
+        for part, values in zip(self._parts, observation, strict=True):
+            part.fill(values.reshape(len(values), -1).T)
+
+
+class _Numbers:
+    """Numbers, which are standardised or bounded, or bits, which are taken as they are."""
+
+    rows: NDArray[np.float32]
+
+    def __init__(self, space: Space) -> None:
+        self.is_bits = isinstance(space, MultiBinarySpace)
+        self.width = math.prod(space.observation_array[1])
+        self.moments: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None
+        bound = math.inf if self.is_bits else MAX_OBSERVATION
+        self._low, self._high = np.float32(-bound), np.float32(bound)
+
+    def fill(self, values: NDArray[Any]) -> None:
+        rows = self.rows
+        if values.dtype != np.float32:
+            # Rounded first, as in torch: a difference of float64 numbers has other digits.
+            np.copyto(rows, values, casting="unsafe")
+            values = rows
+        if self.moments is None:
+            np.maximum(values, self._low, out=rows)
+            np.minimum(rows, self._high, out=rows)
+            return
+        mean, scale = self.moments
+        np.subtract(values, mean, out=rows)
+        np.multiply(rows, scale, out=rows)
+        np.maximum(rows, -MAX_STANDARDISED, out=rows)
+        np.minimum(rows, MAX_STANDARDISED, out=rows)
+
+
+class _OneHot:
+    """Integers, each of which is 1 in one of its alternatives."""
+
+    rows: NDArray[np.float32]
+
+    def __init__(self, space: Space) -> None:
+        integers = alternatives(space)
+        assert integers is not None
+        low, counts = (each[:, None] for each in integers)
+        self.width = int(counts.sum())
+        self._low, self._most, self._first = low, counts - 1, np.cumsum(counts)[:, None] - counts
+
+    def fill(self, values: NDArray[Any]) -> None:
+        codes = np.clip(values.astype(np.int64) - self._low, 0, self._most) + self._first
+        self.rows[...] = 0.0
+        self.rows[codes, np.arange(self.rows.shape[1])] = 1.0

@@ -1,0 +1,124 @@
+"""Policy inference in NumPy for small networks: the policies of `algo.policies` without learned encoders and memory.
+
+An actor of such a policy needs no torch, which takes 1.4 s of processor time and more than 100 MB to import, and some
+microseconds for each operation on a batch. Only the network of the actions is computed, not that of the values. Log
+probabilities differ from torch's by rounding alone.
+"""
+
+import numpy as np
+import safetensors.numpy
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+
+from penstock.acting.numpy_actions import Actions
+from penstock.acting.numpy_inputs import ENCODERS, Inputs
+from penstock.acting.numpy_layers import Layers
+from penstock.acting.protocols import Leaves, Library
+from penstock.algo import published
+from penstock.algo.network import Network
+from penstock.algo.noise import Noise
+from penstock.algo.published import Description
+from penstock.algo.spaces import encoders_of
+from penstock.types.run import Weights
+
+
+def applies_to(description: Description) -> bool:
+    """Returns whether NumPy can act with a policy of this kind."""
+    network = description.network
+    if network.memory is not None or network.module is not None or network.moves is not None:
+        return False
+    return all(encoder in ENCODERS for encoder in encoders_of(description.spec, network.encoders))
+
+
+class NumpyRunner:
+    """A policy without memory that acts on batches of observations (`acting.protocols.Runner`). Used by one thread.
+
+    Attributes:
+        noise: Random numbers from which one action is sampled, for each leaf of the action.
+        version: Version of the loaded weights.
+        squashes: Whether continuous actions must pass through a tanh.
+        state: None, because the policy has no memory.
+    """
+
+    library: Library = "numpy"
+    state: None = None
+
+    def __init__(self, weights: Weights, description: Description, *, temperature: float = 1.0) -> None:
+        """Loads a policy of this description, for which `applies_to` is true.
+
+        Raises `ConfigurationError` if the bytes are cut short.
+        """
+        spec, network = description.spec, description.network
+        self._inputs = Inputs(spec, network)
+        self._actions = Actions(spec.action, network, temperature=temperature)
+        names = _layer_names(network, leaves=len(spec.observation.leaves))
+        widths = (self._inputs.width, *network.hidden_sizes, self._actions.outputs)
+        self._layers = Layers(names, widths, network.activation)
+        self.noise: tuple[Noise, ...] = self._actions.noise
+        self.squashes, self._count = network.squash_actions, 0
+        self._load(weights)
+
+    def refresh(self, weights: Weights) -> None:
+        """Loads weights of the same architecture, unless their version is already loaded.
+
+        Raises `ConfigurationError` if the bytes are cut short or belong to another architecture.
+        """
+        if weights.version != self.version:
+            self._load(weights)
+
+    def act(
+        self,
+        observation: Leaves,
+        noise: NDArray[np.float32],
+        *,
+        mask: NDArray[np.bool_] | None = None,
+        begun: NDArray[np.bool_] | None = None,
+    ) -> tuple[Leaves, NDArray[np.float32]]:
+        """Samples one action per row, with its log probability, as `acting.protocols.Runner`."""
+        del begun
+        # Diverged weights lead to numbers that the collector refuses with a reason.
+        with np.errstate(all="ignore"):
+            self._run(observation)
+            return self._actions.sample(noise, mask)
+
+    def act_greedily(
+        self,
+        observation: Leaves,
+        *,
+        mask: NDArray[np.bool_] | None = None,
+        begun: NDArray[np.bool_] | None = None,
+    ) -> Leaves:
+        """Returns the most likely action per row, as `acting.protocols.Runner`."""
+        del begun
+        with np.errstate(all="ignore"):
+            self._run(observation)
+            return self._actions.mode(mask)
+
+    def _run(self, observation: Leaves) -> None:
+        """Computes the outputs of the network, from which the actions are read."""
+        count = len(observation[0])
+        if count != self._count:
+            self._count = count
+            self._layers.resize(count)
+            self._inputs.resize(self._layers.inputs, count)
+            self._actions.resize(self._layers.outputs, count)
+        self._inputs.fill(observation)
+        self._layers.run()
+
+    def _load(self, weights: Weights) -> None:
+        try:
+            tensors = safetensors.numpy.load(weights.data)
+        except SafetensorError as error:
+            raise published.damaged(str(error)) from None
+        for part in (self._inputs, self._layers, self._actions):
+            part.load(tensors)
+        self.version = weights.version
+
+
+def _layer_names(network: Network, *, leaves: int) -> list[str]:
+    """Returns the names of the linear layers in `algo.policies.Policy`, from the first hidden layer to the outputs."""
+    # A module that concatenates several leaves comes first, and an activation follows each hidden layer.
+    first, hidden = int(leaves > 1), len(network.hidden_sizes)
+    if network.trunk == "shared":
+        return [*(f"trunk.{first + 2 * layer}" for layer in range(hidden)), "actor.0"]
+    return [f"actor.{first + 2 * layer}" for layer in range(hidden + 1)]

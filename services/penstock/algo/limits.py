@@ -1,0 +1,17 @@
+"""Bounds and constants in the forward pass of a policy, for torch and for NumPy. This module imports neither."""
+
+MAX_OBSERVATION = 1e15
+"""Bound on the magnitude of observations that are not standardised. Within it no layer overflows for any weights."""
+
+MAX_STANDARDISED = 10.0
+"""Bound on the magnitude of standardised observations, in standard deviations."""
+
+VARIANCE_EPSILON = 1e-8
+"""Number that is added to a running variance before its root divides."""
+
+LOG_STD_RANGE = (-5.0, 2.0)
+"""Bounds of the log standard deviations of continuous actions."""
+
+SQUASHED_LOG_STD_RANGE = (-5.0, 0.7)
+"""Narrower than `LOG_STD_RANGE`, because a larger deviation before a tanh only moves actions to their bounds, and
+because `SquashedGaussian.entropy` is accurate only up to this deviation."""

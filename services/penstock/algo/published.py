@@ -1,0 +1,100 @@
+"""The metadata of a published policy: its version, spaces and architecture. This module does not import torch."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.algo.network import Network
+from penstock.errors import ConfigurationError
+from penstock.types.records import plain, record_of
+from penstock.types.spaces import SPACE_KINDS, EnvironmentSpec, Tree
+
+METADATA_KEY = "penstock"
+
+_SINCE_CONTRACT_2 = ("encoders", "memory", "memory_size", "moves", "module")
+"""Fields of `Network` that contract 1 does not have. Their defaults must never change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What is needed to build a policy: the spaces of its environment, and its architecture."""
+
+    spec: EnvironmentSpec
+    network: Network
+
+
+def to_metadata(description: Description, version: int) -> str:
+    """Returns the metadata of a policy's weights as JSON.
+
+    Fields that contract 1 does not have are left out at their defaults, so that its actors can read the weights.
+    """
+    spec, standard = description.spec, plain(Network())
+    environment: dict[str, object] = {
+        "id": spec.id,
+        "observation": spec.observation.to_json(),
+        "action": spec.action.to_json(),
+        "frames": spec.frames,
+    }
+    if spec.mask_bits:
+        environment["mask_bits"] = spec.mask_bits
+    network = {
+        name: value
+        for name, value in plain(description.network).items()
+        if name not in _SINCE_CONTRACT_2 or value != standard[name]
+    }
+    return json.dumps({"version": version, "environment": environment, "network": network})
+
+
+def of_metadata(metadata: str) -> Description:
+    """Returns the description in this metadata. Raises `ConfigurationError` for a kind of space of a newer release."""
+    described = json.loads(metadata)
+    environment = described["environment"]
+    spec = EnvironmentSpec(
+        environment["id"],
+        _tree_from_json(environment["observation"]),
+        _tree_from_json(environment["action"]),
+        environment.get("frames", 1),
+        environment.get("mask_bits", 0),
+    )
+    return Description(spec, record_of(Network, described["network"]))
+
+
+def read_version(data: bytes) -> int:
+    """Returns the version of a published policy or checkpoint. Raises `ConfigurationError` as `read_metadata` does."""
+    return int(json.loads(read_metadata(data))["version"])
+
+
+def read_metadata(data: bytes) -> str:
+    """Returns Penstock's metadata from a safetensors file's bytes. Raises `ConfigurationError` for other bytes."""
+    try:
+        length = int.from_bytes(data[:8], "little")
+        metadata: str = json.loads(data[8 : 8 + length])["__metadata__"][METADATA_KEY]
+        return metadata
+    except (ValueError, KeyError, TypeError):
+        raise ConfigurationError(
+            "these are not Penstock weights: a safetensors file with Penstock's metadata was expected"
+        ) from None
+
+
+def damaged(fault: str) -> ConfigurationError:
+    """Returns the refusal of bytes that are no complete safetensors file."""
+    return ConfigurationError(f"the weights are damaged or cut short ({fault}); use another checkpoint")
+
+
+def unfitting(fault: str) -> ConfigurationError:
+    """Returns the refusal of weights of another architecture."""
+    return ConfigurationError(
+        f"the weights do not fit this policy ({' '.join(fault.split())}); the environment's spaces or the [policy]"
+        " settings have changed"
+    )
+
+
+def _tree_from_json(value: dict[str, Any]) -> Tree:
+    kinds = [value["kind"]] if value["kind"] != Tree.KIND else [leaf["space"]["kind"] for leaf in value["leaves"]]
+    for kind in kinds:
+        if kind not in SPACE_KINDS:
+            raise ConfigurationError(
+                f"the weights are for a kind of space that this release does not support, {kind!r}; use the release"
+                " that saved them"
+            )
+    return Tree.from_json(value)

@@ -1,0 +1,78 @@
+"""NumPy has one thread in Penstock's own processes, and as many as before in those of users."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from helpers.processes import WITH_HELPERS
+from helpers.timing import PATIENCE_S
+from penstock.local import blas
+
+AFTER_A_COMMAND = """
+import os, sys
+from penstock.cli.main import main
+try:
+    main(["--version"])
+except SystemExit:
+    assert "numpy" not in sys.modules
+    print(os.environ.get("OPENBLAS_NUM_THREADS"))
+"""
+
+AFTER_AN_IMPORT = """
+import os, penstock
+penstock.Config, penstock.load_policy, penstock.train
+print(os.environ.get("OPENBLAS_NUM_THREADS"))
+"""
+
+THREADS_OF_NUMPY = """
+from pathlib import Path
+from penstock.cli.main import main
+try:
+    main(["--version"])
+except SystemExit:
+    import numpy
+    numpy.ones((600, 600)) @ numpy.ones((600, 600))
+    print(len(list(Path("/proc/self/task").iterdir())))
+"""
+
+
+def last_line(script: str, **variables: str) -> str:
+    """Runs a script with these variables, and returns the last line that it prints."""
+    kept = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
+    ended = subprocess.run(
+        [sys.executable, "-c", script],
+        env=kept | WITH_HELPERS | variables,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE_S,
+    )
+    return ended.stdout.splitlines()[-1]
+
+
+def test_a_command_limits_numpy_before_it_is_imported() -> None:
+    assert last_line(AFTER_A_COMMAND) == "1"
+
+
+def test_the_choice_of_a_user_is_kept() -> None:
+    assert last_line(AFTER_A_COMMAND, OPENBLAS_NUM_THREADS="3") == "3"
+
+
+def test_an_import_of_the_library_changes_nothing() -> None:
+    assert last_line(AFTER_AN_IMPORT) == "None"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts the threads in /proc")
+def test_numpy_starts_no_threads_in_a_command() -> None:
+    assert last_line(THREADS_OF_NUMPY) == "1"
+    # OpenBLAS starts no more threads than there are processors.
+    processors = len(os.sched_getaffinity(0))
+    assert last_line(THREADS_OF_NUMPY, OPENBLAS_NUM_THREADS="3") == str(min(3, processors))
+
+
+def test_variables_without_a_choice_get_one_thread() -> None:
+    variables: dict[str, str] = {}
+    blas.use_one_thread(variables)
+    assert variables == {"OPENBLAS_NUM_THREADS": "1"}
