@@ -47,9 +47,10 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """Points of a run, and why its observation ended."""
+    """Points of a run, for how many seconds it was observed, and why that ended."""
 
     points: tuple[Point, ...]
+    seconds: float
     end: Literal["enough", "exited", "limit"]
 
 
@@ -89,12 +90,13 @@ def observe(
         )
         try:
             end = _watch(run, lines, points, enough, started, limit_s)
+            seconds = time.monotonic() - started
         finally:
             stop(run)
         if end == "exited" and run.returncode:
             output.seek(0)
             raise RunFailed("".join(output.readlines()[-_LINES_OF_FAILURE:]) or f"exit code {run.returncode}")
-    return Observed(tuple(points), end)
+    return Observed(tuple(points), seconds, end)
 
 
 def _watch(
