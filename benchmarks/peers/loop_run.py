@@ -16,7 +16,6 @@ class Task:
         total_steps: Environment steps of the run.
         interval_steps: Environment steps between evaluations, if the peer evaluates.
         seed: Seed of the run.
-        epochs: Passes over a batch, for peers that leave this to the caller.
     """
 
     env_id: str
@@ -24,7 +23,6 @@ class Task:
     total_steps: int
     interval_steps: int
     seed: int
-    epochs: int
 
     @classmethod
     def from_arguments(cls) -> "Task":
@@ -34,7 +32,6 @@ class Task:
         parser.add_argument("--threshold", type=float, required=True)
         for name in ("--total-steps", "--interval-steps", "--seed"):
             parser.add_argument(name, type=int, required=True)
-        parser.add_argument("--epochs", type=int, default=1)
         return cls(**vars(parser.parse_args()))
 
 

@@ -4,32 +4,20 @@ PufferLib clips rewards to [-1, 1], so the chain has half of its rewards here, a
 than its defaults are the optimizer (Adam, to which the learning rate of all systems applies), minibatches drawn with
 equal probability, and value targets without a clip.
 
-PufferLib 3.0.0 is on PyPI as source, whose setup.py needs changes to be built without its games. In an environment with
-torch==2.13.0, "setuptools<80", wheel, Cython, ninja and psutil:
-
-    NO_OCEAN=1 TMPDIR=SOURCE pip download --no-deps --no-build-isolation --no-clean pufferlib==3.0.0    # fails
-    # In its setup.py, add `c_extension_paths = []` before the last `if not NO_OCEAN:`.
-    NO_OCEAN=1 pip install --no-build-isolation --no-deps SOURCE/pip-download-*/pufferlib_*
-    pip install gymnasium==1.4.0 rich rich_argparse pyro-ppl heavyball pettingzoo shimmy pynvml imageio
-    pip install --no-deps gym==0.23.1 gym-notices
-
-Gymnasium 1.4 is newer than its pin, 0.29.1.
+`benchmarks.peers.pufferlib_environment` installs PufferLib.
 """
 
-import configparser
 import sys
-from ast import literal_eval
 from contextlib import redirect_stdout
-from pathlib import Path
 from typing import Any
 
 import gymnasium
 import pufferlib.emulation
-import pufferlib.pufferl
 import pufferlib.vector
 import torch
 
 from benchmarks.peers.ends_run import ENV_ID, ENVIRONMENTS, Task, observations, print_values
+from benchmarks.peers.pufferlib_settings import defaults, trainer
 from examples.episode_ends import DISCOUNT, REWARDS, STATES
 
 SCALE = 1.0 / max(REWARDS)
@@ -69,19 +57,6 @@ def make(buf: object = None, seed: int = 0) -> Any:
     return pufferlib.emulation.GymnasiumPufferEnv(env_creator=halved, buf=buf, seed=seed)
 
 
-def defaults() -> dict[str, Any]:
-    """Returns PufferLib's own settings of training."""
-    parser = configparser.ConfigParser()
-    parser.read(Path(pufferlib.pufferl.__file__).parent / "config" / "default.ini")
-    found: dict[str, Any] = {}
-    for name, text in parser["train"].items():
-        try:
-            found[name] = literal_eval(text)
-        except (SyntaxError, ValueError):
-            found[name] = text
-    return found
-
-
 def main() -> None:
     """Trains, and prints the values."""
     task = Task.from_arguments()
@@ -106,17 +81,15 @@ def main() -> None:
         "prio_alpha": 0.0,
         "vf_clip_coef": 100.0,
     }
-    for unused in ("print_dashboard", "save_checkpoint"):
-        setattr(pufferlib.pufferl.PuffeRL, unused, lambda self, **named: None)
     policy = Policy()
     with redirect_stdout(sys.stderr):
         envs = pufferlib.vector.make(make, num_envs=ENVIRONMENTS, backend=pufferlib.vector.Serial, seed=task.seed)
-        trainer = pufferlib.pufferl.PuffeRL({**defaults(), **changes}, envs, policy)
-        while trainer.global_step < task.total_steps:
-            trainer.evaluate()
-            trainer.train()
+        learner = trainer({**defaults(), **changes}, envs, policy)
+        while learner.global_step < task.total_steps:
+            learner.evaluate()
+            learner.train()
         # Its thread would keep the process alive.
-        trainer.utilization.stop()
+        learner.utilization.stop()
     with torch.no_grad():
         values = policy.critic(torch.from_numpy(observations())) / SCALE
     print_values(values.numpy(), "pufferlib", "gymnasium")

@@ -1,0 +1,133 @@
+"""Seconds from the command to a threshold, with each system's own settings: the table "as people run them".
+
+Imports, processes and evaluations count. Every system is judged in the same way, by 20 deterministic episodes at equal
+intervals of environment steps. The threshold is reached at the first evaluation that meets it if the next one does too.
+Called by `loop`.
+"""
+
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.like_for_like import variables
+from benchmarks.observed import Point, observe
+from benchmarks.peers.judge import Goal
+from benchmarks.peers.peer_programs import PEERS
+
+MOST_TIME = 0.7
+"""Largest ratio of Penstock's seconds to those of the fastest peer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A task of all systems.
+
+    Attributes:
+        env_id: Gymnasium id of the environment.
+        preset: Penstock's preset.
+        threshold: Mean return to reach, the one of the preset.
+        interval_steps: Environment steps between evaluations.
+        limit_s: Seconds after which a run is stopped.
+    """
+
+    env_id: str
+    preset: str
+    threshold: float
+    interval_steps: int
+    limit_s: float
+
+
+TASKS = {
+    task.env_id: task
+    for task in (
+        Task("CartPole-v1", "cartpole", 475.0, 2_048, 60.0),
+        Task("Pendulum-v1", "pendulum", -200.0, 4_096, 60.0),
+        Task("Acrobot-v1", "acrobot", -100.0, 8_192, 60.0),
+        Task("LunarLander-v3", "lunar_lander", 200.0, 16_384, 180.0),
+    )
+}
+"""Tasks by environment id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """The result of one run.
+
+    Attributes:
+        wall_s: Seconds from the command to the threshold; None if it was not reached.
+        cpu_s: CPU seconds of all processes until then; None if it was not reached.
+        env_steps: Environment steps until then; None if it was not reached.
+        observed_s: Seconds for which the run was observed.
+        best_return: Largest mean return of an evaluation; None if there was none.
+    """
+
+    wall_s: float | None
+    cpu_s: float | None
+    env_steps: int | None
+    observed_s: float
+    best_return: float | None
+
+
+def run(system: str, env_id: str, seed: int) -> Reached:
+    """Trains a system until the threshold is reached and kept, or its steps or the time of the task are over.
+
+    Raises:
+        RunFailed: The program failed.
+        subprocess.CalledProcessError: The peer could not be installed.
+    """
+    task = TASKS[env_id]
+    with tempfile.TemporaryDirectory(prefix="bench-") as parent:
+        folder = Path(parent) / "run"
+        peer = PEERS.get(system)
+        if peer is None:
+            command, journal = penstock_command(task, seed, folder), folder / "metrics.jsonl"
+        else:
+            folder.mkdir()
+            journal = folder / "journal.jsonl"
+            options = Goal(env_id, task.interval_steps, seed, journal).options()
+            command = [peer.python(), "-m", f"benchmarks.peers.{peer.goal}", *peer.arguments(), *options]
+        seen = observe(
+            command,
+            journal,
+            enough=lambda points: reached(points, task.threshold) is not None,
+            limit_s=task.limit_s,
+            variables=variables(),
+        )
+    evaluations = [point.return_mean for point in seen.points if point.return_mean is not None]
+    met = reached(seen.points, task.threshold)
+    best = max(evaluations, default=None)
+    if met is None:
+        return Reached(None, None, None, seen.seconds, best)
+    return Reached(met.seconds, met.cpu_s, met.env_steps, seen.seconds, best)
+
+
+def reached(points: Sequence[Point], threshold: float) -> Point | None:
+    """Returns the first evaluation that met the threshold if the next one met it too; None if there is none."""
+    evaluations = [point for point in points if point.return_mean is not None]
+    for point, after in zip(evaluations, evaluations[1:], strict=False):
+        assert point.return_mean is not None
+        assert after.return_mean is not None
+        if min(point.return_mean, after.return_mean) >= threshold:
+            return point
+    return None
+
+
+def penstock_command(task: Task, seed: int, folder: Path) -> list[str | Path]:
+    """Returns the command of Penstock with its preset."""
+    options: dict[str, object] = {
+        "preset": task.preset,
+        "seed": seed,
+        "run-dir": folder,
+        "evaluation.threshold": task.threshold,
+        "evaluation.interval-steps": task.interval_steps,
+    }
+    return [sys.executable, "-m", "penstock", "train", *(f"--{name}={value}" for name, value in options.items())]
+
+
+def median(values: Sequence[float | None]) -> float | None:
+    """Returns the median of numbers, of which None is the largest: None if most runs did not reach the threshold."""
+    middle = statistics.median_high([float("inf") if value is None else float(value) for value in values])
+    return None if middle == float("inf") else middle

@@ -1,0 +1,70 @@
+"""CleanRL's `ppo.py` or `ppo_continuous_action.py` as published, with its defaults, judged until it is stopped.
+
+It writes no TensorBoard files; in place of its writer, the judge looks at its `agent` after each batch. The first
+argument is the folder of CleanRL's programs.
+"""
+
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.utils.tensorboard
+from numpy.typing import NDArray
+
+from benchmarks.peers.judge import Goal, Judge
+
+_LAST_OF_BATCH = "charts/SPS"
+"""What the programs write at the end of each batch."""
+
+
+class Judged:
+    """Stands in for TensorBoard's writer."""
+
+    def __init__(self, judge: Judge) -> None:
+        self._judge = judge
+
+    def add_text(self, *words: object) -> None:
+        """Ignores the settings."""
+
+    def close(self) -> None:
+        """Has nothing to close."""
+
+    def add_scalar(self, name: str, value: float, env_steps: int) -> None:
+        """Lets the judge look at the end of a batch."""
+        if name == _LAST_OF_BATCH:
+            names = sys._getframe(1).f_globals
+            self._judge.look(env_steps, lambda observation: _act(names, observation))
+
+
+def _act(names: dict[str, Any], observation: NDArray[np.float32]) -> NDArray[np.generic]:
+    """Returns the most likely actions of the program that has these names."""
+    agent, envs = names["agent"], names["envs"]
+    with torch.no_grad():
+        if hasattr(agent, "actor"):
+            chosen: NDArray[np.generic] = agent.actor(torch.from_numpy(observation)).argmax(dim=1).numpy()
+            return chosen
+        moments = envs.envs[0].get_wrapper_attr("obs_rms")
+        # As its wrappers do to the observations and actions of training.
+        normal = np.clip((observation - moments.mean) / np.sqrt(moments.var + 1e-8), -10, 10)
+        mean = agent.actor_mean(torch.from_numpy(normal.astype(np.float32))).numpy()
+        space = envs.single_action_space
+        return np.clip(mean, space.low, space.high).astype(np.float32)
+
+
+def main() -> None:
+    """Trains."""
+    folder = Path(sys.argv.pop(1))
+    goal = Goal.from_arguments()
+    torch.set_num_threads(1)
+    writer = Judged(Judge(goal))
+    torch.utils.tensorboard.SummaryWriter = lambda *arguments: writer
+    program = folder / ("ppo_continuous_action.py" if goal.env_id.startswith("Pendulum") else "ppo.py")
+    sys.argv = [str(program), f"--env-id={goal.env_id}", f"--seed={goal.seed}"]
+    runpy.run_path(str(program), run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()

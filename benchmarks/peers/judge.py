@@ -1,0 +1,88 @@
+"""The judge of all peers in the table "as people run them": 20 deterministic episodes.
+
+Penstock's evaluator does the same: it plays one episode in each of 20 environments, all at once, and takes the most
+likely actions.
+"""
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import SyncVectorEnv
+from numpy.typing import NDArray
+
+from benchmarks.peers.journal import Journal
+
+EPISODES = 20
+
+Act = Callable[[NDArray[np.float32]], NDArray[Any]]
+"""Returns the most likely action for each row of observations [N, ...]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """A run to a threshold.
+
+    Attributes:
+        env_id: Gymnasium id of the environment.
+        interval_steps: Environment steps between evaluations.
+        seed: Seed of the run.
+        journal: File of the run's journal.
+    """
+
+    env_id: str
+    interval_steps: int
+    seed: int
+    journal: Path
+
+    @classmethod
+    def from_arguments(cls) -> "Goal":
+        """Parses the command line."""
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--env-id", required=True)
+        parser.add_argument("--interval-steps", type=int, required=True)
+        parser.add_argument("--seed", type=int, required=True)
+        parser.add_argument("--journal", type=Path, required=True)
+        return cls(**vars(parser.parse_args()))
+
+    def options(self) -> list[str]:
+        """Returns the command line that `from_arguments` parses."""
+        return [
+            f"--env-id={self.env_id}",
+            f"--interval-steps={self.interval_steps}",
+            f"--seed={self.seed}",
+            f"--journal={self.journal}",
+        ]
+
+
+class Judge:
+    """Evaluates a policy whenever it has been trained for another interval of environment steps."""
+
+    def __init__(self, goal: Goal) -> None:
+        self._goal, self._journal = goal, Journal(goal.journal)
+        self._due = goal.interval_steps
+        self._envs: SyncVectorEnv | None = None
+        self._played = 0
+
+    def look(self, env_steps: int, act: Act) -> None:
+        """Evaluates the policy if that is due, and notes the result in the journal."""
+        if env_steps < self._due:
+            return
+        self._due = (env_steps // self._goal.interval_steps + 1) * self._goal.interval_steps
+        self._journal.evaluated(env_steps, self._mean_return(act))
+
+    def _mean_return(self, act: Act) -> float:
+        if self._envs is None:
+            self._envs = SyncVectorEnv([lambda: gymnasium.make(self._goal.env_id)] * EPISODES)
+        self._played += 1
+        observation = self._envs.reset(seed=10**6 * (1 + self._goal.seed) + EPISODES * self._played)[0]
+        returns, playing = np.zeros(EPISODES), np.ones(EPISODES, np.bool_)
+        while playing.any():
+            observation, reward, terminated, truncated, _ = self._envs.step(act(observation))
+            returns[playing] += reward[playing]
+            playing &= ~(terminated | truncated)
+        return float(returns.mean())

@@ -1,0 +1,28 @@
+"""PufferLib's own settings of training, and its trainer without its output."""
+
+import configparser
+from ast import literal_eval
+from pathlib import Path
+from typing import Any
+
+import pufferlib.pufferl
+
+
+def defaults(name: str = "default") -> dict[str, Any]:
+    """Returns the settings of training in one of PufferLib's files of settings."""
+    parser = configparser.ConfigParser()
+    parser.read(Path(pufferlib.pufferl.__file__).parent / "config" / f"{name}.ini")
+    found: dict[str, Any] = {}
+    for setting, text in parser["train"].items():
+        try:
+            found[setting] = literal_eval(text)
+        except (SyntaxError, ValueError):
+            found[setting] = text
+    return found
+
+
+def trainer(settings: dict[str, Any], environments: Any, policy: Any) -> Any:
+    """Returns a `PuffeRL` that prints no dashboard and writes no checkpoints."""
+    for unused in ("print_dashboard", "save_checkpoint"):
+        setattr(pufferlib.pufferl.PuffeRL, unused, lambda self, **named: None)
+    return pufferlib.pufferl.PuffeRL(settings, environments, policy)
