@@ -100,7 +100,7 @@ class _Output:
     Attributes:
         weight, weight_gradient: <float32>[outputs, inputs].
         transposed: <float32>[inputs, outputs] view of the weight.
-        bias: <float32>[outputs].
+        bias: Position of the bias in the flat tensors.
         bias_gradient: <float32>[outputs], as an array.
         trunk: Number of its trunk.
     """
@@ -108,13 +108,22 @@ class _Output:
     weight: Tensor
     transposed: Tensor
     weight_gradient: Tensor
-    bias: Tensor
+    bias: int
     bias_gradient: Floats
     trunk: int
 
 
 class _Rows:
-    """Buffers for one number of rows: activations of each hidden layer, <float32>[trunks, N, width], and outputs."""
+    """Buffers for one number of rows N, and views of them, because making a view costs as much as a small product.
+
+    Attributes:
+        hidden: <float32>[trunks, N, width] outputs of each hidden layer, or their gradients.
+        transposed: <float32>[trunks, width, N] views of them.
+        arrays: The same as arrays.
+        last: <float32>[N, width] outputs of the last hidden layer of each trunk; none without hidden layers.
+        ends: Outputs of the policy, <float32>[N, outputs], and of the value, <float32>[N, 1], or their gradients; each
+            as a tensor, transposed, and as an array.
+    """
 
     def __init__(self, flat: Tensor, trunks: int, rows: int, widths: list[int], outputs: int) -> None:
         self.hidden: list[Tensor] = []
@@ -122,12 +131,12 @@ class _Rows:
         for values, width in zip(torch.split(flat[: sum(sizes)], sizes), widths, strict=True):
             self.hidden.append(values.view(trunks, rows, width))
         rest = flat[sum(sizes) :]
-        self.outputs = rest[: rows * outputs].view(rows, outputs)
-        self.values = rest[rows * outputs : rows * (outputs + 1)].view(rows, 1)
         self.transposed = [values.transpose(1, 2) for values in self.hidden]
         self.arrays: list[Floats] = [values.numpy() for values in self.hidden]
-        self.ends: tuple[tuple[Tensor, Floats], ...] = tuple(
-            (values.t(), values.numpy()) for values in (self.outputs, self.values)
+        self.last = [*self.hidden[-1]] if self.hidden else []
+        ends = (rest[: rows * outputs].view(rows, outputs), rest[rows * outputs : rows * (outputs + 1)].view(rows, 1))
+        self.ends: tuple[tuple[Tensor, Tensor, Floats], ...] = tuple(
+            (values, values.t(), values.numpy()) for values in ends
         )
 
 
@@ -150,10 +159,9 @@ class FlatNetwork:
         self._trunks = len(trunks)
         self._layers = [self._layer([trunk[depth] for trunk in trunks]) for depth in range(len(trunks[0]))]
         policy_output, value_output = list(policy.actor.children())[-1], list(policy.critic.children())[-1]
-        self._policy_output = self._output(policy_output, 0)
-        self._value_output = self._output(value_output, self._trunks - 1)
+        self._ends = (self._output(policy_output, 0), self._output(value_output, self._trunks - 1))
         self._widths = [layer.weight.shape[1] for layer in self._layers]
-        self._outputs = self._policy_output.weight.shape[0]
+        self._outputs = self._ends[0].weight.shape[0]
         self._forward: dict[int, _Rows] = {}
         self._backward: dict[int, _Rows] = {}
         self._inputs = torch.empty(0)
@@ -168,7 +176,7 @@ class FlatNetwork:
         prepared = self._policy.observer.prepare(observation, self._policy.observation_moments)
         return torch.cat(prepared, -1) if len(prepared) > 1 else prepared[0]
 
-    def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, features: Tensor) -> tuple[Floats, Floats]:
         """Returns the outputs of the policy, <float32>[N, outputs], and of the value, <float32>[N, 1]."""
         rows = features.shape[0]
         buffers = self._rows(self._forward, rows)
@@ -179,40 +187,40 @@ class FlatNetwork:
             if not self._relu:
                 np.tanh(array, out=array)
             below = hidden
-        for output, result in ((self._policy_output, buffers.outputs), (self._value_output, buffers.values)):
-            torch.addmm(output.bias, below[output.trunk], output.transposed, out=result)
-        return buffers.outputs, buffers.values
+        last = buffers.last or [features] * self._trunks
+        for output, (result, _, array) in zip(self._ends, buffers.ends, strict=True):
+            torch.mm(last[output.trunk], output.transposed, out=result)
+            _add_bias(array[None], self._array, output.bias, 0, False)
+        return buffers.ends[0][2], buffers.ends[1][2]
 
     def outputs_of(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the outputs as `forward` does, in new tensors and for any number of rows."""
         rows = features.shape[0]
-        outputs, values = torch.empty(rows, self._outputs), torch.empty(rows, 1)
+        outputs, values = np.empty((rows, self._outputs), np.float32), np.empty((rows, 1), np.float32)
         for begin in range(0, rows, _ROWS_AT_ONCE):
             part = slice(begin, begin + _ROWS_AT_ONCE)
             outputs[part], values[part] = self.forward(features[part])
-        return outputs, values
+        return torch.from_numpy(outputs), torch.from_numpy(values)
 
-    def gradients_of_outputs(self, rows: int) -> tuple[Tensor, Tensor]:
+    def gradients_of_outputs(self, rows: int) -> tuple[Floats, Floats]:
         """Returns the buffers for the gradients of the outputs of this number of rows, for `backward`."""
         buffers = self._rows(self._backward, rows)
-        return buffers.outputs, buffers.values
+        return buffers.ends[0][2], buffers.ends[1][2]
 
     def backward(self, rows: int) -> None:
         """Writes the gradients of all weights and biases, from those of the outputs of the last `forward`."""
         forward, backward = self._rows(self._forward, rows), self._rows(self._backward, rows)
-        above = backward.hidden[-1] if self._layers else None
-        below = forward.hidden[-1] if self._layers else self._inputs
-        outputs = (self._policy_output, self._value_output)
-        gradients = (backward.outputs, backward.values)
-        for output, gradient, (transposed, array) in zip(outputs, gradients, backward.ends, strict=True):
-            torch.mm(transposed, below[output.trunk], out=output.weight_gradient)
+        last = forward.last or [*self._inputs]
+        for output, (gradient, transposed, array) in zip(self._ends, backward.ends, strict=True):
+            torch.mm(transposed, last[output.trunk], out=output.weight_gradient)
             _sum_rows(array, output.bias_gradient)
-            if above is None:
+            if not self._layers:
                 continue
-            if output is self._value_output and self._trunks == 1:
-                above[0].addmm_(gradient, output.weight)
+            above = backward.last[output.trunk]
+            if output is self._ends[1] and self._trunks == 1:
+                above.addmm_(gradient, output.weight)
             else:
-                torch.mm(gradient, output.weight, out=above[output.trunk])
+                torch.mm(gradient, output.weight, out=above)
         for depth in reversed(range(len(self._layers))):
             layer = self._layers[depth]
             _before_activation(
@@ -255,7 +263,7 @@ class FlatNetwork:
     def _output(self, linear: nn.Module, trunk: int) -> _Output:
         assert isinstance(linear, nn.Linear)
         assert linear.weight.grad is not None and linear.bias.grad is not None
-        weight, bias = linear.weight.detach(), linear.bias.detach()
+        weight, bias = linear.weight.detach(), int(linear.bias.storage_offset())
         return _Output(weight, weight.t(), linear.weight.grad, bias, linear.bias.grad.numpy(), trunk)
 
 

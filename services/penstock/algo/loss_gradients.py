@@ -97,7 +97,7 @@ def _choice_loss(logits, legal, ends, actions, rows, settings, results):  # type
     """Returns the policy loss and the mean entropy of choices.
 
     Writes the gradients and the log probabilities, which are the two `results`. Choice c is among the logits from
-    `ends[c - 1]` to `ends[c]`. Without masks `legal` has no rows. `settings` are those of `_numbers`.
+    `ends[c - 1]` to `ends[c]`. Without masks `legal` has no rows. `settings` are those of `Coefficients.policy`.
     """
     normalise, clip_range, entropy_coefficient, largest_log = settings
     gradients, log_probs = results
@@ -157,7 +157,7 @@ def _gaussian_loss(outputs, log_std, actions, rows, settings, results):  # type:
 
     Writes the gradients by outputs and by `log_std`, and the log probabilities, which are the three `results`.
     `log_std` is empty if the log standard deviations are outputs, after the means. They are bounded as by
-    `action_heads.bound`. `settings` are those of `_numbers`,
+    `action_heads.bound`. `settings` are those of `Coefficients.policy`,
     and the bounds.
     """
     normalise, clip_range, entropy_coefficient, largest_log, lowest, highest = settings
@@ -199,19 +199,34 @@ def _gaussian_loss(outputs, log_std, actions, rows, settings, results):  # type:
     return loss / count, entropies / count
 
 
-def _numbers(settings: LossSettings) -> tuple[float, float, float, float]:
-    """Returns whether advantages are normalised, the clip range, the entropy's coefficient and the bound on log ratios.
+@dataclass(frozen=True, slots=True)
+class Coefficients:
+    """Settings of the loss as the compiled functions take them.
 
-    The compiled functions use nothing of other modules, because numba would not compile them again after a change.
+    Attributes:
+        policy: Whether advantages are normalised, the clip range, the coefficient of the entropy, and the bound on log
+            ratios. The compiled functions use nothing of other modules, because numba does not compile them again when
+            another module changes.
+        value: The clip range and the coefficient of the value loss.
     """
-    coefficients = (settings.normalise_advantages, settings.clip_range, settings.entropy_coefficient)
-    return (*map(float, coefficients), LARGEST_LOG)  # type: ignore[return-value]
+
+    policy: tuple[float, float, float, float]
+    value: tuple[float, float]
+
+    @classmethod
+    def of(cls, settings: LossSettings) -> "Coefficients":
+        """Returns the coefficients of these settings, whose scheduled ones are numbers."""
+        normalise = float(settings.normalise_advantages)
+        clip_range = math.inf if settings.value_clip_range is None else settings.value_clip_range
+        return cls(
+            (normalise, float(settings.clip_range), float(settings.entropy_coefficient), LARGEST_LOG),
+            (clip_range, settings.value_coefficient),
+        )
 
 
-def value_loss(settings: LossSettings, values: Floats, rows: Floats, gradients: Floats) -> float:
+def value_loss(coefficients: Coefficients, values: Floats, rows: Floats, gradients: Floats) -> float:
     """Returns the value loss of N rows, and writes its gradients by the values, <float32>[N, 1]."""
-    clip_range = math.inf if settings.value_clip_range is None else settings.value_clip_range
-    loss: float = _value_loss(values, rows, gradients, clip_range, settings.value_coefficient)
+    loss: float = _value_loss(values, rows, gradients, *coefficients.value)
     return loss
 
 
@@ -246,14 +261,14 @@ class PolicyLoss(Protocol):
         """Returns the actions of N rows, one tensor per leaf, as an array [N, elements]."""
 
     def gradients(
-        self, settings: LossSettings, outputs: Floats, rows: Rows, gradients: Floats, log_probs: Floats
+        self, coefficients: Coefficients, outputs: Floats, rows: Rows, gradients: Floats, log_probs: Floats
     ) -> tuple[float, float]:
         """Returns the policy loss of N rows and their mean entropy.
 
         Writes the gradients of the policy loss, less the entropy times its coefficient.
 
         Args:
-            settings: Coefficients of the loss.
+            coefficients: Coefficients of the loss.
             outputs: <float32>[N, outputs] outputs of the policy's network.
             rows: The other inputs of the loss.
             gradients: <float32>[N, outputs] receives the gradients by the outputs.
@@ -274,7 +289,7 @@ class ChoiceLoss:
         return np.ascontiguousarray(leaves[0] if len(leaves) == 1 else np.concatenate(leaves, 1), np.int64)
 
     def gradients(
-        self, settings: LossSettings, outputs: Floats, rows: Rows, gradients: Floats, log_probs: Floats
+        self, coefficients: Coefficients, outputs: Floats, rows: Rows, gradients: Floats, log_probs: Floats
     ) -> tuple[float, float]:
         """Implements `PolicyLoss`."""
         losses: tuple[float, float] = _choice_loss(
@@ -283,7 +298,7 @@ class ChoiceLoss:
             self._ends,
             rows.actions,
             rows.numbers,
-            _numbers(settings),
+            coefficients.policy,
             (gradients, log_probs),
         )
         return losses
@@ -304,7 +319,7 @@ class GaussianLoss:
         return np.ascontiguousarray(action.numpy())
 
     def gradients(
-        self, settings: LossSettings, outputs: Floats, rows: Rows, gradients: Floats, log_probs: Floats
+        self, coefficients: Coefficients, outputs: Floats, rows: Rows, gradients: Floats, log_probs: Floats
     ) -> tuple[float, float]:
         """Implements `PolicyLoss`. Writes the gradient by the parameter `log_std` too, if there is one."""
         losses: tuple[float, float] = _gaussian_loss(
@@ -312,7 +327,7 @@ class GaussianLoss:
             self._log_std,
             rows.actions,
             rows.numbers,
-            (*_numbers(settings), *LOG_STD_RANGE),
+            (*coefficients.policy, *LOG_STD_RANGE),
             (gradients, self._gradient, log_probs),
         )
         return losses

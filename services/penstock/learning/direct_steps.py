@@ -14,7 +14,7 @@ from torch import Tensor
 from penstock.algo import loss_gradients
 from penstock.algo.distributions import Joint
 from penstock.algo.flat_networks import FlatNetwork
-from penstock.algo.loss_gradients import ROWS, PolicyLoss, Rows
+from penstock.algo.loss_gradients import ROWS, Coefficients, PolicyLoss, Rows
 from penstock.algo.losses import LossSettings
 from penstock.algo.masks import unpack
 from penstock.algo.policies import Inputs, Policy
@@ -39,17 +39,16 @@ class DirectSteps:
     def begin(self, steps: Steps, settings: LossSettings, most_steps: int) -> None:
         """Implements `Descent`."""
         self._features, self._rows = self._arranged(steps)
-        self._settings = settings
+        self._coefficients = Coefficients.of(settings)
 
     def descend(self, order: Tensor, minibatches: int) -> Descended:
         """Implements `Descent`."""
-        features, rows = self._features[order], self._rows.take(order.numpy())
-        count = len(features)
+        features, rows, count = self._features[order], self._rows.take(order.numpy()), len(order)
         log_probs, numbers = np.empty(count, np.float32), np.empty((5, minibatches), np.float32)
         begin = 0
-        for minibatch in range(minibatches):
+        for minibatch, own_features in enumerate(torch.tensor_split(features, minibatches)):
             part = slice(begin, begin + count // minibatches + (minibatch < count % minibatches))
-            losses = self._gradient(self._settings, features[part], rows.part(part), log_probs[part])
+            losses = self._gradient(self._coefficients, own_features, rows.part(part), log_probs[part])
             norm, refused = self._take_step()
             numbers[:, minibatch] = *losses, norm, refused
             begin = part.stop
@@ -64,23 +63,23 @@ class DirectSteps:
 
     def gradients(self, steps: Steps, settings: LossSettings) -> Callable[[slice], None]:
         """Implements `Descent`."""
-        features, rows = self._arranged(steps)
+        (features, rows), coefficients = self._arranged(steps), Coefficients.of(settings)
 
         def write(part: slice) -> None:
             log_probs = np.empty(part.stop - part.start, np.float32)
-            self._gradient(settings, features[part], rows.part(part), log_probs)
+            self._gradient(coefficients, features[part], rows.part(part), log_probs)
 
         return write
 
     def _gradient(
-        self, settings: LossSettings, features: Tensor, rows: Rows, log_probs: NDArray[np.float32]
+        self, coefficients: Coefficients, features: Tensor, rows: Rows, log_probs: NDArray[np.float32]
     ) -> tuple[float, float, float]:
         """Computes the gradient of the loss. Returns the losses of policy and value, and the entropy."""
         outputs, values = self._network.forward(features)
-        of_outputs, of_values = self._network.gradients_of_outputs(len(features))
-        policy, entropy = self._loss.gradients(settings, outputs.numpy(), rows, of_outputs.numpy(), log_probs)
-        value = loss_gradients.value_loss(settings, values.numpy(), rows.numbers, of_values.numpy())
-        self._network.backward(len(features))
+        of_outputs, of_values = self._network.gradients_of_outputs(len(log_probs))
+        policy, entropy = self._loss.gradients(coefficients, outputs, rows, of_outputs, log_probs)
+        value = loss_gradients.value_loss(coefficients, values, rows.numbers, of_values)
+        self._network.backward(len(log_probs))
         return policy, value, entropy
 
     def _arranged(self, steps: Steps) -> tuple[Tensor, Rows]:
