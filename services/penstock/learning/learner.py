@@ -24,7 +24,7 @@ from penstock.errors import Diverged, TrainingFailed
 from penstock.learning import schedules, training_statistics
 from penstock.learning.adam import Adam
 from penstock.learning.batches import TrainingBatch
-from penstock.learning.devices import autocast, check_execution, send
+from penstock.learning.devices import autocast, check_execution, send, use_precision
 from penstock.learning.execution import descent_by
 from penstock.learning.gradient_steps import Epoch, Estimated, GradientStep, Objective, Steps, objective_of
 from penstock.learning.priority_gain import PriorityGain
@@ -77,7 +77,8 @@ class Learner:
     ) -> None:
         """Builds a policy for these spaces, initialised from `seed`.
 
-        Raises `ConfigurationError` if the spaces are not supported, or the device does not support this execution.
+        The precision holds for all learners of the process (`use_precision`). Raises `ConfigurationError` if the spaces
+        are not supported, or the device does not support this execution or precision.
         """
         self._ppo, self._sampling, self._device, self._precision = ppo, sampling, device, precision
         with torch.random.fork_rng(devices=[]):
@@ -87,6 +88,7 @@ class Learner:
             self.policy.unroll = lstm_by_sequences
         self.parameters = flatten(self.policy)
         check_execution(device, execution)
+        use_precision(device, precision)
         if execution == "compiled" and self.policy.memory is not None:
             self.policy.memory.leave_out_of_compilation()
         graphed = execution == "graphed"
