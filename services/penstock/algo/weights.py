@@ -1,10 +1,12 @@
 """Conversion of policies to safetensors and back. The bytes and their metadata suffice to act with a policy."""
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import safetensors.torch
 from safetensors import SafetensorError
+from torch import Tensor
 
 from penstock.algo.policies import Network, Policy
 from penstock.errors import ConfigurationError
@@ -13,6 +15,9 @@ from penstock.types.run import Weights
 from penstock.types.spaces import SPACE_KINDS, EnvironmentSpec, Tree
 
 METADATA_KEY = "penstock"
+
+State = Mapping[str, Tensor]
+"""Tensors of a policy on the host, contiguous, by the names of its `state_dict`."""
 
 _SINCE_CONTRACT_2 = ("encoders", "memory", "memory_size", "moves", "module")
 """Fields of `Network` that contract 1 does not have. Their defaults must never change."""
@@ -57,7 +62,12 @@ def build(metadata: str) -> Policy:
 def dump(policy: Policy, version: int) -> Weights:
     """Returns the published form of a policy, including its normalisers."""
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in policy.state_dict().items()}
-    return Weights.of(version, safetensors.torch.save(state, {METADATA_KEY: describe(policy, version)}))
+    return encode(policy, version, state)
+
+
+def encode(policy: Policy, version: int, state: State) -> Weights:
+    """Returns the published form of a policy with this state. It reads no tensor of the policy."""
+    return Weights.of(version, safetensors.torch.save(dict(state), {METADATA_KEY: describe(policy, version)}))
 
 
 def load(weights: Weights) -> Policy:

@@ -195,15 +195,14 @@ class Learner:
 
         `train` never produces such values, but a damaged checkpoint or a faulty device can.
         """
+        check_sums(self.sums())
+
+    @torch.no_grad()
+    def sums(self) -> Tensor:
+        """Returns a sum that is finite for each finite tensor that the learner holds, <float64>[N] on the device."""
         held = [self.parameters, *self.policy.buffers(), *self.optimizer.state.values()]
         # The sum of finite float32 values is finite in double precision.
-        with torch.no_grad():
-            sums = torch.stack([each.sum(dtype=torch.float64) for each in held])
-        if not bool(sums.isfinite().all()):
-            raise Diverged(
-                "a value of the policy or its optimizer is not finite, so they are neither published nor saved; resume"
-                " from the newest checkpoint with --resume"
-            )
+        return torch.stack([each.sum(dtype=torch.float64) for each in held])
 
     @torch.no_grad()
     def estimate(self, batch: TrainingBatch, progress: float) -> Estimated:
@@ -287,6 +286,15 @@ class Learner:
         observation = tuple(leaf[fresh, burn_in:-1][valid] for leaf in batch.observation)
         moments = self.policy.learn_moments(observation, batch.discounted_return[fresh][valid])
         return int(valid.sum()), moments
+
+
+def check_sums(sums: Tensor) -> None:
+    """Raises `Diverged` if one of `Learner.sums` is not finite."""
+    if not bool(sums.isfinite().all()):
+        raise Diverged(
+            "a value of the policy or its optimizer is not finite, so they are neither published nor saved; resume"
+            " from the newest checkpoint with --resume"
+        )
 
 
 def _episodes_in(batch: TrainingBatch) -> int:
