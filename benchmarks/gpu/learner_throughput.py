@@ -13,6 +13,7 @@ import platform
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import torch
@@ -175,6 +176,11 @@ def measure(
     return Case(name, execution, precision, samples / seconds, seconds / batches * 1e3, first_s)
 
 
+def precisions_of(device: torch.device) -> list[Precision]:
+    """Returns the precisions that a device has."""
+    return [each for each in get_args(Precision) if each != "tf32" or device.type == "cuda"]
+
+
 def _synchronise(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -214,7 +220,7 @@ def main() -> None:
     parser.add_argument("--device", default="auto", help="setting learner.device")
     parser.add_argument("--policies", nargs="+", choices=list(WORKLOADS), default=list(WORKLOADS))
     parser.add_argument("--executions", nargs="+", choices=["eager", "compiled", "graphed"])
-    parser.add_argument("--precisions", nargs="+", choices=["float32", "bfloat16"], default=["float32", "bfloat16"])
+    parser.add_argument("--precisions", nargs="+", choices=get_args(Precision), help="all that the device has")
     parser.add_argument("--batches", type=int, default=50, help="number of timed batches")
     parser.add_argument("--threads", type=int, default=1, help="setting learner.threads")
     parser.add_argument("--small", action="store_true", help="train two batches of eight segments, as a quick check")
@@ -224,7 +230,7 @@ def main() -> None:
     possible = ["eager", "compiled", *(["graphed"] if device.type == "cuda" else [])]
     cases: list[Case] = []
     for name, execution, precision in itertools.product(
-        arguments.policies, arguments.executions or possible, arguments.precisions
+        arguments.policies, arguments.executions or possible, arguments.precisions or precisions_of(device)
     ):
         workload, batches = WORKLOADS[name], arguments.batches
         if arguments.small:

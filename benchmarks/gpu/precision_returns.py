@@ -18,9 +18,10 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks import penstock_loop
+from benchmarks.gpu.learner_throughput import precisions_of
+from penstock.learning.devices import torch_device
 
 OUTPUT = Path(__file__).parents[2] / "build" / "bench" / "precision_returns.json"
-PRECISIONS = ("float32", "bfloat16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ def measure(name: str, precision: str, seed: int, device: str) -> Case:
 def show(cases: list[Case], console: Console) -> None:
     """Prints one row per precision."""
     table = Table("precision", "returns", "median", "steps to the threshold", "seconds to the threshold")
-    for precision in PRECISIONS:
+    for precision in dict.fromkeys(case.precision for case in cases):
         of_this = [case for case in cases if case.precision == precision]
         returns = [case.final_return for case in of_this]
         steps = [case.env_steps_to_threshold for case in of_this]
@@ -76,7 +77,7 @@ def main() -> None:
     arguments = parser.parse_args()
     console, cases = Console(), list[Case]()
     for seed in range(arguments.seeds):
-        for precision in PRECISIONS:
+        for precision in precisions_of(torch_device(arguments.device)):
             case = measure(arguments.preset, precision, seed, arguments.device)
             console.print(f"seed {seed}, {precision}: {case.final_return:.1f}", highlight=False)
             cases.append(case)

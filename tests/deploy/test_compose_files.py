@@ -134,6 +134,17 @@ def test_the_restore_service_uses_the_folders_of_the_other_services(
     assert (definition["read_only"], definition["user"], definition["cap_drop"]) == (True, "10001:10001", ["ALL"])
 
 
+def test_the_learner_keeps_compiled_steps_in_a_volume_that_it_writes_and_gets_its_compiler_at_the_build() -> None:
+    dockerfile, learner = (ROOT / "Dockerfile.learner").read_text(), STACK["services"]["learner"]
+    (cache,) = re.findall(r"TORCHINDUCTOR_CACHE_DIR=(\S+)", dockerfile)
+    writable = [volume.split(":")[1] for volume in learner["volumes"] if not volume.endswith(":ro")]
+    assert str(Path(cache).parent) in writable
+    # torch would otherwise compile into /tmp, from which a container's tmpfs lets nothing be executed.
+    assert not cache.startswith("/tmp")
+    (compiler,) = set(re.findall(r"^ARG (\w+)=", dockerfile, re.MULTILINE)) - {"TORCH_INDEX", "COMMIT"}
+    assert learner["build"]["args"][compiler] == ""
+
+
 def test_the_cpu_override_uses_the_image_of_the_actors() -> None:
     learner = compose("compose.cpu.yaml")["services"]["learner"]
     assert learner["image"] == STACK["services"]["actor"]["image"]

@@ -1,7 +1,11 @@
 """Conversion of policies to safetensors and back. The bytes and their metadata suffice to act with a policy."""
 
+from collections.abc import Mapping
+
+import safetensors.numpy
 import safetensors.torch
 from safetensors import SafetensorError
+from torch import Tensor
 
 from penstock.algo.policies import Policy
 from penstock.algo.published import (
@@ -14,6 +18,9 @@ from penstock.algo.published import (
     unfitting,
 )
 from penstock.types.run import Weights
+
+State = Mapping[str, Tensor]
+"""Tensors of a policy on the host, contiguous, by the names of its `state_dict`."""
 
 
 def describe(policy: Policy, version: int) -> str:
@@ -30,7 +37,14 @@ def build(metadata: str) -> Policy:
 def dump(policy: Policy, version: int) -> Weights:
     """Returns the published form of a policy, including its normalisers."""
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in policy.state_dict().items()}
-    return Weights.of(version, safetensors.torch.save(state, {METADATA_KEY: describe(policy, version)}))
+    return encode(policy, version, state)
+
+
+def encode(policy: Policy, version: int, state: State) -> Weights:
+    """Returns the published form of a policy with this state. It reads no tensor of the policy."""
+    # As arrays, whose bytes take safetensors a third of the time.
+    arrays = {name: tensor.numpy() for name, tensor in state.items()}
+    return Weights.of(version, safetensors.numpy.save(arrays, {METADATA_KEY: describe(policy, version)}))
 
 
 def load(weights: Weights) -> Policy:

@@ -15,7 +15,7 @@ from penstock.files import remove_leftovers, restored_after, write_atomically, w
 from penstock.learning import checkpoints, gpu_metrics
 from penstock.learning.assembly import learner_of, open_session, training_run
 from penstock.learning.batches import BatchFeed, check_schema
-from penstock.learning.devices import check_execution, torch_device, use_threads
+from penstock.learning.devices import check_execution, torch_device, use_precision, use_threads
 from penstock.learning.learner import Learner
 from penstock.learning.progress_log import ProgressLog
 from penstock.learning.roster import Roster, spread_temperatures
@@ -57,6 +57,7 @@ def run(config: Config) -> None:
         show_run(folder.root.name, config.environment.short_name)
         device = torch_device(settings.device)
         check_execution(device, settings.execution)
+        use_precision(device, settings.precision)
         if missing := gpu_metrics.show(device):
             service.logger.warning("GPU utilisation not exported", reason=missing)
         use_threads(settings.threads)

@@ -11,7 +11,7 @@ from penstock.config.setting_types import ActorSlots, Address, Addresses, Count,
 from penstock.types.networks import Inference
 from penstock.types.store_size import StoreSize
 
-Precision = Literal["float32", "bfloat16"]
+Precision = Literal["float32", "tf32", "bfloat16"]
 Execution = Literal["auto", "eager", "compiled", "graphed"]
 
 _STORE_BYTES = 64 * 2**20
@@ -95,8 +95,9 @@ class LearnerConfig(Section):
     threads: PositiveInt = 1
     """Torch threads on a CPU; more than one slows small networks down."""
     precision: Precision = "float32"
-    """Precision of the hidden layers in both passes. bfloat16: by autocast, faster with large layers on a device that
-    supports it; parameters, outputs, losses, advantages and ratios remain float32."""
+    """Precision of the networks in both passes. float32: as the actors compute, on every device. tf32: matrix products
+    and convolutions with factors of 10 bits, on CUDA alone. bfloat16: hidden layers by autocast, with 8 bits. All other
+    numbers (parameters, losses, advantages, ratios) are float32 in each of them."""
     execution: Execution = "auto"
     """Execution of gradient steps. eager: operation by operation. auto: eager, but on a CPU in float32 small networks
     without autograd and an LSTM by torch's kernel, which are faster and round differently. compiled: by torch.compile,

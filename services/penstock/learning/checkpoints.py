@@ -21,6 +21,7 @@ from penstock.algo.published import METADATA_KEY
 from penstock.checkpoint_file import CheckpointFile
 from penstock.errors import ConfigurationError, DamagedFile
 from penstock.files import json_of, write_atomically
+from penstock.learning.host_copies import on_host
 from penstock.learning.learner import Learner
 from penstock.run_folder import RunFolder
 from penstock.types.differences import contrast, same_spaces
@@ -108,9 +109,10 @@ class Recovered:
 
 
 def take(learner: Learner, progress: RunProgress) -> Snapshot:
-    """Takes a checkpoint of the learner in its current state."""
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in learner.policy.state_dict().items()}
-    tensors |= {f"{_OPTIMIZER}{name}": value.cpu() for name, value in learner.optimizer.state.items()}
+    """Takes a checkpoint of the learner in its current state. Waits for the device once."""
+    state = {name: tensor.detach() for name, tensor in learner.policy.state_dict().items()}
+    state |= {f"{_OPTIMIZER}{name}": value for name, value in learner.optimizer.state.items()}
+    tensors = on_host(state)
     tensors["randomness/shuffling"] = learner.generator.get_state()
     metadata = {
         METADATA_KEY: policy_weights.describe(learner.policy, progress.version),

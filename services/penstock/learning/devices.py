@@ -48,14 +48,30 @@ def check_execution(device: torch.device, execution: Execution) -> None:
         )
 
 
+def use_precision(device: torch.device, precision: Precision) -> None:
+    """Sets how CUDA devices multiply float32 matrices and convolve, in the whole process.
+
+    Only `tf32` lets them round the factors to TF32's 10 bits. torch's default does so in convolutions and recurrent
+    layers, but not in matrix products. Raises `ConfigurationError` for `tf32` on another device.
+    """
+    if device.type == "cuda":
+        rounded = precision == "tf32"
+        torch.backends.cuda.matmul.allow_tf32 = rounded
+        torch.backends.cudnn.allow_tf32 = rounded
+    elif precision == "tf32":
+        raise ConfigurationError(
+            f"learner.precision 'tf32' needs CUDA, and learner.device is {str(device)!r}; use float32"
+        )
+
+
 def use_threads(count: int) -> None:
     """Limits torch to this number of threads on the CPU, in the whole process."""
     torch.set_num_threads(count)
 
 
 def autocast(device: torch.device, precision: Precision) -> contextlib.AbstractContextManager[None]:
-    """Returns a context in which networks compute in this precision."""
-    if precision == "float32":
+    """Returns a context in which networks compute in this precision, which `use_precision` has set."""
+    if precision != "bfloat16":
         return contextlib.nullcontext()
     # Not cached: each cast weight is used only once, and CUDA graphs do not support the cache.
     return torch.autocast(device.type, torch.bfloat16, cache_enabled=False)

@@ -207,7 +207,7 @@ def _explained(take: Take) -> Take:
         except TorchDynamoException as error:
             raise ConfigurationError(
                 f"the loss can't be compiled: {str(error).splitlines()[0]}; install a C++ compiler (g++) if there is"
-                " none, or set learner.execution to eager"
+                " none (in Docker Compose, PENSTOCK_COMPILER=g++ and a build), or set learner.execution to eager"
             ) from error
 
     return taken

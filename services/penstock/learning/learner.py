@@ -24,7 +24,7 @@ from penstock.errors import Diverged, TrainingFailed
 from penstock.learning import schedules, training_statistics
 from penstock.learning.adam import Adam
 from penstock.learning.batches import TrainingBatch
-from penstock.learning.devices import autocast, check_execution, send
+from penstock.learning.devices import autocast, check_execution, send, use_precision
 from penstock.learning.direct_steps import direct_steps
 from penstock.learning.execution import descent_by
 from penstock.learning.gradient_steps import Epoch, Estimated, GradientStep, Objective, Steps, objective_of
@@ -78,7 +78,8 @@ class Learner:
     ) -> None:
         """Builds a policy for these spaces, initialised from `seed`.
 
-        Raises `ConfigurationError` if the spaces are not supported, or the device does not support this execution.
+        The precision holds for all learners of the process (`use_precision`). Raises `ConfigurationError` if the spaces
+        are not supported, or the device does not support this execution or precision.
         """
         self._ppo, self._sampling, self._device, self._precision = ppo, sampling, device, precision
         self._execution = execution
@@ -89,6 +90,7 @@ class Learner:
             self.policy.unroll = lstm_by_sequences
         self.parameters = flatten(self.policy)
         check_execution(device, execution)
+        use_precision(device, precision)
         if execution == "compiled" and self.policy.memory is not None:
             self.policy.memory.leave_out_of_compilation()
         graphed = execution == "graphed"
@@ -207,15 +209,14 @@ class Learner:
 
         `train` never produces such values, but a damaged checkpoint or a faulty device can.
         """
+        check_sums(self.sums())
+
+    @torch.no_grad()
+    def sums(self) -> Tensor:
+        """Returns a sum that is finite for each finite tensor that the learner holds, <float64>[N] on the device."""
         held = [self.parameters, *self.policy.buffers(), *self.optimizer.state.values()]
         # The sum of finite float32 values is finite in double precision.
-        with torch.no_grad():
-            sums = torch.stack([each.sum(dtype=torch.float64) for each in held])
-        if not bool(sums.isfinite().all()):
-            raise Diverged(
-                "a value of the policy or its optimizer is not finite, so they are neither published nor saved; resume"
-                " from the newest checkpoint with --resume"
-            )
+        return torch.stack([each.sum(dtype=torch.float64) for each in held])
 
     @torch.no_grad()
     def estimate(self, batch: TrainingBatch, progress: float) -> Estimated:
@@ -302,6 +303,15 @@ class Learner:
         observation = tuple(leaf[fresh, burn_in:-1][valid] for leaf in batch.observation)
         moments = self.policy.learn_moments(observation, batch.discounted_return[fresh][valid])
         return int(valid.sum()), moments
+
+
+def check_sums(sums: Tensor) -> None:
+    """Raises `Diverged` if one of `Learner.sums` is not finite."""
+    if not bool(sums.isfinite().all()):
+        raise Diverged(
+            "a value of the policy or its optimizer is not finite, so they are neither published nor saved; resume"
+            " from the newest checkpoint with --resume"
+        )
 
 
 def _episodes_in(batch: TrainingBatch) -> int:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from penstock.algo import weights as policy_weights
 from penstock.config import SamplingConfig
 from penstock.errors import Diverged, SchemaMismatch, Unavailable
 from penstock.learning import checkpoints
@@ -22,6 +21,7 @@ from penstock.learning.collection import CollectionWeights
 from penstock.learning.evaluations import Evaluations
 from penstock.learning.learner import TrainingOutcome
 from penstock.learning.priority_gain import chosen_alpha
+from penstock.learning.publication import Publication
 from penstock.learning.records import Record, Records
 from penstock.learning.recurrence import Recurrence
 from penstock.learning.refusals import Refusals
@@ -78,7 +78,8 @@ class TrainingRun:
         """Prepares a session, which `run` executes."""
         config, statistics, resumed = session.config, session.statistics, session.recovered.progress
         self._config, self._folder, self._statistics, self._writes = config, session.folder, statistics, session.writes
-        self._learner, self._feed, self._source, self._sink = parts.learner, parts.feed, parts.source, parts.sink
+        self._learner, self._feed, self._source = parts.learner, parts.feed, parts.source
+        self._publication = Publication(parts.learner, parts.sink)
         self._snapshots, self._stopping = parts.snapshots, parts.stopping
         self._records, self._evaluations, self._refusals = records, evaluations, Refusals(config, statistics)
         newest = resumed.version if resumed.env_steps else None
@@ -102,8 +103,10 @@ class TrainingRun:
         Raises `Diverged` without saving a checkpoint, or `PenstockError` if training can't continue or the last
         checkpoint can't be written.
         """
-        self._begin()
-        stopped = self._train()
+        with contextlib.closing(self._publication):
+            self._begin()
+            stopped = self._train()
+            self._publication.finish()
         training_s = self._statistics.training_s
         self._statistics.end_training()
         self._note()
@@ -203,7 +206,8 @@ class TrainingRun:
         train_s = time.perf_counter() - started
         self._advance(batch, outcome)
         self._versions.use(self._progress.version)
-        # Published before the commit, which opens the gate for batches that need this version.
+        # Before the commit, which opens the gate for batches that need this version. On CUDA the version may follow its
+        # commit by the time that its encoding takes, which an actor with a grant for it waits.
         if self._progress.version % self._config.sampling.publish_interval == 0:
             self._publish()
         try:
@@ -278,8 +282,7 @@ class TrainingRun:
         self._statistics.set_plan(self._plan)
 
     def _publish(self) -> None:
-        self._learner.check_finite()
-        self._sink.publish(policy_weights.dump(self._learner.policy, self._progress.version))
+        self._publication.publish(self._progress.version)
         metrics.LEARNER_PUBLISHED_TIME.set(time.time())
 
     def _do_what_is_due(self) -> None:
