@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from helpers.single_process import learn
 from penstock.acting.collector import Collector
-from penstock.acting.inference import PolicyRunner
+from penstock.acting.runners import runner_of
 from penstock.acting.spaces import segment_schema
 from penstock.apps.environments import make_configured
 from penstock.config import Config, build, merge
@@ -88,7 +88,7 @@ def act(config: Config, ring: SharedRing) -> None:
     rows, slot, runner = ring.columns().arrays, 0, None
     while ring.permits.acquire(timeout=_PATIENCE_S) and not ring.ended.is_set():
         if runner is None:
-            runner = PolicyRunner(ring.weights())
+            runner = runner_of(ring.weights(), inference=config.actor.inference)
         elif ring.published.value != runner.version:
             runner.refresh(ring.weights())
         window = collector.collect(runner)

@@ -55,7 +55,8 @@ class CheckedVector:
     def step(self, action: Leaves) -> Step:
         """Steps each environment and returns the other values of Gymnasium's `step`. Raises `EnvironmentFailed`.
 
-        The new observations are in `observation`, [N, ...] for each leaf.
+        The new observations are in `observation`, [N, ...] for each leaf. The arrays are the environment's own, which
+        may change them in its next step.
         """
         self._returned, reward, terminated, truncated, infos = self._call(
             "in step", self._envs.step, self._actions.batch(action)
@@ -68,7 +69,7 @@ class CheckedVector:
             raise self._failure(f"step returned the reward {found[1]}", found[0])
         self.observation = self._flat(self._returned)
         self.check(self.observation)
-        return reward.astype(np.float32), terminated.copy(), truncated.copy(), infos
+        return reward.astype(np.float32, copy=False), terminated, truncated, infos
 
     def masks(self, infos: dict[str, Any], ended: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
         """Returns the action masks of the last observations, <bool>[N, bits]; None if there are none.

@@ -176,23 +176,22 @@ class Collector:
         return warning or ""
 
     def _count_episodes(self, outcome: StepOutcome) -> None:
-        self._episode_return += outcome.reward
-        self._episode_steps += outcome.valid
+        returns, steps = self._episode_return, self._episode_steps
+        returns += outcome.reward
+        steps += outcome.valid
         ended = outcome.terminated | outcome.truncated
-        if not ended.any():
+        if not np.count_nonzero(ended):
             return
-        for index in np.flatnonzero(ended):
+        for index in ended.nonzero()[0].tolist():
             self._episodes.append(
                 Episode(
-                    float(self._episode_return[index]),
-                    int(self._episode_steps[index]),
+                    returns.item(index),
+                    steps.item(index),
                     self._assignment.environments[index],
                     bool(outcome.truncated[index]),
                 )
             )
-        self._episode_return[ended] = 0.0
-        self._episode_steps[ended] = 0
-        self._discounted_return[ended] = 0.0
+            returns[index], steps[index], self._discounted_return[index] = 0.0, 0, 0.0
 
     def take_episodes(self) -> tuple[tuple[Episode, ...], int]:
         """Returns the episodes that ended and the number of valid steps since the last call."""

@@ -151,12 +151,12 @@ class _Choices:
     ) -> tuple[NDArray[np.generic], NDArray[np.float32]]:
         logits, forbidden = self._masked(illegal)
         largest, total, taken, place = self._largest, self._total, self._taken, self._place
-        np.maximum.reduce(logits, axis=1, out=largest)
+        _fold(np.maximum, logits, largest)
         np.subtract(logits, largest[:, None], out=logits)
         if self._temperature != 1.0:
             np.divide(logits, self._temperature, out=logits)
         np.exp(logits, out=self._powers)
-        np.add.reduce(self._powers, axis=1, out=total)
+        _fold(np.add, self._powers, total)
         chosen = self._inverted(noise, total)
         if forbidden is not None:
             np.minimum(chosen, _last_legal(forbidden), out=chosen)
@@ -261,6 +261,15 @@ def _head(space: Space, network: Network, temperature: float) -> _Head:
             return _Gaussian(space, network, temperature)
         case _:
             assert_never(space)
+
+
+def _fold(function: np.ufunc, values: NDArray[np.float32], out: NDArray[np.float32]) -> None:
+    """Reduces <float32>[k, n, columns] over the alternatives to <float32>[k, columns]."""
+    if values.shape[1] != 2:
+        function.reduce(values, axis=1, out=out)
+    else:
+        # A quarter of the time of a reduction.
+        function(values[:, 0], values[:, 1], out=out)
 
 
 def _last_legal(forbidden: NDArray[np.bool_]) -> NDArray[np.int64]:

@@ -21,32 +21,44 @@ class _Streams:
     """One generator per environment, with the interface of a single generator.
 
     `uniform(low, high, size=(4, 3))` and similar methods draw one column for each of three environments: those that
-    reset in this step, or all.
+    reset in this step, or all. They cost nothing for environments that do not reset.
+
+    Attributes:
+        resetting: <bool>[N] environments that reset in this step.
     """
 
     def __init__(self, seeds: Sequence[int]) -> None:
         self._generators = [seeding.np_random(seed)[0] for seed in seeds]
-        self.resetting: NDArray[np.intp] = np.arange(len(seeds))
+        self.resetting: NDArray[np.bool_] = np.ones(len(seeds), np.bool_)
 
     def __getattr__(self, distribution: str) -> Any:
         def draw(*parameters: Any, size: int | tuple[int, ...], **named: Any) -> NDArray[Any]:
             *shape, count = (size,) if isinstance(size, (int, np.integer)) else size
-            if count == len(self.resetting):
-                chosen = [self._generators[index] for index in self.resetting]
-            elif count == len(self._generators):
-                chosen = self._generators
-            else:
-                raise ConfigurationError(
-                    f"the environment drew for {count} environments while {len(self.resetting)} of"
-                    f" {len(self._generators)} were reset; use environment.vectorization sync"
-                )
+            chosen = self._chosen(int(count))
             if not chosen:
                 return np.empty((*shape, 0))
-            return np.stack(
-                [getattr(one, distribution)(*parameters, size=tuple(shape), **named) for one in chosen], axis=-1
-            )
+            one, *others = (getattr(each, distribution) for each in chosen)
+            first = one(*parameters, size=tuple(shape), **named)
+            drawn = np.empty((*shape, len(chosen)), first.dtype)
+            drawn[..., 0] = first
+            for index, draws in enumerate(others, 1):
+                drawn[..., index] = draws(*parameters, size=tuple(shape), **named)
+            return drawn
 
+        # The next access finds it without a call of this method.
+        setattr(self, distribution, draw)
         return draw
+
+    def _chosen(self, count: int) -> list[np.random.Generator]:
+        resetting = int(np.count_nonzero(self.resetting))
+        if count == resetting:
+            return [self._generators[index] for index in self.resetting.nonzero()[0].tolist()] if count else []
+        if count == len(self._generators):
+            return self._generators
+        raise ConfigurationError(
+            f"the environment drew for {count} environments while {resetting} of {len(self._generators)} were reset;"
+            " use environment.vectorization sync"
+        )
 
 
 class SeparateGenerators(VectorWrapper[Any, Any, Any]):
@@ -72,12 +84,12 @@ class SeparateGenerators(VectorWrapper[Any, Any, Any]):
         self._streams = _Streams(seed)
         self.env.unwrapped.np_random = self._streams  # type: ignore[assignment]
         begun = self.env.reset(options=options)
-        self._streams.resetting = np.arange(0)
+        self._streams.resetting = np.zeros(len(seed), np.bool_)
         return begun
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Takes one step in each environment."""
         outcome = self.env.step(actions)
         if self._streams is not None:
-            self._streams.resetting = np.flatnonzero(outcome[2] | outcome[3])
+            self._streams.resetting = outcome[2] | outcome[3]
         return outcome

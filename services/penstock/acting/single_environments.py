@@ -1,8 +1,7 @@
 """Environments that are stepped one after another, so that a failure can be attributed to one of them."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -23,9 +22,10 @@ _LARGEST = faults.LARGEST
 _SMALL_SEEDS = 2**31
 
 
-@dataclass(frozen=True, slots=True)
-class StepOutcome:
-    """The outcome of one step of N environments.
+class StepOutcome(NamedTuple):
+    """The outcome of one step of N environments. The next step may overwrite its arrays, except `begun`.
+
+    It is a tuple because one is made in every step, which takes a fifth of the time of a frozen dataclass.
 
     Attributes:
         reward: <float32>[N] raw rewards.

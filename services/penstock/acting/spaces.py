@@ -133,10 +133,13 @@ class _ChoiceMap:
                 self._shape, self._dtype = shape, np.dtype(np.int8)
             case _:
                 assert_never(space)
+        self._shifts = bool(self._start.any())
 
     def __call__(self, action: NDArray[np.generic], squashed: bool) -> NDArray[np.generic]:
         del squashed
-        shifted = action.astype(np.int64) + self._start
+        shifted = action.astype(np.int64, copy=False)
+        if self._shifts:
+            shifted = shifted + self._start
         shaped: NDArray[np.generic] = shifted.reshape(len(action), *self._shape).astype(self._dtype, copy=False)
         return shaped
 

@@ -51,8 +51,7 @@ class MixedEnvironments:
                 rows = (np.ascontiguousarray(leaf[variant :: len(self._parts)]) for leaf in action)
                 outcomes.append(part.step(tuple(rows)))
         self._observe()
-        columns = ([getattr(outcome, name) for outcome in outcomes] for name in StepOutcome.__slots__)
-        return StepOutcome(*map(_take_turns, columns))
+        return StepOutcome(*map(_take_turns, zip(*outcomes, strict=True)))
 
     def close(self) -> None:
         """Closes the environments."""

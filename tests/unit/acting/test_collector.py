@@ -1,15 +1,25 @@
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from numpy.typing import NDArray
 
-from helpers.environments import assignment, decided_weights, fresh_weights, same_step_counting, spec_of
+from helpers.environments import (
+    assignment,
+    counting_vector,
+    decided_weights,
+    fresh_weights,
+    same_step_counting,
+    spec_of,
+)
 from penstock.acting.collector import Collector
-from penstock.acting.environments import make_environments
+from penstock.acting.environments import NextStepEnvironments, SameStepEnvironments, make_environments
 from penstock.acting.inference import PolicyRunner
+from penstock.acting.protocols import Runner
+from penstock.acting.runners import runner_of
 from penstock.acting.spaces import segment_schema
 from penstock.types.run import Assignment
 
@@ -22,7 +32,7 @@ def start(env_id: str, place: Assignment, *, unroll_length: int = 8, **kwargs: o
     return Collector(environments, place, schema=segment_schema(environments.spec, unroll_length), discount=0.5)
 
 
-def collect(collector: Collector, runner: PolicyRunner, windows: int = 1) -> Rows:
+def collect(collector: Collector, runner: Runner, windows: int = 1) -> Rows:
     """Returns the columns of consecutive windows, [N, windows * T, ...], with the observation after the last row."""
     parts = []
     for _ in range(windows):
@@ -37,7 +47,7 @@ def collect(collector: Collector, runner: PolicyRunner, windows: int = 1) -> Row
 def cartpole_rows(places: Sequence[Assignment], windows: int = 4) -> Rows:
     """Returns the rows that actors with these assignments collect, concatenated by environment."""
     weights = decided_weights(spec_of("CartPole-v1"))
-    parts = [collect(start("CartPole-v1", place), PolicyRunner(weights), windows) for place in places]
+    parts = [collect(start("CartPole-v1", place), runner_of(weights), windows) for place in places]
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
@@ -52,6 +62,36 @@ def counting_runner(version: int = 0) -> PolicyRunner:
 def adapted(length: int, unroll_length: int) -> Collector:
     schema = segment_schema(COUNTING, unroll_length)
     return Collector(same_step_counting(length), assignment(4), schema=schema, discount=0.5)
+
+
+class Reusing(VectorWrapper[Any, Any, Any]):
+    """A vector environment whose next step overwrites the arrays that it returned."""
+
+    def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
+        super().__init__(env)
+        self._returned: tuple[NDArray[Any], ...] = ()
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = self.env.step(actions)
+        found = (observation, np.asarray(reward, np.float32), terminated, truncated)
+        self._returned = self._returned or tuple(np.empty_like(each) for each in found)
+        for mine, new in zip(self._returned, found, strict=True):
+            mine[...] = new
+        return (*self._returned, info)  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
+def test_a_vectorised_environment_may_reuse_its_arrays(mode: AutoresetMode) -> None:
+    adapter = NextStepEnvironments if mode == AutoresetMode.NEXT_STEP else SameStepEnvironments
+    kinds: list[Callable[[VectorEnv[Any, Any, Any]], VectorEnv[Any, Any, Any]]] = [lambda env: env, Reusing]
+    rows = []
+    for kind in kinds:
+        environments = adapter(kind(counting_vector(mode, 3)), COUNTING)
+        place = assignment(0, 1, 2)
+        collector = Collector(environments, place, schema=segment_schema(COUNTING, 8), discount=0.5)
+        rows.append(collect(collector, counting_runner(), 3))
+        assert {each.episode_return for each in collector.take_episodes()[0]} == {6.0}
+    assert same_rows(*rows)
 
 
 def test_columns_are_aligned_and_the_last_observation_follows_the_last_row() -> None:

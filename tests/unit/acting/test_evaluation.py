@@ -157,7 +157,7 @@ def test_rewards_that_are_not_finite_are_a_failure_that_names_the_environment() 
         outcome = step(action)
         reward = outcome.reward.copy()
         reward[2] = np.nan
-        return dataclasses.replace(outcome, reward=reward)
+        return outcome._replace(reward=reward)
 
     environments.step = step_with_nan  # type: ignore[method-assign]
     task = EvaluationTask(1, fresh_weights(spec_of("Counting-v0")), 4, deterministic=True, seed=3)
