@@ -51,7 +51,8 @@ def bound(env_id: str, minibatch: int, seconds: float = SECONDS) -> Bound:
     words = [sys.executable, "-m", "benchmarks.pipeline_bound", f"--env-id={env_id}", f"--minibatch={minibatch}"]
     commands = [[*words, f"--seconds={seconds}", f"--part={part}"] for part in ("collect", "train")]
     runs = [
-        subprocess.Popen(command, cwd=ROOT, env={**os.environ, **variables()}, stdout=subprocess.PIPE, text=True) for command in commands
+        subprocess.Popen(command, cwd=ROOT, env={**os.environ, **variables()}, stdout=subprocess.PIPE, text=True)
+        for command in commands
     ]
     try:
         outputs = [run.communicate(timeout=LIMIT_S)[0] for run in runs]
@@ -105,9 +106,7 @@ def training(env_id: str, minibatch: int) -> Callable[[], int]:
     outputs = int(space.shape[0] if space.shape else space.n)
     random = np.random.default_rng(0)
     rows = torch.from_numpy(random.standard_normal((minibatch, inputs), np.float32))
-    networks = [
-        _Network(_weights((inputs, *HIDDEN, width), random), rows, random) for width in (outputs, 1)
-    ]
+    networks = [_Network(_weights((inputs, *HIDDEN, width), random), rows, random) for width in (outputs, 1)]
 
     def step() -> int:
         for network in networks:
@@ -120,9 +119,7 @@ def training(env_id: str, minibatch: int) -> Callable[[], int]:
 class _Network:
     """The products and tanh of a network, forwards and backwards, for the same rows again and again."""
 
-    def __init__(
-        self, weights: Sequence[NDArray[np.float32]], rows: torch.Tensor, random: np.random.Generator
-    ) -> None:
+    def __init__(self, weights: Sequence[NDArray[np.float32]], rows: torch.Tensor, random: np.random.Generator) -> None:
         count = len(rows)
         self._weights = [torch.from_numpy(weight) for weight in weights]
         self._biases = [torch.zeros(weight.shape[1]) for weight in self._weights]
@@ -182,7 +179,9 @@ def main() -> None:
     if arguments.part is None:
         json.dump(asdict(bound(arguments.env_id, arguments.minibatch, arguments.seconds)), sys.stdout)
         return
-    step = collecting(arguments.env_id) if arguments.part == "collect" else training(arguments.env_id, arguments.minibatch)
+    step = (
+        collecting(arguments.env_id) if arguments.part == "collect" else training(arguments.env_id, arguments.minibatch)
+    )
     json.dump(per_cpu_s(step, arguments.seconds), sys.stdout)
 
 

@@ -85,11 +85,7 @@ def main() -> None:
         logging_level="ERROR",
         _temp_dir=str(goal.journal.parent),
     )
-    config = (
-        config_of(goal.env_id)
-        .reporting(min_time_s_per_iteration=0)
-        .debugging(seed=goal.seed, log_level="ERROR")
-    )
+    config = config_of(goal.env_id).reporting(min_time_s_per_iteration=0).debugging(seed=goal.seed, log_level="ERROR")
     algorithm, judge = config.build_algo(), Judge(goal)
     player = Player(algorithm, goal.env_id)
     while True:
