@@ -5,7 +5,6 @@ intervals of environment steps. The threshold is reached at the first evaluation
 Called by `loop`.
 """
 
-import statistics
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -19,6 +18,9 @@ from benchmarks.peers.peer_programs import PEERS
 
 MOST_TIME = 0.7
 """Largest ratio of Penstock's seconds to those of the fastest peer."""
+PATIENCE = 2.0
+"""Seconds for which a peer is observed, as a multiple of those that Penstock took with the same seed."""
+LEAST_PATIENCE_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ class Task:
         preset: Penstock's preset.
         threshold: Mean return to reach, the one of the preset.
         interval_steps: Environment steps between evaluations.
-        limit_s: Seconds after which a run is stopped.
+        limit_s: Largest number of seconds for which a run is observed.
     """
 
     env_id: str
@@ -43,10 +45,10 @@ class Task:
 TASKS = {
     task.env_id: task
     for task in (
-        Task("CartPole-v1", "cartpole", 475.0, 2_048, 60.0),
-        Task("Pendulum-v1", "pendulum", -200.0, 4_096, 60.0),
-        Task("Acrobot-v1", "acrobot", -100.0, 8_192, 60.0),
-        Task("LunarLander-v3", "lunar_lander", 200.0, 16_384, 180.0),
+        Task("CartPole-v1", "cartpole", 475.0, 2_048, 90.0),
+        Task("Pendulum-v1", "pendulum", -200.0, 4_096, 90.0),
+        Task("Acrobot-v1", "acrobot", -100.0, 8_192, 120.0),
+        Task("LunarLander-v3", "lunar_lander", 200.0, 16_384, 240.0),
     )
 }
 """Tasks by environment id."""
@@ -71,8 +73,15 @@ class Reached:
     best_return: float | None
 
 
-def run(system: str, env_id: str, seed: int) -> Reached:
-    """Trains a system until the threshold is reached and kept, or its steps or the time of the task are over.
+def patience(ours: Reached | None) -> float | None:
+    """Returns the seconds for which peers are observed, by Penstock's run with the same seed; None: as long as it."""
+    if ours is None or ours.wall_s is None:
+        return None
+    return max(LEAST_PATIENCE_S, PATIENCE * ours.wall_s)
+
+
+def run(system: str, env_id: str, seed: int, limit_s: float | None = None) -> Reached:
+    """Trains a system until the threshold is reached and kept, or until its steps or `limit_s` seconds are over.
 
     Raises:
         RunFailed: The program failed.
@@ -93,7 +102,7 @@ def run(system: str, env_id: str, seed: int) -> Reached:
             command,
             journal,
             enough=lambda points: reached(points, task.threshold) is not None,
-            limit_s=task.limit_s,
+            limit_s=min(task.limit_s, limit_s or task.limit_s),
             variables=variables(),
         )
     evaluations = [point.return_mean for point in seen.points if point.return_mean is not None]
@@ -125,9 +134,3 @@ def penstock_command(task: Task, seed: int, folder: Path) -> list[str | Path]:
         "evaluation.interval-steps": task.interval_steps,
     }
     return [sys.executable, "-m", "penstock", "train", *(f"--{name}={value}" for name, value in options.items())]
-
-
-def median(values: Sequence[float | None]) -> float | None:
-    """Returns the median of numbers, of which None is the largest: None if most runs did not reach the threshold."""
-    middle = statistics.median_high([float("inf") if value is None else float(value) for value in values])
-    return None if middle == float("inf") else middle

@@ -74,7 +74,7 @@ def observe(
         folder: Working directory of the program.
 
     Raises:
-        RunFailed: The command ended with an error.
+        RunFailed: The command ended with an error, or wrote nothing into its journal.
     """
     points: list[Point] = []
     lines = _Lines(journal)
@@ -93,7 +93,8 @@ def observe(
             seconds = time.monotonic() - started
         finally:
             stop(run)
-        if end == "exited" and run.returncode:
+        # A program may fail in its main process and hang because of another one.
+        if (end == "exited" and run.returncode) or (end == "limit" and not points):
             output.seek(0)
             raise RunFailed("".join(output.readlines()[-_LINES_OF_FAILURE:]) or f"exit code {run.returncode}")
     return Observed(tuple(points), seconds, end)

@@ -1,12 +1,15 @@
 """Penstock's side of the loop benchmark: `penstock train` with shipped presets, observed from outside."""
 
+import contextlib
 import json
+import re
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -15,8 +18,12 @@ import psutil
 from penstock.summary import Summary
 
 SERVICES = ("actor", "learner", "replay", "evaluator")
+LAUNCHER = "launcher"
 _INTERVAL_S = 0.1
+_PACE_INTERVAL_S = 1.0
+"""Seconds between readings that include the services' metrics, which cost the services some milliseconds of CPU time."""
 _LINES_OF_FAILURE = 20
+_EXCHANGE = re.compile(r'^penstock_exchange_cpu_seconds_total\{activity="(?P<activity>\w+)"\} (?P<seconds>\S+)$', re.M)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +32,16 @@ class Pace:
 
     Attributes:
         env_steps_per_s: Environment steps per second, over the counted part of the run.
-        cpu_s_per_million: CPU seconds per million environment steps, by service.
-        path_share: Share of those CPU seconds spent between actors and learner: in the replay service, and in all
-            threads of the other services except the main one. Those threads belong to gRPC and metrics.
+        cpu_s_per_million: CPU seconds per million environment steps, by process; the launcher's include its template.
+        path_cpu_s_per_million: The part of them that is spent between actors and learner, by activity: `replay`, all of
+            the replay service; `threads`, all threads of actor and learner but the main ones, which belong to gRPC and
+            the metrics' server; and those activities of the main threads that the services count themselves.
+        path_share: Share of the path in all CPU seconds.
     """
 
     env_steps_per_s: float
     cpu_s_per_million: dict[str, float]
+    path_cpu_s_per_million: dict[str, float]
     path_share: float
 
 
@@ -40,7 +50,7 @@ class _Reading:
     seconds: float
     env_steps: int
     cpu_s: dict[str, float]
-    path_s: float
+    path_s: dict[str, float]
 
 
 Watch = Callable[["subprocess.Popen[bytes]", Path], None]
@@ -69,42 +79,76 @@ def train(options: Mapping[str, object], watch: Watch = lambda run, folder: None
         return Summary.read(folder / "summary.json")
 
 
-def _readings(run: "subprocess.Popen[bytes]", journal: Path) -> Iterator[_Reading]:
-    """Reads the run whenever it has made progress, until it ends."""
+def _readings(
+    run: "subprocess.Popen[bytes]", journal: Path, read: Callable[[psutil.Process, int], _Reading], interval_s: float
+) -> Iterator[_Reading]:
+    """Reads the run, at these intervals, whenever it has made progress, until it ends."""
     env_steps = 0
     while run.poll() is None:
-        time.sleep(_INTERVAL_S)
-        reading = _read(psutil.Process(run.pid), journal)
-        if reading is not None and reading.env_steps > env_steps:
-            env_steps = reading.env_steps
-            yield reading
+        time.sleep(interval_s)
+        with contextlib.suppress(OSError, IndexError, ValueError, psutil.Error):
+            reached = json.loads(journal.read_text().splitlines()[-1])["env_steps"]
+            if reached > env_steps:
+                yield read(psutil.Process(run.pid), reached)
+                env_steps = reached
 
 
-def _read(launcher: psutil.Process, journal: Path) -> _Reading | None:
-    """Reads the progress of the run and the CPU time of its processes; None unless it trains."""
-    try:
-        env_steps = json.loads(journal.read_text().splitlines()[-1])["env_steps"]
-        cpu_s, path_s = dict.fromkeys(SERVICES, 0.0), 0.0
-        for child in launcher.children(recursive=True):
-            service = next((word for word in child.cmdline() if word in SERVICES), None)
-            if service is not None:
-                times = child.cpu_times()
-                cpu_s[service] += times.user + times.system
-                beside = [thread for thread in child.threads() if service == "replay" or thread.id != child.pid]
-                path_s += sum(thread.user_time + thread.system_time for thread in beside)
-    except (OSError, IndexError, ValueError, psutil.Error):
-        return None
-    return _Reading(time.perf_counter(), env_steps, cpu_s, path_s)
+def _cpu_times(launcher: psutil.Process, env_steps: int) -> _Reading:
+    """Reads the CPU time of the run's processes. Raises `psutil.Error` if one has ended."""
+    cpu_s = dict.fromkeys((*SERVICES, LAUNCHER), 0.0)
+    for process in [launcher, *launcher.children(recursive=True)]:
+        times = process.cpu_times()
+        cpu_s[_service_of(process)] += times.user + times.system
+    return _Reading(time.perf_counter(), env_steps, cpu_s, {})
+
+
+def _path_times(launcher: psutil.Process, env_steps: int) -> _Reading:
+    """Reads also what is spent between actors and learner.
+
+    Raises `psutil.Error`, `OSError` or `ValueError` if a process has ended or has no metrics.
+    """
+    path_s = {"threads": 0.0}
+    for process in launcher.children(recursive=True):
+        if _service_of(process) in ("actor", "learner"):
+            # First, so that the metrics' server does not count its answer.
+            beside = [thread for thread in process.threads() if thread.id != process.pid]
+            path_s["threads"] += sum(thread.user_time + thread.system_time for thread in beside)
+            for activity, seconds in _exchange_s(process).items():
+                path_s[activity] = path_s.get(activity, 0.0) + seconds
+    reading = _cpu_times(launcher, env_steps)
+    return replace(reading, path_s={**path_s, "replay": reading.cpu_s["replay"]})
+
+
+def _service_of(process: psutil.Process) -> str:
+    return next((word for word in process.cmdline() if word in SERVICES), LAUNCHER)
+
+
+def _exchange_s(process: psutil.Process) -> dict[str, float]:
+    """Reads a service's own count of the exchange from its metrics, whose port is in its command line.
+
+    Raises `OSError` if they can't be read, and `ValueError` if there are none.
+    """
+    own = {"actor": "--actor.metrics-port=", "learner": "--learner.metrics-port="}[_service_of(process)]
+    port = next((word.removeprefix(own) for word in process.cmdline() if word.startswith(own)), "")
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=1.0) as answer:
+        text = answer.read().decode()
+    found = {match["activity"]: float(match["seconds"]) for match in _EXCHANGE.finditer(text)}
+    if not found:
+        raise ValueError(f"no {_EXCHANGE.pattern} at port {port}")
+    return found
 
 
 def _pace(readings: Sequence[_Reading]) -> Pace:
     # The first quarter is the warm-up. When the last step is trained, some processes have already ended.
     first, last = readings[len(readings) // 4], readings[-2]
     steps = last.env_steps - first.env_steps
+    cpu_s = {name: last.cpu_s[name] - first.cpu_s[name] for name in last.cpu_s}
+    path_s = {name: seconds - first.path_s.get(name, 0.0) for name, seconds in last.path_s.items()}
     return Pace(
         steps / (last.seconds - first.seconds),
-        {service: (last.cpu_s[service] - first.cpu_s[service]) / steps * 1e6 for service in SERVICES},
-        (last.path_s - first.path_s) / (sum(last.cpu_s.values()) - sum(first.cpu_s.values())),
+        {name: seconds / steps * 1e6 for name, seconds in cpu_s.items()},
+        {name: seconds / steps * 1e6 for name, seconds in path_s.items()},
+        sum(path_s.values()) / sum(cpu_s.values()),
     )
 
 
@@ -113,7 +157,11 @@ def throughput(name: str, total_steps: int, seed: int, changes: Mapping[str, obj
     never = {"evaluation.interval-steps": 10**12}
     options = {"preset": name, "seed": seed, "total-steps": total_steps, **never, **changes}
     readings: list[_Reading] = []
-    train(options, lambda run, folder: readings.extend(_readings(run, folder / "metrics.jsonl")))
+
+    def watch(run: "subprocess.Popen[bytes]", folder: Path) -> None:
+        readings.extend(_readings(run, folder / "metrics.jsonl", _path_times, _PACE_INTERVAL_S))
+
+    train(options, watch)
     return _pace(readings)
 
 
@@ -123,19 +171,10 @@ def cpu_readings(run: "subprocess.Popen[bytes]", journal: Path) -> list[tuple[in
     CPU seconds are counted from the first reading.
     """
     readings = [
-        (each.env_steps, sum(cpu_s for service, cpu_s in each.cpu_s.items() if service != "evaluator"))
-        for each in _readings(run, journal)
+        (
+            each.env_steps,
+            sum(cpu_s for service, cpu_s in each.cpu_s.items() if service in ("actor", "learner", "replay")),
+        )
+        for each in _readings(run, journal, _cpu_times, _INTERVAL_S)
     ]
     return [(env_steps, cpu_s - readings[0][1]) for env_steps, cpu_s in readings]
-
-
-def reach(name: str, interval_steps: int, seed: int) -> Summary:
-    """Runs a preset to its end; training waits for its evaluations."""
-    return train(
-        {
-            "preset": name,
-            "seed": seed,
-            "evaluation.mode": "synchronous",
-            "evaluation.interval-steps": interval_steps,
-        }
-    )

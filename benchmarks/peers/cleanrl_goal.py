@@ -1,6 +1,7 @@
 """CleanRL's `ppo.py` or `ppo_continuous_action.py` as published, with its defaults, judged until it is stopped.
 
-It writes no TensorBoard files; in place of its writer, the judge looks at its `agent` after each batch. The first
+It writes no TensorBoard files; in place of its writer, the judge looks at its `agent` after each batch. CleanRL is
+written for Gymnasium 0.29; with version 1, a wrapper of ppo_continuous_action.py needs one more argument. The first
 argument is the folder of CleanRL's programs.
 """
 
@@ -9,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import torch
 import torch.utils.tensorboard
@@ -61,6 +63,12 @@ def main() -> None:
     torch.set_num_threads(1)
     writer = Judged(Judge(goal))
     torch.utils.tensorboard.SummaryWriter = lambda *arguments: writer
+    wrapper = gymnasium.wrappers.TransformObservation
+
+    def transformed(env: gymnasium.Env[Any, Any], function: Any) -> gymnasium.Env[Any, Any]:
+        return wrapper(env, function, env.observation_space)
+
+    gymnasium.wrappers.TransformObservation = transformed  # type: ignore[assignment,misc]
     program = folder / ("ppo_continuous_action.py" if goal.env_id.startswith("Pendulum") else "ppo.py")
     sys.argv = [str(program), f"--env-id={goal.env_id}", f"--seed={goal.seed}"]
     runpy.run_path(str(program), run_name="__main__")

@@ -1,8 +1,8 @@
 """PufferLib's PuffeRL with its defaults, judged until it is stopped.
 
-Settings are those of its default.ini and, for the length of a run of classic control, classic_control.ini. Its default
-minibatch of 8,192 steps needs 128 environments of its default horizon, 64; two processes step them. The policy is the
-one of its classic_control package. PuffeRL clips rewards to [-1, 1].
+Settings are those of its default.ini, which has runs of ten million steps. Its default minibatch of 8,192 steps needs
+128 environments of its default horizon, 64; two processes step them. The policy is the one of its classic_control
+package. PuffeRL clips rewards to [-1, 1].
 """
 
 import functools
@@ -38,8 +38,6 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(goal.seed)
     settings = {**defaults(), "env": goal.env_id, "seed": goal.seed, "device": "cpu", "use_rnn": False}
-    if not goal.env_id.startswith("LunarLander"):
-        settings["total_timesteps"] = defaults("classic_control")["total_timesteps"]
     environments = pufferlib.vector.make(
         functools.partial(make, goal.env_id),
         num_envs=ENVIRONMENTS,
@@ -60,12 +58,15 @@ def main() -> None:
         chosen: NDArray[np.generic] = output.argmax(dim=1).numpy()
         return chosen
 
-    while learner.global_step < settings["total_timesteps"]:
-        learner.evaluate()
-        learner.train()
-        judge.look(learner.global_step, act)
-    learner.utilization.stop()
-    environments.close()
+    # Its threads and processes would keep the program alive.
+    try:
+        while learner.global_step < settings["total_timesteps"]:
+            learner.evaluate()
+            learner.train()
+            judge.look(learner.global_step, act)
+    finally:
+        learner.utilization.stop()
+        environments.close()
 
 
 if __name__ == "__main__":

@@ -8,10 +8,10 @@ from typing import Any
 import pufferlib.pufferl
 
 
-def defaults(name: str = "default") -> dict[str, Any]:
-    """Returns the settings of training in one of PufferLib's files of settings."""
+def defaults() -> dict[str, Any]:
+    """Returns the settings of training in PufferLib's default.ini."""
     parser = configparser.ConfigParser()
-    parser.read(Path(pufferlib.pufferl.__file__).parent / "config" / f"{name}.ini")
+    parser.read(Path(pufferlib.pufferl.__file__).parent / "config" / "default.ini")
     found: dict[str, Any] = {}
     for setting, text in parser["train"].items():
         try:

@@ -5,6 +5,7 @@ It reaches services only through Protocols, so that it runs in one process in te
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from penstock.acting.collector import Collector
@@ -27,8 +28,8 @@ class ActorParts:
     """The parts of an actor.
 
     `open_sink` opens the stream of windows under an assignment. `load` loads a policy that samples at a temperature,
-    for all weights of the assignment. `schema` has the columns of a segment. `discount` is
-    the gamma of the running discounted return.
+    for all weights of the assignment. `schema` has the columns of a segment. `discount` is the gamma of the running
+    discounted return. `exchange` returns a context that measures an activity of the exchange with other services.
     """
 
     run: RunLink
@@ -39,6 +40,7 @@ class ActorParts:
     log: Log
     schema: Schema
     discount: float
+    exchange: Callable[[str], AbstractContextManager[None]] = lambda activity: nullcontext()
 
 
 def act(parts: ActorParts) -> None:
@@ -88,7 +90,8 @@ class ActorLoop:
             while self._continues:
                 weights = self._await_grant_and_weights(sink, collector)
                 if weights is not None:
-                    runner = self._runner_of(weights)
+                    with self._parts.exchange("loading"):
+                        runner = self._runner_of(weights)
                     reports.begin()
                     window = self._collect_and_send(collector, runner, sink)
                     if window is not None:
@@ -121,9 +124,10 @@ class ActorLoop:
     def _await_grant_and_weights(self, sink: SegmentSink, collector: Collector) -> Weights | None:
         """Waits for a grant, and for weights of its minimum version; None if there is no grant yet or when stopping."""
         started, weights = time.perf_counter(), None
-        grant = sink.next_grant(_WAIT_S)
-        while grant is not None and weights is None and not self._parts.process.stopping:
-            weights = self._run.at_least(grant.minimum_version, _WAIT_S)
+        with self._parts.exchange("granting"):
+            grant = sink.next_grant(_WAIT_S)
+            while grant is not None and weights is None and not self._parts.process.stopping:
+                weights = self._run.at_least(grant.minimum_version, _WAIT_S)
         collector.timing.waiting_s += time.perf_counter() - started
         return weights
 
@@ -139,7 +143,8 @@ class ActorLoop:
         stepped_s = timing.environment_s + timing.policy_s
         window = self._collect(collector, runner)
         if window is not None:
-            sink.send(window)
+            with self._parts.exchange("sending"):
+                sink.send(window)
             stepped_s = timing.environment_s + timing.policy_s - stepped_s
             timing.building_s += time.perf_counter() - started - stepped_s
         return window

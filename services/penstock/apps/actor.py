@@ -83,6 +83,7 @@ def _collect(
         log=service.logger,
         schema=schema,
         discount=config.ppo.discount,
+        exchange=metrics.exchange_cpu,
     )
     code = 1
     try:

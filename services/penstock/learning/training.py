@@ -185,7 +185,8 @@ class TrainingRun:
         # Read before waiting, because it is None once the batch has arrived.
         reason = self._source.waiting_for
         started = time.monotonic()
-        batch = self._source.next(_BATCH_WAIT_S)
+        with metrics.exchange_cpu("batches"):
+            batch = self._source.next(_BATCH_WAIT_S)
         waited_s = time.monotonic() - started
         if batch is None:
             reason = self._source.waiting_for
@@ -211,7 +212,8 @@ class TrainingRun:
         if self._progress.version % self._config.sampling.publish_interval == 0:
             self._publish()
         try:
-            committed = self._source.commit(batch, outcome.priorities)
+            with metrics.exchange_cpu("committing"):
+                committed = self._source.commit(batch, outcome.priorities)
             committed.add_done_callback(self._note_commit)
         except Unavailable:
             # The replay service may be stopped together with the learner. The checkpoint must still be saved, and the
@@ -282,7 +284,8 @@ class TrainingRun:
         self._statistics.set_plan(self._plan)
 
     def _publish(self) -> None:
-        self._publication.publish(self._progress.version)
+        with metrics.exchange_cpu("publishing"):
+            self._publication.publish(self._progress.version)
         metrics.LEARNER_PUBLISHED_TIME.set(time.time())
 
     def _do_what_is_due(self) -> None:
