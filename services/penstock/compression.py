@@ -40,12 +40,13 @@ def decode(form: int, data: NDArray[np.uint8], into: NDArray[np.uint8]) -> bool:
     return False
 
 
-def void(columns: Columns, position: int, segments: Iterable[int]) -> None:
-    """Replaces a column of segments whose bytes can't be decoded by zeros, and marks no row of them to learn from.
+def void(columns: Columns, failed: Iterable[tuple[int, int]]) -> None:
+    """Replaces what can't be decoded by zeros, and marks no row of these segments to learn from.
 
-    A service has decoded everything that it stores once, so this follows a fault of memory or of a disk.
+    `failed` has the position of the column and the index of the segment. A service has decoded everything that it
+    stores once, so this follows a fault of memory or of a disk.
     """
-    for segment in segments:
+    for position, segment in failed:
         columns.arrays[position][segment] = 0
         for column, array in zip(columns.schema.columns, columns.arrays, strict=True):
             if column.name == VALID:

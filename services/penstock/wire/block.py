@@ -225,7 +225,8 @@ class EncodedColumns:
         Returns:
             The number of segments' columns that could not be decoded. Those are replaced as in `compression.void`.
         """
-        damaged, segments = 0, self.segments
+        failed: list[tuple[int, int]] = []
+        segments = self.segments
         assert self.places.forms is not None
         for position, (offset, size) in enumerate(zip(self.places.offsets, self.places.sizes, strict=True)):
             content = self.payload[offset : offset + size]
@@ -235,16 +236,13 @@ class EncodedColumns:
                 continue
             forms = self.places.forms[:, encodable(self.schema).index(position)].tolist()
             starts = self.places.starts[position].tolist()
-            failed = [
-                segment
-                for segment in range(segments)
-                if not compression.decode(
-                    forms[segment], content[starts[segment] : starts[segment + 1]], wanted[segment]
-                )
-            ]
-            compression.void(into, position, failed)
-            damaged += len(failed)
-        return damaged
+            for segment in range(segments):
+                piece = content[starts[segment] : starts[segment + 1]]
+                if not compression.decode(forms[segment], piece, wanted[segment]):
+                    failed.append((position, segment))
+        # Last, because it also changes a column that may follow.
+        compression.void(into, failed)
+        return len(failed)
 
 
 class BlockReader:

@@ -50,7 +50,18 @@ class Pieces:
         return Pieces(self.data, self.starts[start:stop], self.sizes[start:stop])
 
 
-@numba.njit("void(uint8[::1], int64[::1], uint8[::1], int64[::1], int64[::1])", nogil=True, cache=True)
+@numba.njit(
+    numba.void(
+        # Bytes of a received message can't be written.
+        numba.types.Array(numba.uint8, 1, "C", readonly=True),
+        numba.int64[::1],
+        numba.uint8[::1],
+        numba.int64[::1],
+        numba.int64[::1],
+    ),
+    nogil=True,
+    cache=True,
+)
 def copy_pieces(data, starts, into, targets, sizes):  # type: ignore[no-untyped-def]
     """Copies pieces from their starts in `data` to their targets in `into`. What is outside of either is cut off."""
     for index in range(starts.size):

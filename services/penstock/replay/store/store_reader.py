@@ -72,8 +72,7 @@ class StoreReader:
         failed = self._regions.gather(rows, into)
         if not (self._regions.headers["key"][rows] == keys).all():
             return False
-        for position, segment in failed:
-            compression.void(into, position, [segment])
+        compression.void(into, failed)
         self._damaged += len(failed)
         return True
 
