@@ -5,7 +5,7 @@ clients. Called by `replay.py`, alternately with the peer.
 
 A sampling measurement covers the whole cycle: the service draws and sends a batch, the client reads every column of it,
 and a commit returns new priorities. The store is filled once before the measurement, so that the service overwrites
-rows as it does in a long run.
+rows as it does in a long run. Windows are taken in turn from a pool of as many distinct segments as the peer's.
 """
 
 import argparse
@@ -18,12 +18,14 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import psutil
 
+from benchmarks import frames
+from benchmarks.peers.place import Place, add_arguments, place_of
 from helpers.random_segments import PIXEL, VECTOR, random_columns
 from penstock.local.ports import free_ports
 from penstock.process import allocator
@@ -32,7 +34,7 @@ from penstock.rpc.channel import connect, open_stream
 from penstock.rpc.clients.batch_source import ReplayBatchSource
 from penstock.rpc.clients.segment_sink import ReplaySegmentSink
 from penstock.rpc.loop import LoopThread
-from penstock.types.block import Schema
+from penstock.types.block import Column, Columns, Extent, Schema
 from penstock.types.replay import SamplingPlan, Window, WindowHead
 from penstock.types.run import Assignment
 from penstock.v1 import replay_pb2
@@ -52,20 +54,48 @@ class Setting:
         capacity_bytes: Size of the store in bytes.
         windows: Candidates for the number of segments per window; the best result counts.
         batches: Candidates for the batch size; the best result counts.
+        pool: Distinct segments.
     """
 
     schema: Schema
     capacity_bytes: int
     windows: tuple[int, ...]
     batches: tuple[int, ...]
+    pool: int
 
 
-CASES = ("sample", "sample_grpc", "insert", "insert_grpc", "priorities")
-"""Measured operations, over the path used on one host (shared memory), or over gRPC alone."""
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The result of one measurement.
+
+    Attributes:
+        per_s: Segments (or priorities) per second.
+        cpu_s_per_million: User and system seconds of service and client together, per million of them.
+        wire_bytes: Bytes between service and client for each of them.
+    """
+
+    per_s: float
+    cpu_s_per_million: float
+    wire_bytes: float
+
+
+FRAMES_ONCE = replace(
+    PIXEL,
+    columns=(
+        Column("observation", "uint8", (84, 84), Extent.STEP_AND_NEXT, lead=frames.STACK - 1),
+        *PIXEL.columns[1:],
+    ),
+)
+"""T = 32 steps of 84 x 84 uint8 observations, of which a learner stacks four: 255 kB."""
+
+CASES = ("sample", "sample_same_host", "insert", "insert_same_host", "priorities")
+"""Measured operations, over gRPC, or over the path used on one host alone (shared memory)."""
 
 SETTINGS = {
-    "vector": Setting(VECTOR, 128 * 2**20, (128, 512), (256, 1024, 2048)),
-    "pixel": Setting(PIXEL, 2**30, (4, 8), (32,)),
+    "vector": Setting(VECTOR, 128 * 2**20, (128, 512), (256, 1024, 2048), 256),
+    "pixel": Setting(PIXEL, 2**30, (4, 8), (32,), frames.SEGMENTS),
+    "frames": Setting(PIXEL, 2**30, (16, 32, 64), (32, 64), frames.SEGMENTS),
+    "frames_once": Setting(FRAMES_ONCE, 2**29, (8, 16), (32, 128), frames.SEGMENTS),
 }
 PRIORITIES = 4096
 """Priorities per commit."""
@@ -76,8 +106,9 @@ LEASES = 60
 class Load:
     """A service with a full store, one learner and two actors."""
 
-    def __init__(self, setting: Setting, address: str, *, batch: int, window: int) -> None:
-        self.setting, self.batch, self.window = setting, batch, window
+    def __init__(self, segment: str, address: str, *, batch: int, window: int) -> None:
+        setting = SETTINGS[segment]
+        self.batch, self.window = batch, window
         self.plan = SamplingPlan(
             session=secrets.randbits(62) + 1,
             next_batch=0,
@@ -102,7 +133,7 @@ class Load:
             for slot in range(ACTORS)
         ]
         self._sent = [0] * ACTORS
-        self._columns = random_columns(setting.schema, window, seed=1)
+        self._windows = windows_of(pool_of(segment), window)
         self.source.open(self.plan)
         self._collect(lambda: sum(self._sent) * setting.schema.segment_bytes < 1.1 * setting.capacity_bytes)
 
@@ -127,18 +158,19 @@ class Load:
                 assert outcome.result(PATIENCE_S).updated == self.batch
                 return segments
 
-    def commit(self, seconds: float) -> tuple[int, float]:
-        """Commits for this number of seconds; returns the stored priorities and the seconds without leasing."""
-        return self._thread.run(self._commit(seconds))
+    def commit(self, seconds: float, cpu_s: Callable[[], float]) -> tuple[int, float, float]:
+        """Commits for this number of seconds; returns the stored priorities, and seconds and CPU without leasing."""
+        return self._thread.run(self._commit(seconds, cpu_s))
 
-    async def _commit(self, seconds: float) -> tuple[int, float]:
+    async def _commit(self, seconds: float, cpu_s: Callable[[], float]) -> tuple[int, float, float]:
         channel = connect(self._address)
-        plan, updated, spent, number = self.plan, 0, 0.0, 0
+        plan, updated, spent, used, number = self.plan, 0, 0.0, 0.0, 0
         call = open_stream(channel, methods.SAMPLE_BATCHES)
         responses = aiter(call)
         await call.write(replay_pb2.SampleBatchesRequest(plan=wire.encode_plan(plan)))
         await anext(responses)
-        priorities = np.random.default_rng(3).random(self.batch) + 0.1
+        rng = np.random.default_rng(3)
+        priorities = rng.random(self.batch) + 0.1
         while spent < seconds:
             heads = []
             for _ in range(LEASES):
@@ -146,20 +178,22 @@ class Load:
                 await call.write(replay_pb2.SampleBatchesRequest(batch=request))
                 heads.append(wire.decode_batch_head((await anext(responses)).message))
                 number += 1
-            started = time.monotonic()
-            for head in heads:
+            # Drawn keys ascend, which spares the caches. A learner returns them in the same order, the peer does not.
+            shuffled = [rng.permutation(head.keys) for head in heads]
+            before, started = cpu_s(), time.monotonic()
+            for head, keys in zip(heads, shuffled, strict=True):
                 commit = replay_pb2.CommitBatchRequest(
                     session=plan.session,
                     batch=head.number,
-                    keys=head.keys.tobytes(),
+                    keys=keys.tobytes(),
                     priorities=priorities.tobytes(),
                 )
                 await call.write(replay_pb2.SampleBatchesRequest(commit=commit))
             for _ in heads:
                 updated += (await anext(responses)).message.committed.updated
-            spent += time.monotonic() - started
+            spent, used = spent + time.monotonic() - started, used + cpu_s() - before
         await channel.close()
-        return updated, spent
+        return updated, spent, used
 
     def close(self) -> None:
         """Closes the clients."""
@@ -178,16 +212,44 @@ class Load:
         environments = np.arange(size, dtype=np.uint32)
         while should_continue():
             assert sink.next_grant(PATIENCE_S) is not None
-            sink.send(Window(WindowHead(slot, 1, self._sent[slot] + 1, 0, environments), self._columns))
+            columns = self._windows[self._sent[slot] // size % len(self._windows)]
+            sink.send(Window(WindowHead(slot, 1, self._sent[slot] + 1, 0, environments), columns))
             self._sent[slot] += size
         assert sink.drain(PATIENCE_S)
 
 
+def pool_of(segment: str) -> Columns:
+    """Returns the distinct segments of a kind: recorded frames or random bytes, and random numbers."""
+    setting = SETTINGS[segment]
+    columns = random_columns(setting.schema, setting.pool, seed=1)
+    if segment.startswith("frames"):
+        recorded = frames.recorded()
+        columns.arrays[0][...] = frames.stacked(recorded) if segment == "frames" else recorded
+    return columns
+
+
+def windows_of(pool: Columns, size: int) -> list[Columns]:
+    """Returns windows of `size` segments, which have the pool's in turn."""
+    whole = range(0, max(size, pool.segments), size)
+    return [
+        Columns(pool.schema, tuple(array.take(range(start, start + size), 0, mode="wrap") for array in pool.arrays))
+        for start in whole
+    ]
+
+
 @contextmanager
-def service(capacity_bytes: int, folder: Path | None) -> Iterator[tuple[str, int]]:
+def service(capacity_bytes: int, folder: Path | None, place: Place) -> Iterator[tuple[str, int]]:
     """Runs a replay service, and yields its address and process id."""
-    address = f"127.0.0.1:{free_ports(1)[0]}"
-    command = [sys.executable, "-c", "from penstock.cli.main import main; main()", "replay", "--replay.listen", address]
+    address = f"{place.host}:{free_ports(1)[0]}"
+    command = [
+        *place.prefix,
+        sys.executable,
+        "-c",
+        "from penstock.cli.main import main; main()",
+        "replay",
+        "--replay.listen",
+        address,
+    ]
     command += ["--replay.metrics-port", "0", "--replay.capacity-bytes", str(capacity_bytes)]
     command += ["--replay.folder", str(folder)] if folder is not None else []
     with tempfile.TemporaryFile() as log:
@@ -205,25 +267,26 @@ def cpu_s(pid: int) -> float:
     return sum(times.user + times.system for times in both)
 
 
-def measure(case: str, segment: str, seconds: float, *, batch: int, window: int) -> tuple[float, float]:
-    """Returns segments (or priorities) per second, and CPU seconds per million."""
-    setting, mapped = SETTINGS[segment], case in ("sample", "insert")
+def measure(case: str, segment: str, seconds: float, place: Place, *, batch: int, window: int) -> Measured:
+    """Measures one configuration."""
+    mapped = case.endswith("same_host")
     with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder) if mapped else None
-        with service(setting.capacity_bytes, place) as (address, pid):
-            load = Load(setting, address, batch=batch, window=window)
+        # Without a folder there is nothing to map, so all columns go over gRPC.
+        store = Path(folder) if mapped else None
+        with service(SETTINGS[segment].capacity_bytes, store, place) as (address, pid):
+            load = Load(segment, address, batch=batch, window=window)
             if case.startswith("sample"):
                 load.sample(0.5)
                 assert load.source.reads == ("mapped store" if mapped else "gRPC"), load.source.reads
-            before, started = cpu_s(pid), time.monotonic()
+            before, carried, started = cpu_s(pid), place.bytes_carried(), time.monotonic()
             if case == "priorities":
-                count, spent = load.commit(seconds)
+                count, spent, used = load.commit(seconds, lambda: cpu_s(pid))
             else:
                 count = (load.insert if case.startswith("insert") else load.sample)(seconds)
-                spent = time.monotonic() - started
-            used = cpu_s(pid) - before
+                spent, used = time.monotonic() - started, cpu_s(pid) - before
+            carried = place.bytes_carried() - carried
             load.close()
-    return count / spent, used / count * 1e6
+    return Measured(count / spent, used / count * 1e6, carried / count)
 
 
 def main() -> None:
@@ -232,6 +295,7 @@ def main() -> None:
     parser.add_argument("--case", choices=CASES, required=True)
     parser.add_argument("--segment", choices=tuple(SETTINGS), required=True)
     parser.add_argument("--seconds", type=float, default=5.0)
+    add_arguments(parser)
     arguments = parser.parse_args()
     allocator.keep_freed_memory()
     setting = SETTINGS[arguments.segment]
@@ -243,19 +307,18 @@ def main() -> None:
         tried = {f"batches of {batch}": (batch, setting.windows[0]) for batch in setting.batches}
     seconds = arguments.seconds / len(tried)
     measured = {
-        name: measure(arguments.case, arguments.segment, seconds, batch=batch, window=window)
+        name: measure(arguments.case, arguments.segment, seconds, place_of(arguments), batch=batch, window=window)
         for name, (batch, window) in tried.items()
     }
-    configuration, (per_s, cpu) = max(measured.items(), key=lambda item: item[1][0])
+    configuration, fastest = max(measured.items(), key=lambda item: item[1].per_s)
     print(
         json.dumps(
             {
                 "case": arguments.case,
                 "segment": arguments.segment,
                 "configuration": configuration,
-                "per_s": per_s,
-                "cpu_s_per_million": cpu,
-                "tried": {name: rate for name, (rate, _) in measured.items()},
+                **asdict(fastest),
+                "tried": {name: rate.per_s for name, rate in measured.items()},
             }
         )
     )

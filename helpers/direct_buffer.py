@@ -14,7 +14,7 @@ from penstock.replay.intake import Intake
 from penstock.replay.segments import Lease
 from penstock.replay.store.ring_store import RingStore
 from penstock.types.block import Columns, Fragment
-from penstock.types.payloads import columns_in, layout
+from penstock.types.payloads import columns_in
 from penstock.types.replay import Batch, CommitOutcome, SamplingPlan, Window, WindowHead
 
 
@@ -46,9 +46,9 @@ def gather(buffer: ReplayBuffer, lease: Lease, part: int = 0, parts: int = 1) ->
     assert schema is not None
     for attempt in itertools.count():
         head = buffer.leases.head(lease, part, parts, attempt)
-        offsets, size = layout(schema, head.keys.size)
-        payload = np.empty(size, np.uint8)
-        if buffer.leases.copy_bytes(head, offsets, 0, payload):
+        where = buffer.leases.places(head, ())
+        payload = np.empty(where.total_bytes, np.uint8)
+        if buffer.leases.copy_bytes(head, where, 0, payload):
             break
     return Batch(head, columns_in(schema, head.keys.size, payload))
 

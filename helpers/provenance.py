@@ -6,7 +6,7 @@ import subprocess
 from importlib.metadata import version
 from pathlib import Path
 
-PACKAGES = ("torch", "numpy", "numba", "grpcio", "gymnasium")
+PACKAGES = ("torch", "numpy", "numba", "grpcio", "gymnasium", "lz4")
 
 
 def of_this_run() -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""The two kinds of segments of the replay benchmark (docs/BENCHMARKS.md), used on both sides."""
+"""Segments of random content: the `vector` and `pixel` segments of the replay benchmark (docs/BENCHMARKS.md)."""
 
 import numpy as np
 

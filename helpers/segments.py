@@ -10,6 +10,7 @@ import numpy as np
 from penstock.replay.store.layout import HEADER
 from penstock.replay.store.ring_store import RingStore
 from penstock.types.block import Column, Columns, Extent, Schema
+from penstock.types.codecs import encodable
 from penstock.types.replay import SamplingPlan, Window, WindowHead
 
 SCHEMA = Schema(
@@ -75,7 +76,9 @@ def make_window(
 
 def capacity_bytes(rows: int, schema: Schema = SCHEMA) -> int:
     """Returns the smallest size of a store with this number of rows."""
-    return rows * (HEADER.itemsize + schema.segment_bytes) + (len(schema.columns) + 1) * 4096
+    forms = len(encodable(schema))
+    regions = len(schema.columns) + 1 + bool(forms)
+    return rows * (HEADER.itemsize + schema.segment_bytes + 4 * forms) + regions * 4096
 
 
 def make_store(rows: int, folder: Path | None = None, schema: Schema = SCHEMA) -> RingStore:

@@ -32,7 +32,7 @@ from penstock.rpc.clients.segment_sink import ReplaySegmentSink
 from penstock.rpc.clients.snapshots import SnapshotClient
 from penstock.rpc.loop import LoopThread
 from penstock.types.block import Schema
-from penstock.types.replay import Window, WindowHead
+from penstock.types.replay import Batch, Window, WindowHead
 from penstock.types.run import Assignment, Weights
 from penstock.types.snapshots import Snapshot, SnapshotRequest
 from penstock.v1 import replay_pb2
@@ -125,6 +125,8 @@ class Sampler:
             while (batch := assembler.add(self._schema, await anext(self._responses))) is None:
                 pass
             seconds.append(time.perf_counter() - asked)
+            # This client has named no codec.
+            assert isinstance(batch, Batch)
             commit = replay_pb2.CommitBatchRequest(
                 session=self._plan.session,
                 batch=self._number,

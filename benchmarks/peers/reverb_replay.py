@@ -44,6 +44,7 @@ import json
 import sys
 from collections.abc import Sequence
 
+from benchmarks.peers.place import Place, add_arguments, place_of
 from benchmarks.peers.reverb_insertion import insertion_candidates
 from benchmarks.peers.reverb_priorities import priorities_candidates
 from benchmarks.peers.reverb_sampling import sampling_candidates
@@ -57,10 +58,11 @@ class Result:
 
     Attributes:
         case: Measured operation: sample, insert or priorities.
-        segment: Kind of segment: vector or pixel.
+        segment: Kind of segment.
         configuration: Description of the fastest candidate.
         per_s: Segments (or priorities) per second of that candidate.
         cpu_s_per_million: User and system seconds of server and client together, per million of them.
+        wire_bytes: Bytes between server and client for each of them.
         tried: Every candidate and its rate.
     """
 
@@ -69,6 +71,7 @@ class Result:
     configuration: str
     per_s: float
     cpu_s_per_million: float
+    wire_bytes: float
     tried: dict[str, float]
 
 
@@ -81,10 +84,10 @@ def candidates(case: str, segment: str) -> Sequence[Candidate]:
     return priorities_candidates()
 
 
-def measure(case: str, segment: str, seconds: float) -> Result:
+def measure(case: str, segment: str, seconds: float, place: Place) -> Result:
     """Measures all candidates of a case in turn on one server, and returns the fastest."""
     chosen = candidates(case, segment)
-    with full_table(segment_kind(segment)) as table:
+    with full_table(segment_kind(segment), place) as table:
         rates = [_measure_one(candidate, table, seconds / 2) for candidate in chosen]
     fastest = max(range(len(rates)), key=lambda number: rates[number].per_s)
     return Result(
@@ -93,6 +96,7 @@ def measure(case: str, segment: str, seconds: float) -> Result:
         configuration=chosen[fastest].label,
         per_s=rates[fastest].per_s,
         cpu_s_per_million=rates[fastest].cpu_s_per_million,
+        wire_bytes=rates[fastest].wire_bytes,
         tried={candidate.label: rate.per_s for candidate, rate in zip(chosen, rates, strict=True)},
     )
 
@@ -107,12 +111,13 @@ def main() -> None:
     """Measures one case and prints its result."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--case", choices=("sample", "insert", "priorities"), required=True)
-    parser.add_argument("--segment", choices=("vector", "pixel"), required=True)
+    parser.add_argument("--segment", choices=("vector", "pixel", "frames", "frames_once"), required=True)
     parser.add_argument("--seconds", type=float, required=True, help="seconds of measurement; each candidate gets half")
+    add_arguments(parser)
     arguments = parser.parse_args()
     # Many of Reverb's calls wait without a deadline. The alarm ends this process, and the server ends with it.
     faulthandler.dump_traceback_later(120.0 + 3.0 * arguments.seconds, exit=True)
-    result = measure(arguments.case, arguments.segment, arguments.seconds)
+    result = measure(arguments.case, arguments.segment, arguments.seconds, place_of(arguments))
     sys.stdout.write(json.dumps(dataclasses.asdict(result)) + "\n")
 
 

@@ -18,6 +18,7 @@ import numpy as np
 import psutil
 import reverb
 
+from benchmarks.peers.place import Place
 from benchmarks.peers.reverb_segments import Segment, SegmentKind
 
 
@@ -29,6 +30,7 @@ class FullTable:
         name: Name of the table.
         address: Address of its server.
         server_pid: Process id of the server.
+        place: Place of the server.
         kind: Kind of its segments.
         pool: Distinct segments, inserted in turn.
     """
@@ -36,6 +38,7 @@ class FullTable:
     name: str
     address: str
     server_pid: int
+    place: Place
     kind: SegmentKind
     pool: tuple[Segment, ...]
 
@@ -52,10 +55,12 @@ class Rate:
     Attributes:
         per_s: Segments (or priorities) per second.
         cpu_s_per_million: User and system seconds of server and client together, per million of them.
+        wire_bytes: Bytes between server and client for each of them.
     """
 
     per_s: float
     cpu_s_per_million: float
+    wire_bytes: float
 
 
 class Candidate(Protocol):
@@ -71,29 +76,29 @@ class Candidate(Protocol):
 
 def metered(table: FullTable, work: Callable[[], int]) -> Rate:
     """Runs `work`, which returns a count, and measures its time and CPU seconds."""
-    cpu_before, started = _cpu_s(table.server_pid), time.perf_counter()
+    cpu_before, carried, started = _cpu_s(table.server_pid), table.place.bytes_carried(), time.perf_counter()
     done = work()
     elapsed_s, cpu_s = time.perf_counter() - started, _cpu_s(table.server_pid) - cpu_before
-    return Rate(done / elapsed_s, cpu_s / done * 1e6)
+    return Rate(done / elapsed_s, cpu_s / done * 1e6, (table.place.bytes_carried() - carried) / done)
 
 
 @contextlib.contextmanager
-def full_table(kind: SegmentKind) -> Iterator[FullTable]:
+def full_table(kind: SegmentKind, place: Place) -> Iterator[FullTable]:
     """Starts a server and fills its table; the server always ends with the context."""
     rng = np.random.default_rng(0)
-    pool = tuple(kind.random(rng) for _ in range(256 if kind.name == "vector" else 16))
-    with _server("replay", kind.stored) as (address, pid):
-        table = FullTable("replay", address, pid, kind, pool)
+    with _server("replay", kind.stored, place) as (address, pid):
+        table = FullTable("replay", address, pid, place, kind, kind.segments(rng))
         _fill(table, rng)
         yield table
 
 
 @contextlib.contextmanager
-def _server(table: str, max_size: int) -> Iterator[tuple[str, int]]:
-    command = [sys.executable, "-m", "benchmarks.peers.reverb_server", "--table", table, "--max-size", str(max_size)]
+def _server(table: str, max_size: int, place: Place) -> Iterator[tuple[str, int]]:
+    command = [*place.prefix, sys.executable, "-m", "benchmarks.peers.reverb_server"]
+    command += ["--table", table, "--max-size", str(max_size)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
-        yield f"localhost:{_read_port(process)}", process.pid
+        yield f"{place.host}:{_read_port(process)}", process.pid
     finally:
         _end(process)
 

@@ -1,10 +1,12 @@
 """Batches of the learner: a batch is drawn and leased, read, and committed.
 
-Any thread may call `ReplayBuffer.leases`. Its methods take the buffer's lock, except `copy_bytes`, which checks after
-the copy that no row was overwritten, and `begin_session` and `resume_session`, which `replay.buffer` calls under it.
+Any thread may call `ReplayBuffer.leases`. Its methods take the buffer's lock, except `places`, `copy_bytes`, which
+checks after the copy that no row was overwritten, and `begin_session` and `resume_session`, which `replay.buffer` calls
+under it.
 """
 
 import threading
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +14,8 @@ from numpy.typing import NDArray
 from penstock.errors import InvalidSegment, NotReady, Overloaded, SchemaMismatch
 from penstock.replay.segments import Lease, Segments
 from penstock.replay.store.header_scans import find_committed
+from penstock.types.codecs import Codec, readable
+from penstock.types.payloads import Places, places
 from penstock.types.replay import BatchHead, CommitOutcome, SamplingPlan
 
 MAX_LEASES = 64
@@ -159,14 +163,26 @@ class Leases:
                 skipped=self._segments.ages.between(lease.versions[chosen], lease.number),
             )
 
-    def copy_bytes(self, head: BatchHead, offsets: tuple[int, ...], start: int, into: NDArray[np.uint8]) -> bool:
+    def places(self, head: BatchHead, codecs: Sequence[Codec]) -> Places:
+        """Returns the places of a batch's columns for a client that reads these codecs.
+
+        The columns are in the forms in which they are stored if the client reads all of them, otherwise raw.
+        """
+        store = self._segments.store
+        assert store.schema is not None
+        forms = store.forms_of(store.rows(head.keys)) if codecs else None
+        if forms is not None and not readable(forms, codecs):
+            forms = None
+        return places(store.schema, head.keys.size, forms)
+
+    def copy_bytes(self, head: BatchHead, where: Places, start: int, into: NDArray[np.uint8]) -> bool:
         """Copies a range of a batch's bytes, column after column, as `RingStore.gather_bytes`.
 
         Returns:
             Whether all segments were still present. If not, the caller takes another `head` and starts over.
         """
         store = self._segments.store
-        store.gather_bytes(store.rows(head.keys), offsets, start, into)
+        store.gather_bytes(store.rows(head.keys), where, start, into)
         return bool(store.present(head.keys).all())
 
     def _replace_overwritten(self, lease: Lease, part: int, parts: int, attempt: int) -> None:

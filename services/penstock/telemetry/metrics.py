@@ -46,8 +46,10 @@ REPLAY_SEGMENTS = Gauge("penstock_replay_segments", "Segments in the store, by s
 REPLAY_CAPACITY = Gauge("penstock_replay_capacity_segments", "Capacity of the store, in segments.")
 REPLAY_INSERTED = Counter("penstock_replay_inserted_segments", "Segments stored.")
 REPLAY_SAMPLED = Counter("penstock_replay_sampled_segments", "Segments sent in batches, by kind.", ("kind",))
-REPLAY_RECEIVED_BYTES = Counter("penstock_replay_received_bytes", "Bytes of segments received.")
-REPLAY_SENT_BYTES = Counter("penstock_replay_sent_bytes", "Bytes of segments sent.")
+REPLAY_RECEIVED_BYTES = Counter("penstock_replay_received_bytes", "Bytes of segments received, as encoded.")
+REPLAY_RECEIVED_RAW_BYTES = Counter("penstock_replay_received_raw_bytes", "Bytes of segments received, decoded.")
+REPLAY_SENT_BYTES = Counter("penstock_replay_sent_bytes", "Bytes of segments sent, as encoded.")
+REPLAY_SENT_RAW_BYTES = Counter("penstock_replay_sent_raw_bytes", "Bytes of segments sent, decoded.")
 REPLAY_ACTORS = Gauge("penstock_replay_actors", "Actors with an open append stream.")
 REPLAY_STUCK_ACTORS = Gauge(
     "penstock_replay_stuck_actors", "Connected actors without progress since their grants were withdrawn."
@@ -147,6 +149,10 @@ LEARNER_SHARD_TIMEOUTS = Counter(
 LEARNER_SHARD_ABSENCES = Counter("penstock_learner_shard_absences", "Batches without the part of a shard.", ("shard",))
 LEARNER_REDRAWS = Counter(
     "penstock_learner_redrawn_batches", "Batches with a segment that was overwritten during the read."
+)
+LEARNER_DAMAGED = Counter(
+    "penstock_learner_damaged_columns",
+    "Columns of segments that could not be decoded and were trained as masked zeros.",
 )
 LEARNER_STALENESS = Histogram(
     "penstock_learner_staleness_versions",

@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 DATA_TYPES = ("bool", "uint8", "int8", "int32", "int64", "float16", "float32", "float64")
 """NumPy names of the element types of columns, in the order of their numbers in the contract, from 1."""
 
+VALID = "valid"
+"""Column that is true for the rows of a segment to learn from."""
+
 MAX_COLUMN_NAME = 64
 """Characters of a column's name."""
 

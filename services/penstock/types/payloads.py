@@ -3,11 +3,14 @@
 import functools
 import weakref
 from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.types.block import COLUMN_ALIGNMENT, Columns, Schema
+from penstock.types.codecs import Forms, encodable, encoded_sizes
 
 
 class PayloadPool:
@@ -33,10 +36,49 @@ class PayloadPool:
 @functools.lru_cache(maxsize=256)
 def layout(schema: Schema, segments: int) -> tuple[tuple[int, ...], int]:
     """Returns each column's offset in a payload of `segments` segments, and the payload's size, in bytes."""
+    return _offsets([segments * width for width in schema.column_bytes])
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Places of the columns of segments in a payload.
+
+    Attributes:
+        offsets: Offset of each column in bytes.
+        sizes: Bytes of each column of all segments.
+        total_bytes: Size of the payload in bytes.
+        forms: Forms of the segments' columns; None if all columns are raw.
+        starts: For each column that may be encoded, by its position, the offset of each segment in the column's bytes,
+            and their end, <int64>[segments + 1]. Empty if all columns are raw.
+    """
+
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+    total_bytes: int
+    forms: Forms | None = None
+    starts: dict[int, NDArray[np.int64]] = field(default_factory=dict)
+
+
+def places(schema: Schema, segments: int, forms: Forms | None = None) -> Places:
+    """Returns the places of the columns of `segments` segments that have these forms."""
+    sizes = [segments * width for width in schema.column_bytes]
+    if forms is None:
+        offsets, total = layout(schema, segments)
+        return Places(offsets, tuple(sizes), total)
+    ends = np.zeros((segments + 1, len(encodable(schema))), np.int64)
+    np.cumsum(encoded_sizes(schema, forms), axis=0, out=ends[1:])
+    starts = {position: np.ascontiguousarray(ends[:, index]) for index, position in enumerate(encodable(schema))}
+    for position, column_starts in starts.items():
+        sizes[position] = int(column_starts[-1])
+    offsets, total = _offsets(sizes)
+    return Places(offsets, tuple(sizes), total, forms, starts)
+
+
+def _offsets(sizes: Sequence[int]) -> tuple[tuple[int, ...], int]:
     offsets, end = [], 0
-    for width in schema.column_bytes:
+    for size in sizes:
         offsets.append(end)
-        end += -(-segments * width // COLUMN_ALIGNMENT) * COLUMN_ALIGNMENT
+        end += -(-size // COLUMN_ALIGNMENT) * COLUMN_ALIGNMENT
     return tuple(offsets), end
 
 

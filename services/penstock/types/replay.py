@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.types.block import Columns
+from penstock.types.codecs import Forms
 from penstock.types.shares import relative_shares
 
 MAX_SLOTS = 4096
@@ -27,6 +28,7 @@ class WindowHead:
         first_sequence: Number of the first segment within (slot, incarnation), from 1.
         version: Policy version that acted.
         environments: <uint32>[N] run-wide numbers of the environments.
+        forms: Forms of the columns; None if all are raw.
     """
 
     slot: int
@@ -34,6 +36,7 @@ class WindowHead:
     first_sequence: int
     version: int
     environments: NDArray[np.uint32]
+    forms: Forms | None = None
 
     @property
     def segments(self) -> int:

@@ -19,6 +19,11 @@ class DataType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DATA_TYPE_FLOAT32: _ClassVar[DataType]
     DATA_TYPE_FLOAT64: _ClassVar[DataType]
 
+class Codec(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    CODEC_RAW: _ClassVar[Codec]
+    CODEC_LZ4: _ClassVar[Codec]
+
 class Extent(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     EXTENT_UNSPECIFIED: _ClassVar[Extent]
@@ -34,6 +39,8 @@ DATA_TYPE_INT64: DataType
 DATA_TYPE_FLOAT16: DataType
 DATA_TYPE_FLOAT32: DataType
 DATA_TYPE_FLOAT64: DataType
+CODEC_RAW: Codec
+CODEC_LZ4: Codec
 EXTENT_UNSPECIFIED: Extent
 EXTENT_STEP: Extent
 EXTENT_STEP_AND_NEXT: Extent
@@ -62,7 +69,7 @@ class Schema(_message.Message):
     def __init__(self, unroll_length: _Optional[int] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ...) -> None: ...
 
 class Block(_message.Message):
-    __slots__ = ("schema_hash", "segments", "column_offsets", "total_bytes", "part", "parts", "part_offset", "payload")
+    __slots__ = ("schema_hash", "segments", "column_offsets", "total_bytes", "part", "parts", "part_offset", "forms", "payload")
     SCHEMA_HASH_FIELD_NUMBER: _ClassVar[int]
     SEGMENTS_FIELD_NUMBER: _ClassVar[int]
     COLUMN_OFFSETS_FIELD_NUMBER: _ClassVar[int]
@@ -70,6 +77,7 @@ class Block(_message.Message):
     PART_FIELD_NUMBER: _ClassVar[int]
     PARTS_FIELD_NUMBER: _ClassVar[int]
     PART_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    FORMS_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
     schema_hash: int
     segments: int
@@ -78,5 +86,6 @@ class Block(_message.Message):
     part: int
     parts: int
     part_offset: int
+    forms: bytes
     payload: bytes
-    def __init__(self, schema_hash: _Optional[int] = ..., segments: _Optional[int] = ..., column_offsets: _Optional[_Iterable[int]] = ..., total_bytes: _Optional[int] = ..., part: _Optional[int] = ..., parts: _Optional[int] = ..., part_offset: _Optional[int] = ..., payload: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, schema_hash: _Optional[int] = ..., segments: _Optional[int] = ..., column_offsets: _Optional[_Iterable[int]] = ..., total_bytes: _Optional[int] = ..., part: _Optional[int] = ..., parts: _Optional[int] = ..., part_offset: _Optional[int] = ..., forms: _Optional[bytes] = ..., payload: _Optional[bytes] = ...) -> None: ...

@@ -58,20 +58,22 @@ class Window(_message.Message):
     def __init__(self, first_sequence: _Optional[int] = ..., version: _Optional[int] = ..., environments: _Optional[_Iterable[int]] = ..., staged_in: _Optional[int] = ..., staged_checksum: _Optional[int] = ..., block: _Optional[_Union[_block_pb2.Block, _Mapping]] = ...) -> None: ...
 
 class AppendSegmentsResponse(_message.Message):
-    __slots__ = ("stored_sequence", "grants", "returned_grants", "staging", "staging_proof", "contract")
+    __slots__ = ("stored_sequence", "grants", "returned_grants", "staging", "codecs", "staging_proof", "contract")
     STORED_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     GRANTS_FIELD_NUMBER: _ClassVar[int]
     RETURNED_GRANTS_FIELD_NUMBER: _ClassVar[int]
     STAGING_FIELD_NUMBER: _ClassVar[int]
+    CODECS_FIELD_NUMBER: _ClassVar[int]
     STAGING_PROOF_FIELD_NUMBER: _ClassVar[int]
     CONTRACT_FIELD_NUMBER: _ClassVar[int]
     stored_sequence: int
     grants: _containers.RepeatedCompositeFieldContainer[Grant]
     returned_grants: int
     staging: StagingArea
+    codecs: _containers.RepeatedScalarFieldContainer[_block_pb2.Codec]
     staging_proof: StagingProof
     contract: int
-    def __init__(self, stored_sequence: _Optional[int] = ..., grants: _Optional[_Iterable[_Union[Grant, _Mapping]]] = ..., returned_grants: _Optional[int] = ..., staging: _Optional[_Union[StagingArea, _Mapping]] = ..., staging_proof: _Optional[_Union[StagingProof, _Mapping]] = ..., contract: _Optional[int] = ...) -> None: ...
+    def __init__(self, stored_sequence: _Optional[int] = ..., grants: _Optional[_Iterable[_Union[Grant, _Mapping]]] = ..., returned_grants: _Optional[int] = ..., staging: _Optional[_Union[StagingArea, _Mapping]] = ..., codecs: _Optional[_Iterable[_Union[_block_pb2.Codec, str]]] = ..., staging_proof: _Optional[_Union[StagingProof, _Mapping]] = ..., contract: _Optional[int] = ...) -> None: ...
 
 class StagingArea(_message.Message):
     __slots__ = ("path", "slot_bytes")
@@ -96,18 +98,20 @@ class Grant(_message.Message):
     def __init__(self, batch: _Optional[int] = ..., minimum_version: _Optional[int] = ...) -> None: ...
 
 class SampleBatchesRequest(_message.Message):
-    __slots__ = ("plan", "batch", "commit", "prove", "contract")
+    __slots__ = ("plan", "batch", "commit", "prove", "codecs", "contract")
     PLAN_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
     COMMIT_FIELD_NUMBER: _ClassVar[int]
     PROVE_FIELD_NUMBER: _ClassVar[int]
+    CODECS_FIELD_NUMBER: _ClassVar[int]
     CONTRACT_FIELD_NUMBER: _ClassVar[int]
     plan: SamplingPlan
     batch: BatchRequest
     commit: CommitBatchRequest
     prove: ProveStore
+    codecs: _containers.RepeatedScalarFieldContainer[_block_pb2.Codec]
     contract: int
-    def __init__(self, plan: _Optional[_Union[SamplingPlan, _Mapping]] = ..., batch: _Optional[_Union[BatchRequest, _Mapping]] = ..., commit: _Optional[_Union[CommitBatchRequest, _Mapping]] = ..., prove: _Optional[_Union[ProveStore, _Mapping]] = ..., contract: _Optional[int] = ...) -> None: ...
+    def __init__(self, plan: _Optional[_Union[SamplingPlan, _Mapping]] = ..., batch: _Optional[_Union[BatchRequest, _Mapping]] = ..., commit: _Optional[_Union[CommitBatchRequest, _Mapping]] = ..., prove: _Optional[_Union[ProveStore, _Mapping]] = ..., codecs: _Optional[_Iterable[_Union[_block_pb2.Codec, str]]] = ..., contract: _Optional[int] = ...) -> None: ...
 
 class SamplingPlan(_message.Message):
     __slots__ = ("session", "next_batch", "batch_segments", "fresh_segments", "off_policy_degree", "publish_interval", "alpha", "epsilon", "half_life", "max_staleness", "min_replay_segments", "seed", "hurried_below", "slot_weights", "least_share")

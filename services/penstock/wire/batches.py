@@ -1,7 +1,7 @@
 """Conversion of the learner's calls: plans, batches and commits, and the status of a replay service."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeVar
 
@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from penstock.errors import InvalidSegment
 from penstock.types.block import Schema
-from penstock.types.payloads import PayloadPool
+from penstock.types.codecs import ENCODINGS, Codec
+from penstock.types.payloads import PayloadPool, Places, allocate, places
 from penstock.types.replay import (
     MAX_BATCH_SEGMENTS,
     MAX_SLOTS,
@@ -23,9 +24,9 @@ from penstock.types.replay import (
     StoreCounts,
 )
 from penstock.types.waits import Awaited
-from penstock.v1 import replay_pb2
+from penstock.v1 import block_pb2, replay_pb2
 from penstock.wire import block
-from penstock.wire.block import BlockAssembler, split_final
+from penstock.wire.block import BlockAssembler, EncodedColumns, split_final
 from penstock.wire.fields import decoded, encoded
 
 MAX_BATCH = 2**62
@@ -115,9 +116,9 @@ def _check_weights(weights: tuple[float, ...]) -> None:
         raise InvalidSegment("invalid plan: all slot_weights are 0; one must be positive, or leave them out")
 
 
-def encode_plan_request(plan: SamplingPlan) -> SampleRequest:
-    """Encodes the request that opens a learner's stream or changes its plan."""
-    return SampleRequest(plan=encode_plan(plan))
+def encode_plan_request(plan: SamplingPlan, codecs: Sequence[Codec] = ()) -> SampleRequest:
+    """Encodes the request that opens a learner's stream, with the codecs that it reads, or changes its plan."""
+    return SampleRequest(plan=encode_plan(plan), codecs=[block_pb2.Codec.Name(codec) for codec in codecs])
 
 
 def decode_first_plan(message: replay_pb2.SampleBatchesRequest) -> SamplingPlan:
@@ -125,6 +126,11 @@ def decode_first_plan(message: replay_pb2.SampleBatchesRequest) -> SamplingPlan:
     if message.WhichOneof("message") != "plan":
         raise InvalidSegment("a sampling stream must begin with `plan`")
     return decode_plan(message.plan)
+
+
+def decode_codecs(message: replay_pb2.SampleBatchesRequest) -> tuple[Codec, ...]:
+    """Decodes the codecs that a learner reads, of those that this release stores, from its first request."""
+    return tuple(codec for codec in ENCODINGS if int(codec) in set(map(int, message.codecs)))
 
 
 def encode_opened(store: MappedStore | None) -> SampleResponseMessage:
@@ -194,20 +200,23 @@ def encode_waiting(reason: Awaited, request: BatchRequest | None = None) -> Samp
 
 
 def batch_messages(
-    batch: BatchHead, schema: Schema, part: int, parts: int
+    batch: BatchHead, schema: Schema, part: int, parts: int, where: Places | None = None
 ) -> Iterator[tuple[bytes, int, NDArray[np.uint8]]]:
     """Allocates serialised SampleBatchesResponses, one per part of the payload, which the caller writes.
+
+    `where` has the places of the columns; None if all are raw.
 
     Yields:
         The response, the offset of its part in the payload in bytes, and the part, <uint8>[...].
     """
-    for head, section in block.heads(schema, batch.keys.size):
+    where = where or places(schema, batch.keys.size)
+    for head, section in block.heads(schema, batch.keys.size, where):
         message = replay_pb2.SampleBatchesResponse(batch=batch.number, part=part, parts=parts)
         if head.part == 0:
             message = encode_batch_head(batch, part, parts)
         heads = [message.SerializeToString(), head.SerializeToString()]
         response, payload = block.blank_message(heads, section.stop - section.start)
-        block.clear_gaps(schema, batch.keys.size, section.start, payload)
+        block.clear_gaps(where, section.start, payload)
         yield response, section.start, payload
 
 
@@ -254,6 +263,23 @@ def decode_counts(message: replay_pb2.StoreCounts) -> StoreCounts:
     return StoreCounts(*(getattr(message, field.name) for field in fields(StoreCounts)))
 
 
+@dataclass(frozen=True, slots=True)
+class EncodedBatch:
+    """A received batch with encoded columns."""
+
+    head: BatchHead
+    columns: EncodedColumns
+
+    def decode(self, pool: PayloadPool) -> tuple[Batch, int]:
+        """Returns the batch with columns in memory of the pool, and how many segments' columns were damaged.
+
+        Those are replaced as in `EncodedColumns.decode`.
+        """
+        columns = allocate(self.columns.schema, self.columns.segments, pool)
+        damaged = self.columns.decode(columns)
+        return Batch(self.head, columns), damaged
+
+
 class BatchAssembler:
     """Assembler of SampleBatches responses into batches. One per stream."""
 
@@ -261,7 +287,7 @@ class BatchAssembler:
         self._blocks = BlockAssembler(max_bytes, pool)
         self._head: BatchHead | None = None
 
-    def add(self, schema: Schema, response: SampleResponse) -> Batch | None:
+    def add(self, schema: Schema, response: SampleResponse) -> Batch | EncodedBatch | None:
         """Takes the next response. Returns the batch once complete. Raises `InvalidSegment` if it does not fit."""
         if response.block is None:
             raise InvalidSegment(f"the response with batch {response.message.batch} has no block")
@@ -275,6 +301,8 @@ class BatchAssembler:
             raise InvalidSegment(
                 f"batch {response.message.batch} has {columns.segments} segments, but its head has another number"
             )
+        if isinstance(columns, EncodedColumns):
+            return EncodedBatch(self._head, columns)
         return Batch(self._head, columns)
 
 

@@ -7,14 +7,16 @@ payload is appended unchanged. Any protobuf client can parse the result.
 
 import ctypes
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock import compression
 from penstock.errors import InvalidSegment, Overloaded
 from penstock.types.block import COLUMN_ALIGNMENT, Columns, Fragment, Schema
-from penstock.types.payloads import PayloadPool, layout, views
+from penstock.types.codecs import Codec, Forms, codec_numbers, encodable, form_sizes
+from penstock.types.payloads import PayloadPool, Places, layout, places, views
 from penstock.v1 import block_pb2
 
 MAX_PART_BYTES = 3_670_016
@@ -51,30 +53,50 @@ def pack(columns: Columns, start: int, into: NDArray[np.uint8]) -> None:
             into[offset + first - start : offset + last - start] = content[first:last]
 
 
-def clear_gaps(schema: Schema, segments: int, start: int, into: NDArray[np.uint8]) -> None:
+def pack_pieces(
+    pieces: Sequence[Sequence[NDArray[np.uint8]]], where: Places, start: int, into: NDArray[np.uint8]
+) -> None:
+    """Fills `into` with a payload from byte `start` on. Leaves gaps between columns unchanged.
+
+    The pieces of each column, <uint8>[...], follow one another from the column's offset on.
+    """
+    for offset, column in zip(where.offsets, pieces, strict=True):
+        for piece in column:
+            first, last = max(start - offset, 0), min(start + into.size - offset, piece.size)
+            if first < last:
+                into[offset + first - start : offset + last - start] = piece[first:last]
+            offset += piece.size
+
+
+def clear_gaps(where: Places, start: int, into: NDArray[np.uint8]) -> None:
     """Zeroes the gaps between columns in the part of a payload that begins at byte `start`."""
-    offsets, total = layout(schema, segments)
-    for width, offset, following in zip(schema.column_bytes, offsets, (*offsets[1:], total), strict=True):
-        end = offset + segments * width
+    for size, offset, following in zip(
+        where.sizes, where.offsets, (*where.offsets[1:], where.total_bytes), strict=True
+    ):
+        end = offset + size
         into[max(end - start, 0) : max(following - start, 0)] = 0
 
 
-def heads(schema: Schema, segments: int) -> Iterator[tuple[block_pb2.Block, slice]]:
-    """Yields, for each part of a payload, its block without the payload and the slice of its bytes."""
-    offsets, total = layout(schema, segments)
-    parts = max(1, -(-total // MAX_PART_BYTES))
+def heads(schema: Schema, segments: int, where: Places | None = None) -> Iterator[tuple[block_pb2.Block, slice]]:
+    """Yields, for each part of a payload, its block without the payload and the slice of its bytes.
+
+    `where` has the places of the columns; None if all are raw.
+    """
+    where = where or places(schema, segments)
+    parts = max(1, -(-where.total_bytes // MAX_PART_BYTES))
     for part in range(parts):
         start = part * MAX_PART_BYTES
         head = block_pb2.Block(
             schema_hash=schema.hash,
             segments=segments,
-            column_offsets=offsets,
-            total_bytes=total,
+            column_offsets=where.offsets,
+            total_bytes=where.total_bytes,
             part=part,
             parts=parts,
             part_offset=start,
+            forms=where.forms.astype("<u4").tobytes() if where.forms is not None and part == 0 else b"",
         )
-        yield head, slice(start, min(start + MAX_PART_BYTES, total))
+        yield head, slice(start, min(start + MAX_PART_BYTES, where.total_bytes))
 
 
 def blank_message(heads_outermost_first: Sequence[bytes], size: int) -> tuple[bytes, NDArray[np.uint8]]:
@@ -157,8 +179,7 @@ class BlockPart:
     Attributes:
         schema: Schema of the segments.
         segments: Segments in the whole block.
-        column_offsets: Offset of each column in the payload, in bytes.
-        total_bytes: Size of the whole payload in bytes.
+        places: Places of the columns in the payload.
         first: Whether this is the first part.
         last: Whether this is the last part.
         start: Offset of this part in the payload, in bytes.
@@ -167,8 +188,7 @@ class BlockPart:
 
     schema: Schema
     segments: int
-    column_offsets: tuple[int, ...]
-    total_bytes: int
+    places: Places
     first: bool
     last: bool
     start: int
@@ -177,14 +197,52 @@ class BlockPart:
     def fragments(self) -> Iterator[Fragment]:
         """Yields this part's bytes of each column."""
         end = self.start + self.data.size
-        for index, (width, offset) in enumerate(zip(self.schema.column_bytes, self.column_offsets, strict=True)):
-            start, stop = max(self.start, offset), min(end, offset + self.segments * width)
+        for index, (size, offset) in enumerate(zip(self.places.sizes, self.places.offsets, strict=True)):
+            start, stop = max(self.start, offset), min(end, offset + size)
             if start < stop:
                 yield Fragment(index, start - offset, self.data[start - self.start : stop - self.start])
 
-    def columns(self) -> Columns:
-        """Returns the segments of a block in one part, as views of the message."""
-        return views(self.schema, self.segments, self.column_offsets, self.data)
+
+@dataclass(frozen=True, slots=True)
+class EncodedColumns:
+    """Columns of segments as received, some of them encoded.
+
+    Attributes:
+        schema: Schema of the segments.
+        segments: Number of segments.
+        places: Places of the columns in the payload, with their forms.
+        payload: <uint8>[...] whole payload.
+    """
+
+    schema: Schema
+    segments: int
+    places: Places
+    payload: NDArray[np.uint8]
+
+    def decode(self, into: Columns) -> int:
+        """Decodes the columns to others for the same number of segments.
+
+        Returns:
+            The number of segments' columns that could not be decoded. Those are replaced as in `compression.void`.
+        """
+        failed: list[tuple[int, int]] = []
+        segments = self.segments
+        assert self.places.forms is not None
+        for position, (offset, size) in enumerate(zip(self.places.offsets, self.places.sizes, strict=True)):
+            content = self.payload[offset : offset + size]
+            wanted = into.arrays[position].reshape(segments, -1).view(np.uint8)
+            if position not in self.places.starts:
+                wanted[...] = content.reshape(wanted.shape)
+                continue
+            forms = self.places.forms[:, encodable(self.schema).index(position)].tolist()
+            starts = self.places.starts[position].tolist()
+            for segment in range(segments):
+                piece = content[starts[segment] : starts[segment + 1]]
+                if not compression.decode(forms[segment], piece, wanted[segment]):
+                    failed.append((position, segment))
+        # Last, because it also changes a column that may follow.
+        compression.void(into, failed)
+        return len(failed)
 
 
 class BlockReader:
@@ -194,6 +252,7 @@ class BlockReader:
         """Limits payloads to `max_bytes` bytes, and blocks to exactly `segments` segments unless it is None."""
         self._max_bytes, self._segments = max_bytes, segments
         self._head: block_pb2.Block | None = None
+        self._places = Places((), (), 0)
         self._filled = 0
 
     def add(self, schema: Schema, message: bytes | memoryview, staged: NDArray[np.uint8] | None = None) -> BlockPart:
@@ -206,13 +265,13 @@ class BlockReader:
         head_bytes, payload = split_final(message)
         head = block_pb2.Block.FromString(head_bytes)
         if staged is not None:
-            if payload is not None:
-                raise _malformed("a staged block has a payload")
+            if payload is not None or head.forms:
+                raise _malformed("a staged block has a payload or encoded columns")
             data = staged[: head.total_bytes]
         else:
             data = np.frombuffer(payload if payload is not None else b"", np.uint8)
         if head.part == 0:
-            self._check(schema, head)
+            self._places = self._checked(schema, head)
             self._head, self._filled = head, 0
         else:
             self._check_follows(head)
@@ -226,9 +285,7 @@ class BlockReader:
         if last != (end == head.total_bytes):
             raise _malformed(f"part {head.part} of {head.parts} ends at byte {end} of {head.total_bytes}")
         start, self._filled, self._head = self._filled, end, None if last else head
-        return BlockPart(
-            schema, head.segments, tuple(head.column_offsets), head.total_bytes, head.part == 0, last, start, data
-        )
+        return BlockPart(schema, head.segments, self._places, head.part == 0, last, start, data)
 
     def _check_follows(self, head: block_pb2.Block) -> None:
         former = self._head
@@ -238,7 +295,7 @@ class BlockReader:
         if any(getattr(former, field) != getattr(head, field) for field in _LAYOUT):
             raise _malformed(f"part {head.part} differs from the part before")
 
-    def _check(self, schema: Schema, block: block_pb2.Block) -> None:
+    def _checked(self, schema: Schema, block: block_pb2.Block) -> Places:
         if self._segments not in (None, block.segments):
             raise _malformed(f"the block has {block.segments} segments, but {self._segments} were announced")
         if block.schema_hash != schema.hash:
@@ -251,15 +308,47 @@ class BlockReader:
             raise _malformed(
                 f"the block has {len(block.column_offsets)} column offsets for {len(schema.columns)} columns"
             )
+        forms = _forms_in(schema, block)
+        if forms is not None and (decoded := layout(schema, block.segments)[1]) > self._max_bytes:
+            raise Overloaded(f"a payload that decodes to {decoded} bytes; the maximum is {self._max_bytes}")
+        packed = places(schema, block.segments, forms)
         filled = 0
-        for column, width, offset in zip(schema.columns, schema.column_bytes, block.column_offsets, strict=True):
-            end = offset + block.segments * width
+        for column, size, offset in zip(schema.columns, packed.sizes, block.column_offsets, strict=True):
+            end = offset + size
             if offset % COLUMN_ALIGNMENT or not filled <= offset <= end <= block.total_bytes:
                 raise _malformed(
                     f"column {column.name} of {block.segments} segments covers bytes {offset} to {end} of"
                     f" {block.total_bytes}, after {filled}"
                 )
             filled = end
+        return replace(packed, offsets=tuple(block.column_offsets), total_bytes=block.total_bytes)
+
+
+def _forms_in(schema: Schema, block: block_pb2.Block) -> Forms | None:
+    """Returns the forms of a block's columns; None if all are raw. Raises `InvalidSegment` for impossible ones."""
+    if not block.forms:
+        return None
+    columns = encodable(schema)
+    if len(block.forms) != 4 * block.segments * len(columns):
+        raise _malformed(
+            f"the block has {len(block.forms)} bytes of forms for {block.segments} segments with {len(columns)} columns"
+            " that may be encoded"
+        )
+    forms = np.frombuffer(block.forms, "<u4").astype(np.uint32).reshape(block.segments, len(columns))
+    numbers, sizes = codec_numbers(forms), form_sizes(forms)
+    for index, position in enumerate(columns):
+        name, width = schema.columns[position].name, schema.column_bytes[position]
+        encoded = forms[:, index] != 0
+        unknown = ~np.isin(numbers[encoded, index], [codec for codec in Codec if codec != Codec.RAW])
+        if unknown.any():
+            known = ", ".join(f"{codec.name.lower()} ({codec.value})" for codec in Codec)
+            raise _malformed(
+                f"column {name} has codec {numbers[encoded, index][unknown][0]}, and this side reads {known}; send it"
+                " in one of these"
+            )
+        if not ((sizes[encoded, index] > 0) & (sizes[encoded, index] < width)).all():
+            raise _malformed(f"column {name} of {width} bytes is encoded to none, or to as many or more")
+    return forms
 
 
 class BlockAssembler:
@@ -267,21 +356,34 @@ class BlockAssembler:
 
     def __init__(self, max_bytes: int, pool: PayloadPool | None = None) -> None:
         """Limits payloads to `max_bytes` bytes. Those of several parts are assembled in memory of the `pool`."""
-        self._reader, self._pool = BlockReader(max_bytes), pool or PayloadPool()
+        self._reader, self._pool, self._encoded = BlockReader(max_bytes), pool or PayloadPool(), PayloadPool()
         self._payload: NDArray[np.uint8] = np.zeros(0, np.uint8)
 
-    def add(self, schema: Schema, message: bytes | memoryview) -> Columns | None:
+    def add(self, schema: Schema, message: bytes | memoryview) -> Columns | EncodedColumns | None:
         """Takes the next serialised block. Returns the columns once it is complete. Raises as `BlockReader.add`."""
         part = self._reader.add(schema, message)
         if part.first and part.last:
-            return part.columns()
+            return _assembled(part, part.data)
         if part.first:
-            self._payload = self._pool.take(part.total_bytes)
+            self._payload = self._memory_for(part.places)
         self._payload[part.start : part.start + part.data.size] = part.data
         if not part.last:
             return None
         payload, self._payload = self._payload, np.zeros(0, np.uint8)
-        return views(schema, part.segments, part.column_offsets, payload)
+        return _assembled(part, payload)
+
+    def _memory_for(self, where: Places) -> NDArray[np.uint8]:
+        if where.forms is None:
+            return self._pool.take(where.total_bytes)
+        # Sizes of encoded payloads vary. Memory of whole parts can be reused, and takes none from the raw payloads.
+        parts = -(-where.total_bytes // MAX_PART_BYTES)
+        return self._encoded.take(parts * MAX_PART_BYTES)[: where.total_bytes]
+
+
+def _assembled(part: BlockPart, payload: NDArray[np.uint8]) -> Columns | EncodedColumns:
+    if part.places.forms is not None:
+        return EncodedColumns(part.schema, part.segments, part.places, payload)
+    return views(part.schema, part.segments, part.places.offsets, payload)
 
 
 def _malformed(reason: str) -> InvalidSegment:

@@ -1,6 +1,6 @@
 """Conversion of an actor's stream: its opening, windows, heartbeats and the staging area, and the responses."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,14 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import DamagedWindow, InvalidSegment
-from penstock.types.block import Fragment, Schema
-from penstock.types.payloads import layout
+from penstock.types.block import Columns, Fragment, Schema
+from penstock.types.codecs import ENCODINGS, Codec
+from penstock.types.payloads import Places, layout, places
 from penstock.types.records import plain
 from penstock.types.replay import Grant, StagingOffer, Window, WindowHead
 from penstock.types.run import Assignment
-from penstock.v1 import replay_pb2
+from penstock.v1 import block_pb2, replay_pb2
 from penstock.wire import block
-from penstock.wire.block import BlockReader, split_final
+from penstock.wire.block import BlockAssembler, BlockReader, EncodedColumns, split_final
+from penstock.wire.encoding import EncodedWindow
 from penstock.wire.fields import decoded
 from penstock.wire.schema import decode_schema, encode_schema
 
@@ -110,17 +112,48 @@ def decode_append_request(request: AppendRequest, *, staged: bool) -> Heartbeat 
 
 
 def encode_window(window: Window) -> Iterator[bytes]:
-    """Yields serialised AppendSegmentsRequests, one per part."""
+    """Yields serialised AppendSegmentsRequests, one per part, with raw columns."""
     schema, segments = window.columns.schema, window.columns.segments
-    for head, part in block.heads(schema, segments):
-        message = _window_head(window.head)
-        if head.part:
-            message.ClearField("environments")
-        heads = [b"", message.SerializeToString(), head.SerializeToString()]
-        request, payload = block.blank_message(heads, part.stop - part.start)
-        block.clear_gaps(schema, segments, part.start, payload)
-        block.pack(window.columns, part.start, payload)
+    for request, start, payload in _blank_requests(window.head, schema, segments, places(schema, segments)):
+        block.pack(window.columns, start, payload)
         yield request
+
+
+def encode_encoded_window(window: EncodedWindow) -> Iterator[bytes]:
+    """Yields serialised AppendSegmentsRequests, one per part, with columns in their forms."""
+    where = places(window.schema, window.head.segments, window.forms)
+    for request, start, payload in _blank_requests(window.head, window.schema, window.head.segments, where):
+        block.pack_pieces(window.pieces, where, start, payload)
+        yield request
+
+
+def decoded_window(head: WindowHead, schema: Schema, messages: Sequence[bytes]) -> Window:
+    """Returns a window with raw columns from its messages with encoded ones, for a receiver that does not read them."""
+    assembler = BlockAssembler(layout(schema, head.segments)[1])
+    encoded: Columns | EncodedColumns | None = None
+    for message in messages:
+        window = read_append_request(message).window
+        assert window is not None
+        encoded = assembler.add(schema, split_final(window)[1] or b"")
+    assert isinstance(encoded, EncodedColumns)
+    columns = schema.empty(head.segments)
+    damaged = encoded.decode(columns)
+    assert not damaged, "bytes that this process has encoded itself"
+    return Window(head, columns)
+
+
+def _blank_requests(
+    head: WindowHead, schema: Schema, segments: int, where: Places
+) -> Iterator[tuple[bytes, int, NDArray[np.uint8]]]:
+    """Yields the request of each part, the part's offset in the payload, and the part, <uint8>[...], to be written."""
+    for block_head, part in block.heads(schema, segments, where):
+        message = _window_head(head)
+        if block_head.part:
+            message.ClearField("environments")
+        heads = [b"", message.SerializeToString(), block_head.SerializeToString()]
+        request, payload = block.blank_message(heads, part.stop - part.start)
+        block.clear_gaps(where, part.start, payload)
+        yield request, part.start, payload
 
 
 def encode_staged_window(window: Window, slot: int, checksum: int) -> bytes:
@@ -201,7 +234,14 @@ class WindowReader:
             raise InvalidSegment(
                 f"sequences start at 1 and versions at 0, got {window.first_sequence} and {window.version}"
             )
-        head = WindowHead(self._slot, self._incarnation, window.first_sequence, window.version, self._environments)
+        head = WindowHead(
+            self._slot,
+            self._incarnation,
+            window.first_sequence,
+            window.version,
+            self._environments,
+            part.places.forms,
+        )
         return WindowPart(head, part.first, part.last, tuple(part.fragments()), part.data, checksum)
 
     def _staged(self, number: int) -> NDArray[np.uint8]:
@@ -217,7 +257,8 @@ class WindowReader:
 class AppendResponse:
     """A response on an actor's stream.
 
-    The fields are those of the contract's AppendSegmentsResponse; `staging_proof` is the number alone.
+    The fields are those of the contract's AppendSegmentsResponse; `staging_proof` is the number alone, and `codecs` has
+    those that this release writes.
     """
 
     stored_sequence: int
@@ -225,6 +266,7 @@ class AppendResponse:
     returned_grants: int
     staging: StagingOffer | None
     staging_proof: int | None
+    codecs: tuple[Codec, ...]
 
 
 def encode_append_response(
@@ -233,12 +275,14 @@ def encode_append_response(
     staging: StagingOffer | None = None,
     returned: int = 0,
     staging_proof: int | None = None,
+    codecs: Sequence[Codec] = (),
 ) -> replay_pb2.AppendSegmentsResponse:
-    """Encodes an acknowledgement with new and returned grants. The first also offers the staging area."""
+    """Encodes an acknowledgement with new and returned grants. The first also has the staging area and the codecs."""
     return replay_pb2.AppendSegmentsResponse(
         stored_sequence=stored_sequence,
         staging=None if staging is None else plain(staging),
         returned_grants=returned,
+        codecs=[block_pb2.Codec.Name(codec) for codec in codecs],
         staging_proof=None if staging_proof is None else replay_pb2.StagingProof(number=staging_proof),
         grants=[replay_pb2.Grant(batch=grant.batch, minimum_version=grant.minimum_version) for grant in grants],
     )
@@ -252,4 +296,5 @@ def decode_append_response(message: replay_pb2.AppendSegmentsResponse) -> Append
         message.returned_grants,
         decoded(StagingOffer, message.staging) if message.HasField("staging") else None,
         message.staging_proof.number if message.HasField("staging_proof") else None,
+        tuple(codec for codec in ENCODINGS if int(codec) in set(map(int, message.codecs))),
     )

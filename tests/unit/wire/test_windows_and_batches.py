@@ -7,6 +7,7 @@ import pytest
 from helpers.segments import PLAN, SCHEMA, assert_same_columns, make_columns, make_window
 from penstock.errors import InvalidSegment, Overloaded
 from penstock.types.block import Column, Extent, Schema
+from penstock.types.payloads import places
 from penstock.types.replay import Batch, BatchHead, Grant, Mass, SamplingPlan, StoreCounts, Window, WindowHead
 from penstock.v1 import replay_pb2
 from penstock.wire import block
@@ -82,7 +83,7 @@ def test_a_payload_before_its_head_is_decoded_to_the_same_columns() -> None:
     window = make_window(11, segments=4, slot=3, incarnation=2, version=6)
     ((head, part),) = block.heads(SCHEMA, 4)
     payload_alone, payload = block.blank_message([b""], part.stop)
-    block.clear_gaps(SCHEMA, 4, 0, payload)
+    block.clear_gaps(places(SCHEMA, 4), 0, payload)
     block.pack(window.columns, 0, payload)
     reversed_block = payload_alone + head.SerializeToString()
     message, content = block.blank_message([b""], len(reversed_block))
@@ -183,7 +184,7 @@ def test_a_batch_survives_encoding_and_decoding(schema: Schema, segments: int, p
     assembler = BatchAssembler(2**30)
     *none, decoded = [assembler.add(schema, read_sample_response(message)) for message in messages]
     assert none == [None] * (parts - 1)
-    assert decoded is not None
+    assert isinstance(decoded, Batch)
     assert (decoded.number, decoded.fresh_segments, decoded.counts) == (batch.number, batch.fresh_segments, COUNTS)
     assert decoded.head.mass == batch.head.mass
     for field in ("keys", "versions", "priorities", "probabilities", "slots", "skipped"):

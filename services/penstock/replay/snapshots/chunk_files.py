@@ -1,7 +1,8 @@
 """Chunk files: the segments of a range of keys, copied from a store that keeps changing.
 
-A chunk begins with the keys, <uint64>[rows]. The rows' bytes follow, column by column. Key 0 marks a row that was
-overwritten during the copy, or whose bytes did not match their checksum. A chunk is written once and never changed.
+A chunk begins with the keys, <uint64>[rows], and the forms, <uint32>[rows, encodable columns]. The rows' bytes follow,
+column by column, as they are stored. Key 0 marks a row that was overwritten during the copy, or whose bytes did not
+match their checksum. A chunk is written once and never changed.
 
 `snapshots` writes chunks in its own thread, and `restoring` reads them.
 """
@@ -11,21 +12,25 @@ import mmap
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.replay.store.encoded_rows import Pieces, copy_pieces
 from penstock.replay.store.layout import runs, spans, whole_pages
 from penstock.replay.store.ring_store import RingStore
 from penstock.replay.store.row_checks import checksums_of
 from penstock.types.block import Schema
+from penstock.types.codecs import Forms, encodable, encoded_sizes
 
 PIECE_BYTES = 2**20
 """Bytes copied at once. Larger pieces only lengthen the disk's queue and the pauses between pieces."""
 
 KEY_BYTES = 8
+_FORM_BYTES = 4
 
 
 class ChunkWriter:
@@ -49,8 +54,9 @@ class ChunkWriter:
         """
         self._store, self._spend, self.written_bytes = store, spend, 0
         self._width = sum(region.shape[1] for region in store.columns)
+        self._lead = KEY_BYTES + _FORM_BYTES * store.forms.shape[1]
         # O_DIRECT needs a page-aligned buffer, and anonymous mappings begin at a page.
-        self._buffer = np.frombuffer(mmap.mmap(-1, whole_pages(most_rows * (KEY_BYTES + self._width))), np.uint8)
+        self._buffer = np.frombuffer(mmap.mmap(-1, whole_pages(most_rows * (self._lead + self._width))), np.uint8)
 
     def write_chunk(self, path: Path, headers: NDArray[Any]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Copies the segments of these earlier headers <HEADER>[rows], by ascending key, to a new file and syncs it.
@@ -62,12 +68,11 @@ class ChunkWriter:
         Raises:
             OSError: The file can't be written.
         """
-        present, sound = self._copy(headers)
+        present, sound, size = self._copy(headers)
         keys = self._buffer[: headers.size * KEY_BYTES].view(np.uint64)
         keys[:] = headers["key"]
         keys[~(present & sound)] = 0
         with _opened(path) as descriptor:
-            size = headers.size * (KEY_BYTES + self._width)
             self._write(descriptor, 0, size)
             os.ftruncate(descriptor, size)
             os.fdatasync(descriptor)
@@ -84,24 +89,29 @@ class ChunkWriter:
             os.ftruncate(descriptor, content.size)
             os.fdatasync(descriptor)
 
-    def _copy(self, headers: NDArray[Any]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    def _copy(self, headers: NDArray[Any]) -> tuple[NDArray[np.bool_], NDArray[np.bool_], int]:
+        """Copies forms and rows. Returns as `write_chunk`, and the size of the chunk in bytes."""
         keys = np.ascontiguousarray(headers["key"])
-        rows = self._store.rows(keys)
+        rows, schema = self._store.rows(keys), self._store.schema
+        assert schema is not None
         present, sound = np.zeros(keys.size, np.bool_), np.zeros(keys.size, np.bool_)
+        # The forms of a row that is overwritten from here on may be any, but they decide where the bytes are.
+        forms = self._buffer[keys.size * KEY_BYTES : keys.size * self._lead].view(np.uint32).reshape(keys.size, -1)
+        forms[...] = self._store.forms[rows]
+        columns, size = _columns_in(schema, self._buffer, keys.size * self._lead, forms)
         for start, stop in _pieces(rows, max(1, PIECE_BYTES // self._width)):
-            self._spend((stop - start) * self._width // 2)
-            contents, offset = [], keys.size * KEY_BYTES
-            for region in self._store.columns:
-                width = region.shape[1]
-                content = self._buffer[offset + start * width : offset + stop * width].reshape(-1, width)
-                content[...] = region[rows[start] : rows[stop - 1] + 1]
-                contents.append(content)
-                offset += keys.size * width
+            self._spend(sum(int(column.sizes[start:stop].sum()) for column in columns) // 2)
+            contents = [column.part(start, stop) for column in columns]
+            for region, content in zip(self._store.columns, contents, strict=True):
+                mine = region[rows[start] : rows[stop - 1] + 1]
+                places = np.arange(stop - start, dtype=np.int64) * mine.shape[1]
+                copy_pieces(mine.reshape(-1), places, content.data, content.starts, content.sizes)
             # A key that is still present was present all the time, because it is zeroed before its row is modified.
             present[start:stop] = self._store.present(keys[start:stop])
             # The checksums are of the copy, which is what will be written.
-            sound[start:stop] = checksums_of(headers[start:stop], contents) == headers["checksum"][start:stop]
-        return present, sound | ~present
+            copied = checksums_of(headers[start:stop], forms[start:stop], contents)
+            sound[start:stop] = copied == headers["checksum"][start:stop]
+        return present, sound | ~present, size
 
     def _write(self, descriptor: int, offset: int, size: int) -> None:
         """Writes the buffer's first `size` bytes, and the bytes after them up to a whole page."""
@@ -121,24 +131,49 @@ def chunk_ranges(keys: NDArray[np.uint64], chunk_keys: int) -> Iterator[tuple[in
         yield int(numbers[start]) * chunk_keys, start, stop
 
 
-def read_chunk(path: Path, schema: Schema, rows: int) -> tuple[NDArray[np.uint64], tuple[NDArray[np.uint8], ...]]:
-    """Reads a file of `write_chunk`.
+@dataclass(frozen=True, slots=True)
+class ChunkRows:
+    """Rows of a chunk.
 
-    Returns:
-        <uint64>[rows] keys, and <uint8>[rows, bytes of a segment's column] for each column.
+    Attributes:
+        keys: <uint64>[rows] keys; 0 for a row without a sound copy.
+        forms: Forms of the columns that may be encoded.
+        columns: Bytes of each column in the rows.
+    """
+
+    keys: NDArray[np.uint64]
+    forms: Forms
+    columns: tuple[Pieces, ...]
+
+
+def read_chunk(path: Path, schema: Schema, rows: int) -> ChunkRows:
+    """Reads a file of `write_chunk`.
 
     Raises:
         OSError: The file can't be read, or its size is not the expected one.
     """
-    content = np.fromfile(path, np.uint8)
-    if content.size != rows * (KEY_BYTES + schema.segment_bytes):
+    content, encoded = np.fromfile(path, np.uint8), len(encodable(schema))
+    lead = rows * (KEY_BYTES + _FORM_BYTES * encoded)
+    if content.size < lead:
         raise OSError(0, f"it has {content.size} bytes", str(path))
-    columns, offset = [], rows * KEY_BYTES
-    for column in schema.columns:
-        width = column.segment_bytes(schema.unroll_length)
-        columns.append(content[offset : offset + rows * width].reshape(rows, width))
-        offset += rows * width
-    return content[: rows * KEY_BYTES].view(np.uint64), tuple(columns)
+    forms = content[rows * KEY_BYTES : lead].view(np.uint32).reshape(rows, encoded)
+    columns, size = _columns_in(schema, content, lead, forms)
+    if content.size != size:
+        raise OSError(0, f"it has {content.size} bytes", str(path))
+    return ChunkRows(content[: rows * KEY_BYTES].view(np.uint64), forms, columns)
+
+
+def _columns_in(schema: Schema, content: NDArray[np.uint8], lead: int, forms: Forms) -> tuple[tuple[Pieces, ...], int]:
+    """Returns the places of rows with these forms in a chunk's bytes after `lead`, and the size of the chunk."""
+    sizes, columns, offset = encoded_sizes(schema, forms), [], lead
+    for position, width in enumerate(schema.column_bytes):
+        mine = np.full(len(forms), width, np.int64)
+        if position in encodable(schema):
+            mine = np.ascontiguousarray(sizes[:, encodable(schema).index(position)])
+        pieces = Pieces.packed(content[offset:], mine)
+        columns.append(pieces)
+        offset += pieces.total_bytes
+    return tuple(columns), offset
 
 
 @contextmanager

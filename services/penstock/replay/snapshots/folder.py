@@ -31,7 +31,7 @@ from penstock.replay.store.layout import HEADER
 from penstock.types.block import Schema
 from penstock.types.snapshots import Snapshot
 
-FORMAT = 3
+FORMAT = 4
 MANIFEST_FILE, HEADERS_FILE, RECORDS_FILE = "manifest.json", "headers.bin", "records.bin"
 POLICY_FILE = "policy.safetensors"
 

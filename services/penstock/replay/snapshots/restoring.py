@@ -16,6 +16,7 @@ from penstock.errors import ConfigurationError
 from penstock.files import sync_folder
 from penstock.replay.snapshots.chunk_files import chunk_ranges, read_chunk
 from penstock.replay.snapshots.folder import Manifest, SnapshotFolder
+from penstock.replay.store.encoded_rows import copy_pieces
 from penstock.replay.store.layout import State, rows_within
 from penstock.replay.store.records import read_watermarks, session_of
 from penstock.replay.store.ring_store import RingStore
@@ -116,17 +117,19 @@ def _fill_from_chunk(store: RingStore, path: Path, rows: int, headers: NDArray[A
     """Copies the wanted segments of a chunk and returns the number of those that are missing or damaged."""
     assert store.schema is not None
     try:
-        found, columns = read_chunk(path, store.schema, rows)
+        chunk = read_chunk(path, store.schema, rows)
     except OSError:
         # An unreadable chunk counts as damaged rows, because the other chunks are still useful.
         return headers.size
-    places = {key: place for place, key in enumerate(found.tolist())}
+    places = {key: place for place, key in enumerate(chunk.keys.tolist())}
     wanted = np.array([places.get(key, -1) for key in headers["key"].tolist()], np.int64)
     missing = int(np.count_nonzero(wanted < 0))
     headers, wanted = headers[wanted >= 0], wanted[wanted >= 0]
     target = store.rows(np.ascontiguousarray(headers["key"]))
-    for region, column in zip(store.columns, columns, strict=True):
-        region[target] = column[wanted]
+    for region, column in zip(store.columns, chunk.columns, strict=True):
+        flat, places = region.reshape(-1), target * region.shape[1]
+        copy_pieces(column.data, column.starts[wanted], flat, places, column.sizes[wanted])
+    store.forms[target] = chunk.forms[wanted]
     store.headers[target] = headers
     damaged = target[store.checksums(target) != headers["checksum"]]
     store.headers[damaged] = np.zeros(1, store.headers.dtype)

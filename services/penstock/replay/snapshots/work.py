@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from penstock.errors import ConfigurationError, Unavailable
 from penstock.files import sync_folder
 from penstock.replay.buffer import ReplayBuffer
-from penstock.replay.snapshots.chunk_files import KEY_BYTES, ChunkWriter, chunk_ranges
+from penstock.replay.snapshots.chunk_files import ChunkWriter, chunk_ranges
 from penstock.replay.snapshots.folder import (
     HEADERS_FILE,
     POLICY_FILE,
@@ -191,7 +191,7 @@ class SnapshotWork:
             shared = former.share(chunk, headers[start:stop], place) if former is not None else None
             if shared is not None:
                 chunks.append(shared)
-                self._shared_bytes += shared.rows * (KEY_BYTES + self._schema.segment_bytes)
+                self._shared_bytes += (place / shared.file).stat().st_size
                 continue
             present[start:stop], sound[start:stop] = writer.write_chunk(place / chunk.file, headers[start:stop])
             if (present[start:stop] & sound[start:stop]).any():

@@ -12,7 +12,7 @@ from penstock.errors import ConfigurationError, DamagedFile
 from penstock.files import write_json
 from penstock.types.block import Column, Extent, Schema
 
-FORMAT = 3
+FORMAT = 4
 """Format of the store, and the only one that is read. Before the first release, older 0.x formats are refused."""
 
 DESCRIPTION_FILE = "store.json"

@@ -13,7 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import ConfigurationError
+from penstock.replay.store.encoded_rows import Pieces, decode_rows
 from penstock.types.block import Columns, Schema
+from penstock.types.codecs import Forms, encodable, encoded_sizes
 from penstock.types.replay import MAX_SLOTS
 from penstock.types.store_size import StoreSize
 
@@ -70,6 +72,9 @@ AGES = np.dtype(
 )
 """Record of `ages`: the gaps, and the bounds past which unseen segments are late."""
 
+_FORM = np.dtype("<u4")
+_NO_FORMS: Forms = np.zeros(0, np.uint32)
+
 _WATERMARKS_END = MAX_SLOTS * WATERMARK.itemsize
 _SESSION_END = _WATERMARKS_END + SESSION.itemsize
 
@@ -103,7 +108,7 @@ def whole_pages(size: int) -> int:
 
 def rows_within(capacity_bytes: int, schema: Schema) -> int:
     """Returns the capacity in rows of a store of this size. Raises `ConfigurationError` if it is below two."""
-    capacity = (capacity_bytes - bytes_for(0, schema)) // (HEADER.itemsize + schema.segment_bytes)
+    capacity = (capacity_bytes - bytes_for(0, schema)) // _row_bytes(schema)
     if capacity < 2:
         raise ConfigurationError(
             f"replay.capacity_bytes {capacity_bytes} holds {max(capacity, 0)} segments of"
@@ -114,7 +119,12 @@ def rows_within(capacity_bytes: int, schema: Schema) -> int:
 
 def bytes_for(rows: int, schema: Schema) -> int:
     """Returns the least size in bytes of a store with this many rows."""
-    return (len(schema.columns) + 1) * PAGE + rows * (HEADER.itemsize + schema.segment_bytes)
+    regions = len(schema.columns) + 1 + bool(encodable(schema))
+    return regions * PAGE + rows * _row_bytes(schema)
+
+
+def _row_bytes(schema: Schema) -> int:
+    return HEADER.itemsize + schema.segment_bytes + _FORM.itemsize * len(encodable(schema))
 
 
 def bytes_of(size: StoreSize, schema: Schema) -> int:
@@ -124,21 +134,31 @@ def bytes_of(size: StoreSize, schema: Schema) -> int:
 
 
 class Regions:
-    """Division of a store's memory into page-aligned regions: the headers, then one region per column.
+    """Division of a store's memory into page-aligned regions: the headers, one region per column, and the forms.
+
+    A row has room for the raw bytes of each column. Encoded ones fill the beginning of it.
 
     Attributes:
         capacity: Number of rows.
         headers: <HEADER>[capacity].
         columns: <uint8>[capacity, bytes of a segment's column], one per column.
+        forms: Forms of the rows' columns. Without columns that may be encoded it has no region.
         proof: <uint64>[1] number written by the service, with which a reader proves that it sees the same memory.
     """
 
     def __init__(self, memory: mmap.mmap, schema: Schema, capacity_bytes: int) -> None:
         """Creates the views of the regions. Raises `ConfigurationError` if fewer than two segments fit."""
         self.capacity, self._memory, self._end = rows_within(capacity_bytes, schema), memory, 0
+        self._schema, self._encodable = schema, encodable(schema)
         self.headers = self._region(HEADER.itemsize).reshape(-1).view(HEADER)
         after_headers, columns_start = self.headers.nbytes, self._end
         self.columns = tuple(self._region(column.segment_bytes(schema.unroll_length)) for column in schema.columns)
+        forms = (
+            self._region(_FORM.itemsize * len(self._encodable))
+            if self._encodable
+            else np.zeros((self.capacity, 0), np.uint8)
+        )
+        self.forms: Forms = forms.view(_FORM)
         # The proof follows the headers in their last page. If they fill it, the spare page at the end that
         # `rows_within` counts for each region is used.
         self.proof = np.frombuffer(memory, "<u8", 1, after_headers if after_headers < columns_start else self._end)
@@ -153,12 +173,35 @@ class Regions:
         """Returns the rows <int64>[B] to which these keys are assigned. Their segments need not be present any more."""
         return (keys % np.uint64(self.capacity)).astype(np.int64)
 
-    def gather(self, rows: NDArray[np.int64], into: Columns) -> None:
-        """Copies the columns of these rows, in this order, to columns for the same number of segments."""
+    def pieces(self, rows: slice) -> tuple[Pieces, ...]:
+        """Returns the bytes of each column in adjacent rows, in their forms, as views."""
+        forms = self.forms[rows]
+        sizes = encoded_sizes(self._schema, forms) if forms.any() else None
+        pieces = []
+        for position, region in enumerate(self.columns):
+            mine = region[rows]
+            where = self._encodable.index(position) if sizes is not None and position in self._encodable else None
+            pieces.append(Pieces.of_rows(mine, sizes[:, where] if sizes is not None and where is not None else None))
+        return tuple(pieces)
+
+    def gather(self, rows: NDArray[np.int64], into: Columns) -> list[tuple[int, int]]:
+        """Copies the columns of these rows, in this order, decoded, to columns for the same number of segments.
+
+        Returns:
+            Position of the column and index of the row for everything that can't be decoded.
+        """
+        failed: list[tuple[int, int]] = []
         if not rows.size:
-            return
-        for region, wanted in zip(self.columns, into.arrays, strict=True):
-            np.take(region, rows, axis=0, out=wanted.reshape(rows.size, -1).view(np.uint8), mode="clip")
+            return failed
+        forms = self.forms[rows]
+        for position, (region, array) in enumerate(zip(self.columns, into.arrays, strict=True)):
+            wanted = array.reshape(rows.size, -1).view(np.uint8)
+            mine = forms[:, self._encodable.index(position)] if position in self._encodable else _NO_FORMS
+            if mine.any():
+                failed += [(position, index) for index in decode_rows(region, rows, mine, wanted)]
+            else:
+                np.take(region, rows, axis=0, out=wanted, mode="clip")
+        return failed
 
 
 def runs(rows: NDArray[np.int64]) -> Iterator[tuple[int, int]]:

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock import compression
 from penstock.errors import ConfigurationError
 from penstock.replay.store.description import read_schema
 from penstock.replay.store.layout import SEGMENTS_FILE, Regions
@@ -49,6 +50,7 @@ class StoreReader:
         except OSError as error:
             raise ConfigurationError(f"can't map the store in {folder}: {error.strerror}") from None
         self._regions = Regions(memory, schema, len(memory))
+        self._damaged = 0
 
     def shows(self, proof: int) -> bool:
         """Returns whether the service's proof, or a later one, is visible here.
@@ -59,11 +61,22 @@ class StoreReader:
         return 0 <= int(self._regions.proof[0]) - proof < _LATER_PROOFS
 
     def gather(self, keys: NDArray[np.uint64], into: Columns) -> bool:
-        """Copies the columns of these segments, in this order, to columns for the same number of segments.
+        """Copies the columns of these segments, in this order, decoded, to columns for the same number of segments.
+
+        Columns of segments that are present but can't be decoded are replaced as in `compression.void`, and counted.
 
         Returns:
             Whether all segments were still present after the copy.
         """
         rows = self._regions.rows(keys)
-        self._regions.gather(rows, into)
-        return bool((self._regions.headers["key"][rows] == keys).all())
+        failed = self._regions.gather(rows, into)
+        if not (self._regions.headers["key"][rows] == keys).all():
+            return False
+        compression.void(into, failed)
+        self._damaged += len(failed)
+        return True
+
+    def take_damaged(self) -> int:
+        """Returns the number of segments' columns that could not be decoded since the last call."""
+        damaged, self._damaged = self._damaged, 0
+        return damaged

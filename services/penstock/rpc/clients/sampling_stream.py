@@ -14,6 +14,7 @@ from penstock.rpc.channel import Stream, exchange
 from penstock.rpc.loop import off_loop
 from penstock.telemetry import metrics
 from penstock.types.block import Schema
+from penstock.types.codecs import ENCODINGS
 from penstock.types.payloads import PayloadPool, allocate
 from penstock.types.replay import Batch, BatchHead, MappedStore, SamplingPlan
 from penstock.wire import batches as wire
@@ -41,7 +42,7 @@ class SamplingStream:
         self.refusal = ""
         self._assembler = wire.BatchAssembler(MAX_BATCH_BYTES, pool)
         self._writing = asyncio.Lock()
-        self._arrived: asyncio.Queue[Batch | BatchHead] = asyncio.Queue()
+        self._arrived: asyncio.Queue[Batch | BatchHead | wire.EncodedBatch] = asyncio.Queue()
         self._redrawn: asyncio.Queue[BatchHead] = asyncio.Queue()
         self._reading: int | None = None
         self._mapped: StoreReader | None = None
@@ -61,14 +62,19 @@ class SamplingStream:
 
         async def complete() -> None:
             while True:
-                batch = await self._arrived.get()
-                deliver(batch if isinstance(batch, Batch) else await self._read(batch))
+                match await self._arrived.get():
+                    case Batch() as batch:
+                        deliver(batch)
+                    case wire.EncodedBatch() as encoded:
+                        deliver(await self._decode(encoded))
+                    case BatchHead() as head:
+                        deliver(await self._read(head))
 
         def receive(response: wire.SampleResponse) -> None:
             self._take(response)
             take(response)
 
-        opening = wire.encode_plan_request(self._plan)
+        opening = wire.encode_plan_request(self._plan, ENCODINGS)
         await exchange(self._call, opening, beside=(lambda: request(self), complete), take=receive)
 
     async def prove_if_mapped(self) -> None:
@@ -133,6 +139,12 @@ class SamplingStream:
         head = wire.decode_batch_head(response.message)
         (self._redrawn if head.number == self._reading else self._arrived).put_nowait(head)
 
+    async def _decode(self, encoded: wire.EncodedBatch) -> Batch:
+        size = encoded.columns.segments * self._schema.segment_bytes
+        batch, damaged = await off_loop(size, encoded.decode, self._pool)
+        metrics.LEARNER_DAMAGED.inc(damaged)
+        return batch
+
     async def _read(self, head: BatchHead) -> Batch:
         """Reads a batch's columns from the store. Requests new draws for segments overwritten meanwhile."""
         assert self.reader is not None
@@ -144,4 +156,5 @@ class SamplingStream:
             head = await self._redrawn.get()
             if head.keys.size != columns.segments:
                 columns = allocate(self._schema, head.keys.size, self._pool)
+        metrics.LEARNER_DAMAGED.inc(self.reader.take_damaged())
         return Batch(head, columns)

@@ -6,7 +6,7 @@ other thread.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from penstock.errors import ConfigurationError, DamagedWindow, PenstockError, PlaceLost, Unavailable
 from penstock.replay.store.staging import SLOTS, StagingSlots
@@ -16,11 +16,13 @@ from penstock.rpc.clients.connection import PersistentStream
 from penstock.rpc.loop import LoopThread
 from penstock.telemetry import logs, metrics
 from penstock.types.block import Schema
+from penstock.types.codecs import Codec
 from penstock.types.payloads import columns_in, layout
 from penstock.types.replay import Grant, StagingOffer, Window
 from penstock.types.run import Assignment
 from penstock.wire import block
 from penstock.wire import windows as wire
+from penstock.wire.encoding import WindowEncoder
 from penstock.wire.staged_checksum import staged_checksum
 
 _MAX_UNACKNOWLEDGED = SLOTS
@@ -33,11 +35,18 @@ _SEND_PATIENCE_S = 60.0
 class _Pending:
     """Copy of a window that is sent and not yet stored, in serialised messages or in a staging area."""
 
-    def __init__(self, window: Window, staging: StagingSlots | None, slot: int) -> None:
-        self.last_sequence = window.head.last_sequence
-        self.slot, self._staging = slot, staging
+    def __init__(
+        self, window: Window, staging: StagingSlots | None, slot: int, encoder: WindowEncoder, codecs: Sequence[Codec]
+    ) -> None:
+        self.last_sequence, self._head, self._schema = window.head.last_sequence, window.head, window.columns.schema
+        self.slot, self._staging, self._codecs = slot, staging, tuple(codecs)
+        self._encoded = False
         if staging is None:
-            self._messages = list(wire.encode_window(window))
+            encoded = encoder.encode(window, codecs)
+            self._encoded = encoded is not None
+            self._messages = list(
+                wire.encode_window(window) if encoded is None else wire.encode_encoded_window(encoded)
+            )
         else:
             schema, segments = window.columns.schema, window.columns.segments
             payload = staging.slots[slot, : layout(schema, segments)[1]]
@@ -49,9 +58,16 @@ class _Pending:
         """Returns whether the window occupies a slot of this staging area."""
         return self._staging is not None and self._staging is staging
 
-    def messages(self, staging: StagingSlots | None) -> list[bytes]:
-        """Returns the messages for a stream with this staging area. Raises `PlaceLost` if the window has changed."""
+    def messages(self, staging: StagingSlots | None, codecs: Sequence[Codec]) -> list[bytes]:
+        """Returns the messages for a stream with this staging area, whose service reads these codecs.
+
+        Raises `PlaceLost` if the window has changed.
+        """
         if self._staging is None:
+            if self._encoded and not set(self._codecs) <= set(codecs):
+                # An older release serves the store now.
+                self._messages = list(wire.encode_window(wire.decoded_window(self._head, self._schema, self._messages)))
+                self._encoded = False
             return self._messages
         if self._staging is staging:
             return [wire.encode_staged_window(self._window, self.slot, self._checksum)]
@@ -82,6 +98,7 @@ class ReplaySegmentSink:
         self._resent = 0
         self._taken = 0
         self._sent = self._stored = 0
+        self._encoder, self._codecs = WindowEncoder(schema), tuple[Codec, ...]()
         self._offered: StagingSlots | None = None
         self._staging: StagingSlots | None = None
         self._noted_messages = self._distrusts_staging = False
@@ -115,7 +132,8 @@ class ReplaySegmentSink:
                 )
             staging = self._staging
             slot = min(set(range(SLOTS)) - {each.slot for each in self._pending if each.is_in(staging)})
-        pending = _Pending(window, staging, slot)
+            codecs = self._codecs
+        pending = _Pending(window, staging, slot, self._encoder, codecs)
         with self._lock:
             self._stream.check()
             self._pending.append(pending)
@@ -184,7 +202,7 @@ class ReplaySegmentSink:
             )
         self._look_at(first.staging)
         with self._lock:
-            self._staging = None
+            self._staging, self._codecs = None, first.codecs
             while self._pending and self._pending[0].last_sequence <= first.stored_sequence:
                 self._pending.popleft()
             self._unsent = deque(self._pending)
@@ -251,7 +269,7 @@ class ReplaySegmentSink:
         while True:
             self._wake.clear()
             while self._unsent:
-                for message in self._unsent.popleft().messages(self._staging):
+                for message in self._unsent.popleft().messages(self._staging, self._codecs):
                     await call.write(message)
             try:
                 async with asyncio.timeout(_HEARTBEAT_S):

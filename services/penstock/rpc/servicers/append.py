@@ -20,6 +20,7 @@ from penstock.rpc import methods
 from penstock.rpc.loop import off_loop
 from penstock.rpc.service import Context, logged_stay, opening_message, write_whole
 from penstock.telemetry import metrics
+from penstock.types.codecs import ENCODINGS, Codec
 from penstock.types.payloads import layout
 from penstock.types.replay import Grant, StagingOffer, WindowHead
 from penstock.v1 import replay_pb2
@@ -42,6 +43,7 @@ class Outbox:
         self._stored_sequence, self._staging = stored_sequence, staging
         self._grants: list[Grant] = []
         self._staging_proof: int | None = None
+        self._codecs: tuple[Codec, ...] = ENCODINGS
         self._returned = 0
         self._recalled = False
         self._due: asyncio.TimerHandle | None = None
@@ -98,7 +100,8 @@ class Outbox:
         returned, self._returned = self._returned, 0
         staging, self._staging = self._staging, None
         proof, self._staging_proof = self._staging_proof, None
-        return wire.encode_append_response(self._stored_sequence, grants, staging, returned, proof)
+        codecs, self._codecs = self._codecs, ()
+        return wire.encode_append_response(self._stored_sequence, grants, staging, returned, proof, codecs)
 
 
 class AppendServicer:
@@ -180,6 +183,7 @@ class AppendServicer:
                 part = stream.reader.add(request.window)
                 metrics.REPLAY_RECEIVED_BYTES.inc(part.payload.size)
                 if part.first:
+                    metrics.REPLAY_RECEIVED_RAW_BYTES.inc(part.head.segments * stream.segment_bytes)
                     stream.intake.release()
                     await self._reserve(part.head, stream)
                     answering_s = 0.0

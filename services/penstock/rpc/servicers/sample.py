@@ -22,7 +22,7 @@ from penstock.rpc.loop import off_loop
 from penstock.rpc.service import Context, logged_stay, opening_message, write_whole
 from penstock.rpc.servicers.append import ANSWERED_WITHIN_S, AppendServicer
 from penstock.telemetry import metrics
-from penstock.types.payloads import layout
+from penstock.types.codecs import Codec
 from penstock.types.replay import BatchHead, CommitOutcome, SamplingPlan
 from penstock.v1 import replay_pb2
 from penstock.wire import batches as wire
@@ -34,10 +34,13 @@ class _Writer:
     """Writer of a learner's stream, shared by several tasks because gRPC accepts one message at a time.
 
     The answer to a commit that came with a request waits briefly to go with a batch, as an acknowledgement does.
+
+    Attributes:
+        codecs: Codecs that the learner reads besides raw bytes.
     """
 
-    def __init__(self, context: Context) -> None:
-        self._context, self._lock = context, asyncio.Lock()
+    def __init__(self, context: Context, codecs: tuple[Codec, ...]) -> None:
+        self._context, self._lock, self.codecs = context, asyncio.Lock(), codecs
         self._answers: deque[wire.SampleResponseMessage] = deque()
         self.answer_due = math.inf
         self.newest_batch = -1
@@ -80,7 +83,8 @@ class SampleServicer:
 
     async def sample_batches(self, requests: AsyncIterator[replay_pb2.SampleBatchesRequest], context: Context) -> None:
         """Serves one stream."""
-        plan = wire.decode_first_plan(await opening_message(requests))
+        opening = await opening_message(requests)
+        plan = wire.decode_first_plan(opening)
         # All open streams belong to one session, because no other is adopted while one is open.
         change = self._buffer.adopt_plan(plan, connected=self._streams > 0)
         self._streams, self._actors.learner_since = self._streams + 1, time.monotonic()
@@ -91,7 +95,7 @@ class SampleServicer:
                 if change.recalled:
                     self._actors.recall()
                 self._actors.distribute()
-                await self._serve(requests, _Writer(context))
+                await self._serve(requests, _Writer(context, wire.decode_codecs(opening)))
         finally:
             self._streams -= 1
             if not self._streams:
@@ -207,11 +211,11 @@ class SampleServicer:
         """Sends a batch with its columns. Returns False if rows were overwritten; the client restarts at a part 0."""
         schema = self._buffer.store.schema
         assert schema is not None
-        offsets, _ = layout(schema, head.keys.size)
+        where = self._buffer.leases.places(head, writer.codecs)
         writing: Awaitable[None] | None = None
         try:
-            for message, start, payload in wire.batch_messages(head, schema, part, parts):
-                whole = await off_loop(payload.size, self._buffer.leases.copy_bytes, head, offsets, start, payload)
+            for message, start, payload in wire.batch_messages(head, schema, part, parts, where):
+                whole = await off_loop(payload.size, self._buffer.leases.copy_bytes, head, where, start, payload)
                 if writing is not None:
                     former, writing = writing, None
                     await former
@@ -220,6 +224,7 @@ class SampleServicer:
                 # Sends this part while the next one is copied.
                 writing = asyncio.ensure_future(writer.write(message))
                 metrics.REPLAY_SENT_BYTES.inc(payload.size)
+            metrics.REPLAY_SENT_RAW_BYTES.inc(head.keys.size * schema.segment_bytes)
         finally:
             if writing is not None:
                 await writing

@@ -268,11 +268,11 @@ def test_another_format_is_refused(tmp_path: Path) -> None:
     make_store(5, tmp_path)
     description = json.loads((tmp_path / "store.json").read_text())
     (tmp_path / "store.json").write_text(json.dumps(description | {"format": 1}))
-    with pytest.raises(ConfigurationError, match="format 1, and this version reads 3"):
+    with pytest.raises(ConfigurationError, match="format 1, and this version reads 4"):
         RingStore(tmp_path, capacity_bytes(5))
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": 3, "unroll_length": 3, "columns": [["x"]]}'])
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": 4, "unroll_length": 3, "columns": [["x"]]}'])
 def test_an_unreadable_description_is_refused(tmp_path: Path, content: str) -> None:
     make_store(5, tmp_path)
     (tmp_path / "store.json").write_text(content)

@@ -4,13 +4,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import InvalidSegment
-from penstock.replay.store.row_checks import check_values, copy_and_sum, mix_rows
+from penstock.replay.store.row_checks import check_values, copy_and_sum, mix_pieces
 from penstock.types.block import Column
 
 
 def checksum(row: bytes, seed: int = 0) -> int:
     checksums = np.array([seed], np.uint64)
-    mix_rows(np.frombuffer(row, np.uint8).reshape(1, -1).copy(), checksums)
+    mix_pieces(np.frombuffer(row, np.uint8).copy(), np.zeros(1, np.int64), np.array([len(row)]), checksums)
     return int(checksums[0])
 
 
@@ -28,7 +28,7 @@ def test_a_checksum_changes_with_every_bit_and_with_its_seed(row: bytes, data: s
 def test_rows_have_independent_checksums(size: int) -> None:
     rows = np.random.default_rng(size).integers(0, 256, (5, size), np.uint8)
     checksums = np.arange(5, dtype=np.uint64)
-    mix_rows(rows, checksums)
+    mix_pieces(rows.reshape(-1), np.arange(5) * size, np.full(5, size), checksums)
     assert checksums.tolist() == [checksum(row.tobytes(), seed) for seed, row in enumerate(rows)]
 
 
