@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import ConfigurationError, DamagedFile, InvalidSegment, Overloaded, PlaceLost, SchemaMismatch
 from penstock.replay.store.description import DESCRIPTION_FILE, damaged_store, read_description, write_description
-from penstock.replay.store.encoded_rows import copy_pieces, decode_rows
+from penstock.replay.store.encoded_rows import decode_rows
 from penstock.replay.store.layout import (
     HEADER,
     PAGE,
@@ -38,6 +38,7 @@ from penstock.replay.store.layout import (
     runs,
 )
 from penstock.replay.store.lz4_blocks import first_malformed
+from penstock.replay.store.piece_copies import copy_pieces
 from penstock.replay.store.records import Records, session_of
 from penstock.replay.store.row_checks import check_values, checksums_of, copy_and_sum, has_values_to_check
 from penstock.types.block import VALID, Fragment, Schema
