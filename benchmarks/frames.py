@@ -16,7 +16,7 @@ STEPS, STACK = 32, 4
 FRAMES = STEPS + STACK
 """Frames of a segment: of its observations and of the last one."""
 
-SEGMENTS = 16
+SEGMENTS = 64
 """Segments in the file, half of them of each game."""
 
 _ACTIONS = {"pong": 6, "breakout": 4}

@@ -93,9 +93,9 @@ CASES = ("sample", "sample_same_host", "insert", "insert_same_host", "priorities
 
 SETTINGS = {
     "vector": Setting(VECTOR, 128 * 2**20, (128, 512), (256, 1024, 2048), 256),
-    "pixel": Setting(PIXEL, 2**30, (4, 8), (32,), frames.SEGMENTS),
+    "pixel": Setting(PIXEL, 2**30, (4, 8), (32,), 16),
     "frames": Setting(PIXEL, 2**30, (16, 32, 64), (32, 64), frames.SEGMENTS),
-    "frames_once": Setting(FRAMES_ONCE, 2**29, (8, 16), (32, 128), frames.SEGMENTS),
+    "frames_once": Setting(FRAMES_ONCE, 2**29, (32, 64), (64, 256), frames.SEGMENTS),
 }
 PRIORITIES = 4096
 """Priorities per commit."""

@@ -91,6 +91,8 @@ def insertion_candidates(kind: str) -> tuple[WriterInsertion | StructuredInserti
     """Returns the fastest candidates for this kind of segment."""
     if kind == "vector":
         return (WriterInsertion(1000, 4), WriterInsertion(1000, 2), StructuredInsertion(500, 1000, 1))
+    if kind.startswith("frames"):
+        return (WriterInsertion(64, 4), WriterInsertion(200, 4), WriterInsertion(8, 2))
     return (WriterInsertion(8, 1), WriterInsertion(25, 1), WriterInsertion(8, 2))
 
 

@@ -15,7 +15,8 @@ of 16 to 64 and batches of 32 (pixel), from a table that `Client.writer` filled 
   0.12, also when one call streams 320 samples.
 - pixel: 2 workers, 0.75; 4 or 8 in flight, 0.9; 1 or 2 in flight, 0.75; batches of 256, 0.75; `Client.sample(32)`,
   0.65, from two threads 0.75.
-- both, no faster: `TimestepDataset`, no prefetch, prefetch of 16, max_samples_per_stream, a private thread pool, no
+- frames: as pixel; frames_once: 2 workers, 0.9; one, 0.55.
+- all, no faster: `TimestepDataset`, no prefetch, prefetch of 16, max_samples_per_stream, a private thread pool, no
   autotuning, any order.
 
 Insertion: `Client.writer` with a segment as one step, kept open; four threads with 1,000 items in flight (vector), one
@@ -26,6 +27,9 @@ thread with 8 (pixel).
   of 16 segments, with T steps 0.02; `Client.insert`, 0.05, from two threads 0.1; `TFClient.insert`, 0.08.
 - pixel: 2 threads, 0.95; 4 threads, 0.75; `StructuredWriter`, 0.65; `TrajectoryWriter` with whole columns, 0.5, with T
   steps, 0.35; `Client.insert`, 0.2, from two threads 0.35; `TFClient.insert`, 0.25.
+
+- frames and frames_once, with four threads and 64 in flight: 200 in flight, 1.0; 2 threads, 0.7; one thread and 8 in
+  flight, 0.4; `StructuredWriter`, 0.5.
 
 Priorities: `TFClient.update_priorities` with 10,000 per call from two threads.
 

@@ -78,6 +78,8 @@ def sampling_candidates(kind: str) -> tuple[DatasetSampling, ...]:
     """Returns the fastest candidates for this kind of segment."""
     if kind == "vector":
         return (DatasetSampling(4, 100, 256, 2), DatasetSampling(3, 100, 256, 2), DatasetSampling(4, 200, 1024, 2))
+    if kind == "frames_once":
+        return (DatasetSampling(4, 16, 32, 2), DatasetSampling(2, 16, 32, 1), DatasetSampling(1, 16, 32, 1))
     return (DatasetSampling(1, 64, 32, 1), DatasetSampling(1, 16, 32, 1), DatasetSampling(1, 4, 32, 1))
 
 

@@ -78,4 +78,4 @@ def segment_kind(name: str) -> SegmentKind:
         return SegmentKind("vector", 64, (8,), "float32", stored=20_000, pool=256)
     if name == "frames_once":
         return SegmentKind("frames_once", STEPS, (84, 84), "uint8", stored=2000, pool=SEGMENTS)
-    return SegmentKind(name, 32, (84, 84, 4), "uint8", stored=500, pool=SEGMENTS)
+    return SegmentKind(name, 32, (84, 84, 4), "uint8", stored=500, pool=16 if name == "pixel" else SEGMENTS)

@@ -113,6 +113,7 @@ ELSEWHERE = {
     "replay/store/description.py": "unit/replay/store/test_damaged_stores.py",
     "replay/store/header_scans.py": "unit/test_compiled_code.py",
     "replay/store/layout.py": "unit/replay/store/test_ring_store.py",
+    "replay/store/piece_copies.py": "unit/replay/store/test_encoded_rows.py",
     "replay/store/staging.py": "contract/test_staged_windows.py",
     "replay/store/store_reader.py": "contract/test_mapped_store.py",
     "rpc/channel.py": "contract/test_connections.py",

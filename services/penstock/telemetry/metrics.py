@@ -46,8 +46,10 @@ REPLAY_SEGMENTS = Gauge("penstock_replay_segments", "Segments in the store, by s
 REPLAY_CAPACITY = Gauge("penstock_replay_capacity_segments", "Capacity of the store, in segments.")
 REPLAY_INSERTED = Counter("penstock_replay_inserted_segments", "Segments stored.")
 REPLAY_SAMPLED = Counter("penstock_replay_sampled_segments", "Segments sent in batches, by kind.", ("kind",))
-REPLAY_RECEIVED_BYTES = Counter("penstock_replay_received_bytes", "Bytes of segments received, as encoded.")
-REPLAY_RECEIVED_RAW_BYTES = Counter("penstock_replay_received_raw_bytes", "Bytes of segments received, decoded.")
+REPLAY_RECEIVED_BYTES = Counter("penstock_replay_received_bytes", "Bytes of segments received in messages, as encoded.")
+REPLAY_RECEIVED_RAW_BYTES = Counter(
+    "penstock_replay_received_raw_bytes", "Bytes of segments received in messages, decoded."
+)
 REPLAY_SENT_BYTES = Counter("penstock_replay_sent_bytes", "Bytes of segments sent, as encoded.")
 REPLAY_SENT_RAW_BYTES = Counter("penstock_replay_sent_raw_bytes", "Bytes of segments sent, decoded.")
 REPLAY_ACTORS = Gauge("penstock_replay_actors", "Actors with an open append stream.")

@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.replay.store.encoded_rows import Pieces, copy_pieces
+from penstock.replay.store.encoded_rows import Pieces
 from penstock.replay.store.layout import runs, spans, whole_pages
+from penstock.replay.store.piece_copies import copy_pieces
 from penstock.replay.store.ring_store import RingStore
 from penstock.replay.store.row_checks import checksums_of
 from penstock.types.block import Schema

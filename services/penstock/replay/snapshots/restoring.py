@@ -16,8 +16,8 @@ from penstock.errors import ConfigurationError
 from penstock.files import sync_folder
 from penstock.replay.snapshots.chunk_files import chunk_ranges, read_chunk
 from penstock.replay.snapshots.folder import Manifest, SnapshotFolder
-from penstock.replay.store.encoded_rows import copy_pieces
 from penstock.replay.store.layout import State, rows_within
+from penstock.replay.store.piece_copies import copy_pieces
 from penstock.replay.store.records import read_watermarks, session_of
 from penstock.replay.store.ring_store import RingStore
 from penstock.types.snapshots import SnapshotProgress

@@ -1,12 +1,11 @@
-"""Rows whose columns are in forms of different sizes: where their bytes are, their copies, and their decoding.
+"""Rows whose columns are in forms of different sizes: where their bytes are, and their decoding.
 
 A row may be overwritten while it is read. The caller then finds that its key has changed and drops what it got.
-`layout`, `ring_store` and `snapshots.chunk_files` call the functions.
+`layout`, `ring_store` and `snapshots.chunk_files` use it. It compiles nothing, because learners and actors import it.
 """
 
 from dataclasses import dataclass
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
@@ -48,28 +47,6 @@ class Pieces:
     def part(self, start: int, stop: int) -> "Pieces":
         """Returns the rows from `start` to before `stop`."""
         return Pieces(self.data, self.starts[start:stop], self.sizes[start:stop])
-
-
-@numba.njit(
-    numba.void(
-        # Bytes of a received message can't be written.
-        numba.types.Array(numba.uint8, 1, "C", readonly=True),
-        numba.int64[::1],
-        numba.uint8[::1],
-        numba.int64[::1],
-        numba.int64[::1],
-    ),
-    nogil=True,
-    cache=True,
-)
-def copy_pieces(data, starts, into, targets, sizes):  # type: ignore[no-untyped-def]
-    """Copies pieces from their starts in `data` to their targets in `into`. What is outside of either is cut off."""
-    for index in range(starts.size):
-        start, target = starts[index], targets[index]
-        first = max(0, -start, -target)
-        last = min(sizes[index], data.size - start, into.size - target)
-        if first < last:
-            into[target + first : target + last] = data[start + first : start + last]
 
 
 def decode_rows(region: NDArray[np.uint8], rows: NDArray[np.int64], forms: Forms, into: NDArray[np.uint8]) -> list[int]:

@@ -101,6 +101,11 @@ def _any_with_all_bits(words, mask):  # type: ignore[no-untyped-def]
     return found
 
 
+def has_values_to_check(column: Column) -> bool:
+    """Returns whether `check_values` refuses some bytes of this column."""
+    return column.dtype == "bool" or column.dtype.startswith("float")
+
+
 def check_values(column: Column, content: NDArray[np.uint8]) -> None:
     """Checks a column's values in C-ordered bytes <uint8>[rows, bytes of a segment].
 

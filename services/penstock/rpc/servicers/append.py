@@ -181,9 +181,11 @@ class AppendServicer:
                     stream.take_small(request)
                     continue
                 part = stream.reader.add(request.window)
-                metrics.REPLAY_RECEIVED_BYTES.inc(part.payload.size)
+                if part.checksum is None:
+                    metrics.REPLAY_RECEIVED_BYTES.inc(part.payload.size)
                 if part.first:
-                    metrics.REPLAY_RECEIVED_RAW_BYTES.inc(part.head.segments * stream.segment_bytes)
+                    if part.checksum is None:
+                        metrics.REPLAY_RECEIVED_RAW_BYTES.inc(part.head.segments * stream.segment_bytes)
                     stream.intake.release()
                     await self._reserve(part.head, stream)
                     answering_s = 0.0
