@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -39,6 +40,7 @@ TOLERANCE = 1e-6
 network's outputs. A policy with one choice among logits below 1 has a condition of 2."""
 
 MOST_CODES = 400
+WIDE, ACTIONS = gymnasium.spaces.Box(0.0, 1.0, (10_000,), np.float32), gymnasium.spaces.Discrete(2)
 
 
 @dataclass(frozen=True)
@@ -285,6 +287,15 @@ def test_torch_acts_on_images_and_boards() -> None:
     for space in (images, boards):
         spec = EnvironmentSpec("Any-v0", Tree.of(space), spec_of("CartPole-v1").action)
         assert not applies_to(published.Description(spec, Network()))
+
+
+def test_torch_acts_with_large_networks() -> None:
+    spec = spec_of("CartPole-v1")
+    assert applies_to(published.Description(spec, Network(hidden_sizes=(512, 512))))
+    assert not applies_to(published.Description(spec, Network(hidden_sizes=(1024, 1024))))
+    assert not applies_to(
+        published.Description(spec_of("Still-v0", observation_space=WIDE, action_space=ACTIONS), Network())
+    )
 
 
 def test_torch_acts_if_it_is_asked_for() -> None:
