@@ -33,13 +33,14 @@ from penstock.algo.spaces import alternatives
 from penstock.errors import ConfigurationError
 from penstock.types.networks import Encoder
 from penstock.types.run import Weights
-from penstock.types.spaces import BoxSpace, EnvironmentSpec, Space, Tree
+from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec, Space, Tree
 
 TOLERANCE = 1e-6
 """Largest difference of a log probability, for each unit by which `condition` multiplies a rounding error of the
 network's outputs. A policy with one choice among logits below 1 has a condition of 2."""
 
 MOST_CODES = 400
+ACTED: list[Space] = [*(leaf for _, leaf in LEAVES), DiscreteSpace(1), DiscreteSpace(2)]
 WIDE, ACTIONS = gymnasium.spaces.Box(0.0, 1.0, (10_000,), np.float32), gymnasium.spaces.Discrete(2)
 
 
@@ -117,7 +118,7 @@ def disturb(policy: Policy, generator: np.random.Generator) -> None:
 def cases(draw: st.DrawFn) -> Case:
     is_nested, codes = draw(st.booleans()), draw(st.booleans())
     observed_leaves = draw(st.lists(st.sampled_from([leaf for _, leaf in OBSERVED_LEAVES]), min_size=1, max_size=3))
-    acted_leaves = draw(st.lists(st.sampled_from([leaf for _, leaf in LEAVES]), min_size=1, max_size=3))
+    acted_leaves = draw(st.lists(st.sampled_from(ACTED), min_size=1, max_size=3))
     observation, action = tree_of(observed_leaves, is_nested=is_nested), tree_of(acted_leaves, is_nested=is_nested)
     network = Network(
         hidden_sizes=tuple(draw(st.lists(st.integers(1, 70), max_size=3))),
