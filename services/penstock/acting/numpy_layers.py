@@ -7,6 +7,7 @@ AVX2 sums in another order at the edges). Within one block all columns are lanes
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -51,8 +52,7 @@ class Layers:
         self._names, self._widths, self._is_tanh = tuple(names), tuple(widths), activation == "tanh"
         # The last column is the bias. In Fortran order, as BLAS stores them, products take a tenth less time.
         self._weights = [
-            np.zeros((width, before + 1), np.float32, order="F")
-            for before, width in zip(self._widths, self._widths[1:], strict=False)
+            np.zeros((width, before + 1), np.float32, order="F") for before, width in pairwise(self._widths)
         ]
         self.resize(1)
 

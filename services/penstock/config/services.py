@@ -125,9 +125,9 @@ class ActorConfig(Section):
     unroll_length: Annotated[int, Field(ge=2)] = 32
     """Steps in a segment (T); at least 2, so that no segment consists only of a row that resets."""
     inference: Inference = "auto"
-    """Library that computes actions. auto: NumPy for policies without convolutions, embeddings, memory, moves and own
-    module, because it needs a third of the time and no torch, which takes 100 MB; else torch. Both round differently.
-    torch: always torch, as in releases before this setting."""
+    """Library that computes actions. auto: NumPy for small policies without convolutions, embeddings, memory, moves and
+    own module, because it is faster and an actor then needs no torch, which takes 200 MB; torch for others. torch:
+    always torch, whose log probabilities are rounded as in the learner."""
     step_timeout_s: PositiveFloat = 120.0
     """Seconds that one call of an environment (make, reset or step) may take. An actor that waits longer exits and is
     restarted. The default is several times the reset of a slow simulator."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -32,13 +33,15 @@ from penstock.algo.spaces import alternatives
 from penstock.errors import ConfigurationError
 from penstock.types.networks import Encoder
 from penstock.types.run import Weights
-from penstock.types.spaces import BoxSpace, EnvironmentSpec, Space, Tree
+from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec, Space, Tree
 
 TOLERANCE = 1e-6
 """Largest difference of a log probability, for each unit by which `condition` multiplies a rounding error of the
 network's outputs. A policy with one choice among logits below 1 has a condition of 2."""
 
 MOST_CODES = 400
+ACTED: list[Space] = [*(leaf for _, leaf in LEAVES), DiscreteSpace(1), DiscreteSpace(2)]
+WIDE, ACTIONS = gymnasium.spaces.Box(0.0, 1.0, (10_000,), np.float32), gymnasium.spaces.Discrete(2)
 
 
 @dataclass(frozen=True)
@@ -115,7 +118,7 @@ def disturb(policy: Policy, generator: np.random.Generator) -> None:
 def cases(draw: st.DrawFn) -> Case:
     is_nested, codes = draw(st.booleans()), draw(st.booleans())
     observed_leaves = draw(st.lists(st.sampled_from([leaf for _, leaf in OBSERVED_LEAVES]), min_size=1, max_size=3))
-    acted_leaves = draw(st.lists(st.sampled_from([leaf for _, leaf in LEAVES]), min_size=1, max_size=3))
+    acted_leaves = draw(st.lists(st.sampled_from(ACTED), min_size=1, max_size=3))
     observation, action = tree_of(observed_leaves, is_nested=is_nested), tree_of(acted_leaves, is_nested=is_nested)
     network = Network(
         hidden_sizes=tuple(draw(st.lists(st.integers(1, 70), max_size=3))),
@@ -285,6 +288,15 @@ def test_torch_acts_on_images_and_boards() -> None:
     for space in (images, boards):
         spec = EnvironmentSpec("Any-v0", Tree.of(space), spec_of("CartPole-v1").action)
         assert not applies_to(published.Description(spec, Network()))
+
+
+def test_torch_acts_with_large_networks() -> None:
+    spec = spec_of("CartPole-v1")
+    assert applies_to(published.Description(spec, Network(hidden_sizes=(512, 512))))
+    assert not applies_to(published.Description(spec, Network(hidden_sizes=(1024, 1024))))
+    assert not applies_to(
+        published.Description(spec_of("Still-v0", observation_space=WIDE, action_space=ACTIONS), Network())
+    )
 
 
 def test_torch_acts_if_it_is_asked_for() -> None:
