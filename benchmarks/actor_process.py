@@ -22,6 +22,7 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.provenance import provenance
 from penstock.local.ports import free_ports
 
 OUTPUT = Path(__file__).parents[1] / "build" / "bench" / "actor_process.json"
@@ -107,7 +108,7 @@ def main() -> int:
         )
     console.print(table)
     OUTPUT.parent.mkdir(parents=True, exist_ok=True)
-    OUTPUT.write_text(json.dumps(results, indent=2) + "\n")
+    OUTPUT.write_text(json.dumps({"provenance": provenance(), **results}, indent=2) + "\n")
     console.print(f"written to {OUTPUT}")
     return 0 if kept else 1
 

@@ -63,7 +63,8 @@ class Player:
             return chosen
         # RLlib's policies act in [-1, 1], which it maps to the bounds of the actions.
         mean = np.clip(output[:, : space.shape[0]].numpy(), -1.0, 1.0)
-        return (space.low + (mean + 1.0) / 2.0 * (space.high - space.low)).astype(np.float32)
+        action: NDArray[np.generic] = space.low + (mean + 1.0) / 2.0 * (space.high - space.low)
+        return action.astype(np.float32)
 
     def _filtered(self, observation: NDArray[np.float32]) -> NDArray[np.float32]:
         """Standardises observations as the runners do, if they do."""
