@@ -101,7 +101,7 @@ def _ours(results: Results, env_id: str, number: int) -> Reached | None:
 
 def measured(plan: Planned, of_commit: str) -> Run:
     """Makes a run; a failure is its result."""
-    result, failure = None, ""
+    result, failure, load = None, "", os.getloadavg()[0]
     try:
         found = plan.measure()
         result = found if isinstance(found, dict) else asdict(found)
@@ -109,7 +109,7 @@ def measured(plan: Planned, of_commit: str) -> Run:
         failure = (str(error) or type(error).__name__)[-_FAILURE_CHARACTERS:]
     date = datetime.now(UTC).isoformat(timespec="seconds")
     place = (plan.table, plan.system, plan.env_id, plan.minibatch, plan.round)
-    return Run(*place, result, failure, of_commit, date)
+    return Run(*place, result, failure, of_commit, date, round(load, 2))
 
 
 def line_of(run: Run) -> str:

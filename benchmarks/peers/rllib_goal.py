@@ -8,6 +8,8 @@ two iterations.
 import os
 
 os.environ.setdefault("RAY_DEDUP_LOGS", "0")
+# Ray lowers the priority of its workers, which would starve beside other programs.
+os.environ.setdefault("RAY_worker_niceness", "0")
 
 from typing import Any
 
