@@ -37,7 +37,7 @@ def like_for_like(document: Document) -> str:
     cases = document["like_for_like"]
     for env_id, minibatch in dict.fromkeys((case["env_id"], case["minibatch"]) for case in cases):
         same = [case for case in cases if (case["env_id"], case["minibatch"]) == (env_id, minibatch)]
-        ours = next((case for case in same if case["system"] == "penstock"), {})
+        ours: Case = next((case for case in same if case["system"] == "penstock"), {})
         parts += [
             f"{env_id}, minibatches of {minibatch:,}:",
             "",
@@ -149,8 +149,8 @@ def origin(document: Document) -> str:
     return (
         f"Measured on {source['machine']}, at commit `{source['commit'][:12]}`, {source['date'][:10]}: medians of"
         f" {_count(rounds, 'round')} like for like and of {_count(seeds, 'seed')} as people run them; {failed} runs"
-        f" failed ([result file](results/loop.json)).\nThe highest load average before a run was {highest}; above 2, other"
-        " programs took part of the two cores, and only the CPU times can be trusted."
+        f" failed ([result file](results/loop.json)).\nThe highest load average before a run was {highest};"
+        " above 2, other programs took part of the two cores, and only the CPU times can be trusted."
     )
 
 
@@ -159,7 +159,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def claims(document: Document) -> str:
-    """Returns README's sentence about speed, the range of ratios like for like; nothing before `LEAST_ROUNDS` rounds."""
+    """Returns README's sentence about speed, with the range of ratios like for like; nothing before `LEAST_ROUNDS`."""
     ratios, costs = [], []
     if min((case["rounds"] for case in document["like_for_like"]), default=0) < LEAST_ROUNDS:
         return ""
@@ -172,7 +172,8 @@ def claims(document: Document) -> str:
     return (
         "- **Pace.** On the same work and the same two cores, Penstock takes"
         f" {min(ratios):.1f} to {max(ratios):.1f} times as many environment steps per second as five other libraries,"
-        f" with {min(costs):.2f} to {max(costs):.2f} of their CPU time per step ([tables](docs/BENCHMARKS.md#the-whole-loop))."
+        f" with {min(costs):.2f} to {max(costs):.2f} of their CPU time per step"
+        " ([tables](docs/BENCHMARKS.md#the-whole-loop))."
     )
 
 

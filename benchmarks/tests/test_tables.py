@@ -21,7 +21,7 @@ def test_the_generated_parts_of_pages_are_current(page: str) -> None:
 
 
 def test_a_page_without_marks_is_refused() -> None:
-    with pytest.raises(ValueError, match="README.md has no marks for 'pace'"):
+    with pytest.raises(ValueError, match=r"README\.md has no marks for 'pace'"):
         with_parts("README.md", "# Penstock")
 
 
