@@ -24,6 +24,7 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.provenance import provenance
 from penstock.local.ports import free_ports
 
 OUTPUT = Path(__file__).parents[1] / "build" / "bench" / "actor_process.json"
@@ -142,7 +143,7 @@ def main() -> int:
         results[f"{actors} actors"] = asdict(whole)
         console.print(f"{actors} actors: {whole.megabytes:.0f} MB in all, joined after {whole.seconds:.1f} s")
     OUTPUT.parent.mkdir(parents=True, exist_ok=True)
-    OUTPUT.write_text(json.dumps(results, indent=2) + "\n")
+    OUTPUT.write_text(json.dumps({"provenance": provenance(), **results}, indent=2) + "\n")
     console.print(f"written to {OUTPUT}")
     return 0 if kept else 1
 

@@ -5,6 +5,7 @@ intervals of environment steps. The threshold is reached at the first evaluation
 Called by `loop`.
 """
 
+import itertools
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -116,7 +117,7 @@ def run(system: str, env_id: str, seed: int, limit_s: float | None = None) -> Re
 def reached(points: Sequence[Point], threshold: float) -> Point | None:
     """Returns the first evaluation that met the threshold if the next one met it too; None if there is none."""
     evaluations = [point for point in points if point.return_mean is not None]
-    for point, after in zip(evaluations, evaluations[1:], strict=False):
+    for point, after in itertools.pairwise(evaluations):
         assert point.return_mean is not None
         assert after.return_mean is not None
         if min(point.return_mean, after.return_mean) >= threshold:

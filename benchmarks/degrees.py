@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import penstock_loop
+from benchmarks.provenance import provenance
 from penstock.presets import preset
 
 OUTPUT = Path(__file__).parent.parent / "build" / "bench" / "degrees.json"
@@ -97,7 +98,7 @@ def main() -> None:
             for field in fields(Reached)
         }
     OUTPUT.parent.mkdir(parents=True, exist_ok=True)
-    OUTPUT.write_text(json.dumps(results, indent=2) + "\n")
+    OUTPUT.write_text(json.dumps({"provenance": provenance(), **results}, indent=2) + "\n")
     console.print(f"written to {OUTPUT}")
 
 

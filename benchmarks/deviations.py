@@ -9,10 +9,10 @@ SETTINGS = {
     "like_for_like": (
         "CartPole-v1 as Gymnasium's CartPoleVectorEnv and Pendulum-v1 as benchmarks/peers/vector_pendulum.py, for all"
         f" systems; {equal_work.ENVIRONMENTS} environments; batches of {equal_work.BATCH:,} new steps"
-        f" ({equal_work.SEGMENT_STEPS} of each environment); {equal_work.EPOCHS} passes; separate networks of policy and"
-        " value with two tanh layers of 64; float32; Adam; gradient norm clipped; no normalisation of observations or"
-        " returns; no KL bound; no evaluations; one thread per process; the same two cores; the first quarter of each"
-        " run left out; CPU time of the whole process tree"
+        f" ({equal_work.SEGMENT_STEPS} of each environment); {equal_work.EPOCHS} passes; separate networks of policy"
+        " and value with two tanh layers of 64; float32; Adam; gradient norm clipped; no normalisation of"
+        " observations or returns; no KL bound; no evaluations; one thread per process; the same two cores; the first"
+        " quarter of each run left out; CPU time of the whole process tree"
     ),
     "as_people_run": (
         "the system's own settings for the task; seconds from the command, with imports, processes and evaluations;"
@@ -32,7 +32,9 @@ DEVIATIONS = {
         "leaves out the row in which an environment resets itself; stores every segment in the replay service, with"
         " checksums and priorities; trains batches that are one version old; corrects advantages by V-trace"
     ),
-    "sb3": "trains on the row in which an environment resets itself; has no terminal observation for truncated episodes",
+    "sb3": (
+        "trains on the row in which an environment resets itself; has no terminal observation for truncated episodes"
+    ),
     "cleanrl": (
         "its published ppo.py and ppo_continuous_action.py, which import our environments and no TensorBoard; trains on"
         " the row in which an environment resets itself; value loss without clip"

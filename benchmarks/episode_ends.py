@@ -21,15 +21,14 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks.ends_report import PAGE, PLOT, Measured, draw, read, with_table
+from benchmarks.peers.cleanrl_source import REPOSITORY, programs
 from benchmarks.peers.ends_run import Task
 from benchmarks.peers.environment import peer_python
+from benchmarks.peers.pufferlib_environment import pufferlib_python
 from helpers.chain_values import UNROLL_LENGTH, learn
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results" / "episode_ends.json"
-CLEANRL = "https://github.com/vwxyzjn/cleanrl"
-CLEANRL_COMMIT = "fe8d8a03c41a7ef5b523e2e354bd01c363e786bb"
-"""The newest commit of CleanRL when this program was written, of 20 April 2026."""
 LIMIT_S = 900.0
 
 TRUNCATED = Task(truncation=0.25, segment_steps=64, updates=60, learning_rate=3e-3, seed=0)
@@ -80,31 +79,20 @@ def parse(output: str) -> Learnt:
     return Learnt(tuple(found["values"]), found["versions"])
 
 
-def cleanrl_program(repository: str) -> Path:
-    """Returns CleanRL's ppo.py at `CLEANRL_COMMIT`, from a clone in build/peers."""
-    folder = ROOT / "build" / "peers" / "cleanrl-source"
-    if not folder.exists():
-        subprocess.run(["git", "clone", "--quiet", repository, folder], check=True)
-    subprocess.run(["git", "-C", folder, "checkout", "--quiet", CLEANRL_COMMIT], check=True)
-    return folder / "cleanrl" / "ppo.py"
-
-
-def systems(cleanrl: str, pufferlib: Path | None) -> dict[str, Callable[[Task], Learnt]]:
-    """Returns the systems, each as a function that trains it; PufferLib only with an interpreter that has it."""
+def systems(cleanrl: str) -> dict[str, Callable[[Task], Learnt]]:
+    """Returns the systems, each as a function that trains it. `cleanrl` is the URL or path of CleanRL's repository."""
 
     def of_cleanrl(environment: str) -> Callable[[Task], Learnt]:
-        return lambda task: peer(peer_python(environment), "cleanrl_ends", task, str(cleanrl_program(cleanrl)))
+        return lambda task: peer(peer_python(environment), "cleanrl_ends", task, str(programs(cleanrl) / "ppo.py"))
 
-    found: dict[str, Callable[[Task], Learnt]] = {
+    return {
         "Penstock, `NEXT_STEP`": lambda task: penstock(task, same_step=False),
         "Penstock, `SAME_STEP`": lambda task: penstock(task, same_step=True),
         "Stable-Baselines3, PPO": lambda task: peer(peer_python("sb3"), "sb3_ends", task),
         "CleanRL, `ppo.py`": of_cleanrl("cleanrl"),
         "CleanRL, `ppo.py`, Gymnasium 1": of_cleanrl("cleanrl_gymnasium_1"),
+        "PufferLib, `PuffeRL`": lambda task: peer(pufferlib_python(), "pufferlib_ends", task),
     }
-    if pufferlib is not None:
-        found["PufferLib, `PuffeRL`"] = lambda task: peer(pufferlib.absolute(), "pufferlib_ends", task)
-    return found
 
 
 def measure(system: str, train: Callable[[Task], Learnt], seeds: int, console: Console) -> Measured:
@@ -132,13 +120,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--systems", nargs="+", metavar="WORD", help="words in the names of the systems; default: all")
-    parser.add_argument("--cleanrl-repository", default=CLEANRL, help="URL or path of CleanRL's repository")
-    parser.add_argument(
-        "--pufferlib-python", type=Path, help="interpreter with PufferLib, see benchmarks/peers/pufferlib_ends.py"
-    )
+    parser.add_argument("--cleanrl-repository", default=REPOSITORY, help="URL or path of CleanRL's repository")
     arguments = parser.parse_args()
     console = Console(highlight=False)
-    found = systems(arguments.cleanrl_repository, arguments.pufferlib_python)
+    found = systems(arguments.cleanrl_repository)
     for system, train in found.items():
         if arguments.systems is None or any(word.lower() in system.lower() for word in arguments.systems):
             known = replaced(read(RESULTS), measure(system, train, arguments.seeds, console), list(found))

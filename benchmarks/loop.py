@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +21,23 @@ from rich.table import Table as RichTable
 
 from benchmarks import as_people_run, data_path, like_for_like, pipeline_bound
 from benchmarks.as_people_run import Reached, patience
+from benchmarks.like_for_like import Pace
 from benchmarks.loop_results import Results, Run, Table
 from benchmarks.observed import ROOT, RunFailed
 from benchmarks.peers.equal_work import VECTOR_ENVIRONMENTS
 from benchmarks.peers.peer_programs import PEERS
-from benchmarks.provenance import commit
+from benchmarks.pipeline_bound import Bound
+from helpers.provenance import commit
 
 OUTPUT = ROOT / "build" / "bench" / "loop.json"
 CORES = 2
 MINIBATCHES = (256, 1_024)
 TABLES: tuple[Table, ...] = ("like_for_like", "as_people_run", "data_path")
 _FAILURE_CHARACTERS = 2_000
+
+
+Result = Pace | Bound | Reached | dict[str, Any]
+"""The result of a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +49,7 @@ class Planned:
     env_id: str
     minibatch: int
     round: int
-    measure: Callable[[], dict[str, Any]]
+    measure: Callable[[], Result]
 
 
 def planned(arguments: argparse.Namespace, results: Results) -> Iterator[Planned]:
@@ -60,48 +67,28 @@ def _like_for_like(arguments: argparse.Namespace, number: int) -> Iterator[Plann
     for env_id in (env_id for env_id in VECTOR_ENVIRONMENTS if env_id in arguments.tasks):
         for minibatch in arguments.minibatches:
             for system in arguments.systems:
-                yield Planned(
-                    "like_for_like",
-                    system,
-                    env_id,
-                    minibatch,
-                    number,
-                    lambda system=system, env_id=env_id, minibatch=minibatch: asdict(
-                        like_for_like.run(system, env_id, minibatch, number, arguments.seconds)
-                    ),
-                )
-            yield Planned(
-                "pipeline_bound",
-                "bound",
-                env_id,
-                minibatch,
-                number,
-                lambda env_id=env_id, minibatch=minibatch: asdict(pipeline_bound.bound(env_id, minibatch)),
-            )
+                pace = partial(like_for_like.run, system, env_id, minibatch, number, arguments.seconds)
+                yield Planned("like_for_like", system, env_id, minibatch, number, pace)
+            bound = partial(pipeline_bound.bound, env_id, minibatch)
+            yield Planned("pipeline_bound", "bound", env_id, minibatch, number, bound)
 
 
 def _data_path(arguments: argparse.Namespace, number: int) -> Iterator[Planned]:
     for env_id in (env_id for env_id in data_path.TASKS if env_id in arguments.tasks):
         for system in data_path.SYSTEMS:
-            yield Planned(
-                "data_path",
-                system,
-                env_id,
-                0,
-                number,
-                lambda system=system, env_id=env_id: data_path.run(system, env_id, number),
-            )
+            yield Planned("data_path", system, env_id, 0, number, partial(data_path.run, system, env_id, number))
 
 
 def _as_people_run(arguments: argparse.Namespace, number: int, results: Results) -> Iterator[Planned]:
     for env_id in (env_id for env_id in as_people_run.TASKS if env_id in arguments.tasks):
         for system in arguments.systems:
-
-            def measure(system: str = system, env_id: str = env_id) -> dict[str, Any]:
-                limit_s = None if system == "penstock" else patience(_ours(results, env_id, number))
-                return asdict(as_people_run.run(system, env_id, number, limit_s))
-
+            measure = partial(_reach, system, env_id, number, results)
             yield Planned("as_people_run", system, env_id, 0, number, measure)
+
+
+def _reach(system: str, env_id: str, number: int, results: Results) -> Reached:
+    limit_s = None if system == "penstock" else patience(_ours(results, env_id, number))
+    return as_people_run.run(system, env_id, number, limit_s)
 
 
 def _ours(results: Results, env_id: str, number: int) -> Reached | None:
@@ -114,14 +101,15 @@ def _ours(results: Results, env_id: str, number: int) -> Reached | None:
 
 def measured(plan: Planned, of_commit: str) -> Run:
     """Makes a run; a failure is its result."""
-    result, failure = None, ""
+    result, failure, load = None, "", os.getloadavg()[0]
     try:
-        result = plan.measure()
+        found = plan.measure()
+        result = found if isinstance(found, dict) else asdict(found)
     except (RunFailed, subprocess.SubprocessError, OSError) as error:
         failure = (str(error) or type(error).__name__)[-_FAILURE_CHARACTERS:]
     date = datetime.now(UTC).isoformat(timespec="seconds")
     place = (plan.table, plan.system, plan.env_id, plan.minibatch, plan.round)
-    return Run(*place, result, failure, of_commit, date)
+    return Run(*place, result, failure, of_commit, date, round(load, 2))
 
 
 def line_of(run: Run) -> str:

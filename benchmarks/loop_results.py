@@ -34,6 +34,8 @@ class Run:
         failure: Last output of a run that failed.
         commit: Commit of Penstock.
         date: Time of the end, UTC.
+        load: Load average of the machine before the run, over one minute; None if unknown. On a quiet machine, it is
+            that of the run before.
     """
 
     table: Table
@@ -45,6 +47,7 @@ class Run:
     failure: str
     commit: str
     date: str
+    load: float | None = None
 
     @property
     def place(self) -> tuple[str, str, str, int, int]:

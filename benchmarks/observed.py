@@ -63,7 +63,7 @@ def observe(
     variables: Mapping[str, str] | None = None,
     folder: Path = ROOT,
 ) -> Observed:
-    """Runs a command until it ends, until there are `enough` points, or for `limit_s` seconds; then stops its processes.
+    """Runs a command until it ends, there are `enough` points, or `limit_s` seconds are over; then stops its processes.
 
     Args:
         command: Program that writes the journal.

@@ -21,9 +21,11 @@ SERVICES = ("actor", "learner", "replay", "evaluator")
 LAUNCHER = "launcher"
 _INTERVAL_S = 0.1
 _PACE_INTERVAL_S = 1.0
-"""Seconds between readings that include the services' metrics, which cost the services some milliseconds of CPU time."""
+"""Seconds between readings that include the services' metrics, which cost the services milliseconds of CPU time."""
 _LINES_OF_FAILURE = 20
-_EXCHANGE = re.compile(r'^penstock_exchange_cpu_seconds_total\{activity="(?P<activity>\w+)"\} (?P<seconds>\S+)$', re.M)
+_EXCHANGE = re.compile(
+    r'^penstock_exchange_cpu_seconds_total\{activity="(?P<activity>\w+)"\} (?P<seconds>\S+)$', re.MULTILINE
+)
 
 
 @dataclass(frozen=True, slots=True)

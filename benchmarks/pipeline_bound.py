@@ -7,6 +7,7 @@ second, so that other programs on the machine do not lower them. Called by `loop
 """
 
 import argparse
+import itertools
 import json
 import os
 import subprocess
@@ -152,7 +153,7 @@ class _Network:
 def _weights(widths: Sequence[int], random: np.random.Generator) -> list[NDArray[np.float32]]:
     return [
         random.standard_normal((before, after), np.float32) / np.float32(np.sqrt(before))
-        for before, after in zip(widths, widths[1:], strict=False)
+        for before, after in itertools.pairwise(widths)
     ]
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from benchmarks.provenance import provenance
 from benchmarks.side_by_side import ROOT, Course, Run, in_turn, peer, prepare, ratios_of, show
 from examples.hidden_velocity import ENV_ID
 
@@ -49,7 +50,12 @@ def main() -> int:
 
 def _write(path: Path, runs: Sequence[Run]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    results = {"threshold": COURSE.threshold, "runs": [asdict(run) for run in runs], "ratios": ratios_of(runs)}
+    results = {
+        "provenance": provenance(),
+        "threshold": COURSE.threshold,
+        "runs": [asdict(run) for run in runs],
+        "ratios": ratios_of(runs),
+    }
     path.write_text(json.dumps(results, indent=2) + "\n")
 
 

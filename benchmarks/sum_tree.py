@@ -2,8 +2,10 @@
 
 Both sides do the work of a learner's step on a replay buffer: draw a stratified batch with new random numbers,
 probabilities and importance weights, gather one float of it, and update its priorities, including alpha and epsilon.
-The sides alternate because machines drift, and each round of the peer runs in its own environment. The benchmark
-compares medians over rounds of medians over calls.
+cpprb's calls are those of a whole buffer. Penstock is measured twice: the bare sum tree, and the whole buffer, with
+leases, ages, headers and the lock (`benchmarks.penstock_buffer`), which is what a learner has. The sides alternate
+because machines drift, and each round of the peer runs in its own environment. The benchmark compares medians over
+rounds of medians over calls.
 
 cpprb walks up from a leaf only as far as a sum changes. An update that repeats the present priorities therefore costs
 it almost nothing. The benchmark reports such updates separately.
@@ -17,7 +19,7 @@ import json
 import statistics
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,8 @@ from numpy.typing import NDArray
 
 from benchmarks.peers.environment import peer_python
 from benchmarks.peers.sum_tree_workload import ALPHA, BETA, EPSILON, Timing, run
+from benchmarks.penstock_buffer import Buffer
+from benchmarks.provenance import provenance
 from penstock.replay.sum_tree import SumTree
 
 _ROOT = Path(__file__).parents[1]
@@ -38,7 +42,8 @@ class Case:
     """One comparison.
 
     Attributes:
-        case: Operation: "draw", "update", or "repeat" for an update that changes nothing.
+        case: Operation: "draw", "update", or "repeat" for an update that changes nothing, of the bare tree; "buffer
+            draw" or "buffer update" of the whole buffer.
         leaves: Leaves of the tree.
         batch: Leaves per call.
         penstock_us: Median microseconds per call of Penstock, over the rounds.
@@ -85,19 +90,34 @@ class _Penstock:
 
 def main() -> None:
     """Runs the rounds, and prints and writes the results."""
-    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=_ROUNDS)
+    arguments = parser.parse_args()
     python = peer_python("cpprb")
-    ours, theirs = [], []
-    for number in range(_ROUNDS):
-        sys.stderr.write(f"round {number + 1} of {_ROUNDS}\n")
+    ours, buffers, theirs = [], [], []
+    for number in range(arguments.rounds):
+        sys.stderr.write(f"round {number + 1} of {arguments.rounds}\n")
         ours.append(run(_Penstock, seed=number))
+        buffers.append(run(Buffer, seed=number))
         theirs.append(_peer_round(python, seed=number))
     cases = _compare(ours, theirs, "draw") + _compare(ours, theirs, "update")
+    of_buffer = [
+        replace(case, case=f"buffer {case.case}")
+        for what in ("draw", "update")
+        for case in _compare(buffers, theirs, what)
+    ]
     repeats = _compare(ours, theirs, "repeat")
-    report = {"peer": "cpprb 11.0.0", "rounds": _ROUNDS, "cases": cases, "updates_that_change_nothing": repeats}
+    report = {
+        "provenance": provenance(),
+        "peer": "cpprb 11.0.0",
+        "rounds": arguments.rounds,
+        "cases": cases,
+        "whole_buffer": of_buffer,
+        "updates_that_change_nothing": repeats,
+    }
     _REPORT.parent.mkdir(parents=True, exist_ok=True)
     _REPORT.write_text(json.dumps(report, indent=2, default=dataclasses.asdict) + "\n")
-    _print_table(cases + repeats)
+    _print_table(cases + of_buffer + repeats)
 
 
 def _peer_round(python: Path, seed: int) -> list[Timing]:
@@ -129,11 +149,11 @@ def _compare(ours: list[list[Timing]], theirs: list[list[Timing]], what: str) ->
 
 def _print_table(cases: list[Case]) -> None:
     sys.stdout.write("microseconds per call, median (best) of the rounds; repeat: an update that changes nothing\n")
-    sys.stdout.write(f"{'':8}{'leaves':>10}{'batch':>7}{'Penstock':>20}{'cpprb':>20}{'ratio':>8}\n")
+    sys.stdout.write(f"{'':14}{'leaves':>10}{'batch':>7}{'Penstock':>20}{'cpprb':>20}{'ratio':>8}\n")
     for case in cases:
         penstock = f"{case.penstock_us:.1f} ({case.penstock_min_us:.1f})"
         peer = f"{case.peer_us:.1f} ({case.peer_min_us:.1f})"
-        sys.stdout.write(f"{case.case:8}{case.leaves:10}{case.batch:7}{penstock:>20}{peer:>20}{case.ratio:8.1f}\n")
+        sys.stdout.write(f"{case.case:14}{case.leaves:10}{case.batch:7}{penstock:>20}{peer:>20}{case.ratio:8.1f}\n")
 
 
 if __name__ == "__main__":

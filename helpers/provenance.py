@@ -6,16 +6,47 @@ import subprocess
 from importlib.metadata import version
 from pathlib import Path
 
+ROOT = Path(__file__).parents[1]
 PACKAGES = ("torch", "numpy", "numba", "grpcio", "gymnasium", "lz4")
 
 
 def of_this_run() -> dict[str, object]:
     """Returns the provenance as fields of a result file."""
-    root = Path(__file__).parents[1]
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=False)
     return {
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Linux {platform.release()}",
-        "commit": commit.stdout.strip() or "unknown",
+        "machine": machine(),
+        "commit": commit(),
         "python": platform.python_version(),
         "packages": {name: version(name) for name in PACKAGES},
     }
+
+
+def machine() -> str:
+    """Returns processor, cores, memory and system as text."""
+    memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    system = f"{platform.system()} {platform.release()}"
+    return f"{cpu_model()}, {platform.machine()}, {os.cpu_count()} cores, {memory_gib:.0f} GiB, {system}"
+
+
+def cpu_model(listing: Path = Path("/proc/cpuinfo")) -> str:
+    """Returns the name of the processor, or `unknown processor` where the system does not list it."""
+    try:
+        lines = listing.read_text().splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "unknown processor")
+
+
+def commit(folder: Path = ROOT) -> str:
+    """Returns the commit of a checkout, with `+changes` if files differ from it; `unknown` outside of a checkout."""
+    try:
+        found = _git(folder, "rev-parse", "HEAD")
+        changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return f"{found}+changes" if changed else found
+
+
+def _git(folder: Path, *words: str) -> str:
+    done = subprocess.run(["git", "-C", str(folder), *words], check=True, capture_output=True, text=True)
+    return done.stdout.strip()

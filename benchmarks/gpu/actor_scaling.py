@@ -22,6 +22,7 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks import penstock_loop
+from benchmarks.provenance import provenance
 from penstock.presets import preset
 
 OUTPUT = Path(__file__).parents[2] / "build" / "bench" / "gpu_actors.json"
@@ -90,7 +91,10 @@ def main() -> int:
         gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
         machine = {"cores": cores, "processor": platform.processor() or platform.machine(), "gpu": gpu}
         found = {**machine, "torch": torch.__version__, "preset": arguments.preset}
-        OUTPUT.write_text(json.dumps({**found, "cases": [asdict(case) for case in cases]}, indent=2) + "\n")
+        OUTPUT.write_text(
+            json.dumps({"provenance": provenance(), **found, "cases": [asdict(case) for case in cases]}, indent=2)
+            + "\n"
+        )
     table = Table("actors", "steps/s", "over one", "learner", "replay service", title="right columns: cores in use")
     for case in cases:
         over = f"{case.over_one:.2f}" if case.over_one else ""

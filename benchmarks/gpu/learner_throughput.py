@@ -20,6 +20,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.provenance import provenance
 from penstock.acting.spaces import segment_schema
 from penstock.algo.policies import Network
 from penstock.config import Execution, PPOConfig, Precision, SamplingConfig
@@ -239,7 +240,12 @@ def main() -> None:
         console.print(f"{name}, {execution}, {precision}: {cases[-1].samples_per_s:,.0f} samples/s", highlight=False)
         # Written after every case, because compilation takes minutes and a later case may fail.
         OUTPUT.parent.mkdir(parents=True, exist_ok=True)
-        found = {"machine": machine(device), "torch": torch.__version__, "cases": [asdict(case) for case in cases]}
+        found = {
+            "provenance": provenance(),
+            "machine": machine(device),
+            "torch": torch.__version__,
+            "cases": [asdict(case) for case in cases],
+        }
         OUTPUT.write_text(json.dumps(found, indent=2) + "\n")
     show(cases, console)
     console.print(f"{machine(device)}, torch {torch.__version__}; written to {OUTPUT}", highlight=False)

@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks import penstock_loop
 from benchmarks.gpu.learner_throughput import precisions_of
+from benchmarks.provenance import provenance
 from penstock.learning.devices import torch_device
 
 OUTPUT = Path(__file__).parents[2] / "build" / "bench" / "precision_returns.json"
@@ -81,7 +82,12 @@ def main() -> None:
             case = measure(arguments.preset, precision, seed, arguments.device)
             console.print(f"seed {seed}, {precision}: {case.final_return:.1f}", highlight=False)
             cases.append(case)
-            found = {"preset": arguments.preset, "torch": torch.__version__, "cases": [asdict(each) for each in cases]}
+            found = {
+                "provenance": provenance(),
+                "preset": arguments.preset,
+                "torch": torch.__version__,
+                "cases": [asdict(each) for each in cases],
+            }
             OUTPUT.parent.mkdir(parents=True, exist_ok=True)
             OUTPUT.write_text(json.dumps(found, indent=2) + "\n")
     show(cases, console)

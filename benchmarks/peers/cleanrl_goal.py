@@ -53,7 +53,8 @@ def _act(names: dict[str, Any], observation: NDArray[np.float32]) -> NDArray[np.
         normal = np.clip((observation - moments.mean) / np.sqrt(moments.var + 1e-8), -10, 10)
         mean = agent.actor_mean(torch.from_numpy(normal.astype(np.float32))).numpy()
         space = envs.single_action_space
-        return np.clip(mean, space.low, space.high).astype(np.float32)
+        clipped: NDArray[np.generic] = np.clip(mean, space.low, space.high)
+        return clipped
 
 
 def main() -> None:
@@ -62,7 +63,7 @@ def main() -> None:
     goal = Goal.from_arguments()
     torch.set_num_threads(1)
     writer = Judged(Judge(goal))
-    torch.utils.tensorboard.SummaryWriter = lambda *arguments: writer
+    torch.utils.tensorboard.SummaryWriter = lambda *arguments: writer  # type: ignore[assignment,misc]
     wrapper = gymnasium.wrappers.TransformObservation
 
     def transformed(env: gymnasium.Env[Any, Any], function: Any) -> gymnasium.Env[Any, Any]:

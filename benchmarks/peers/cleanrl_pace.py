@@ -47,7 +47,7 @@ def main() -> None:
     work = Work.from_arguments()
     torch.set_num_threads(1)
     writer = Writer(work.open_journal())
-    torch.utils.tensorboard.SummaryWriter = lambda *arguments: writer
+    torch.utils.tensorboard.SummaryWriter = lambda *arguments: writer  # type: ignore[assignment,misc]
 
     def shared(functions: Any) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
         return work.make()

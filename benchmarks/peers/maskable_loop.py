@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 import examples.colour_lines as registration
 from benchmarks.peers.loop_run import Task
-from benchmarks.peers.sb3_loop import Evaluations, linear
+from benchmarks.peers.sb3_evaluations import Evaluations, linear
 
 EPISODES = 100
 ENVIRONMENTS = 32

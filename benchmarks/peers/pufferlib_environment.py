@@ -1,8 +1,8 @@
 """The virtual environment of PufferLib 3.0.0, which needs more than `pip install`.
 
-PufferLib is on PyPI as source. Its setup.py builds games with libraries from elsewhere unless NO_OCEAN is set, and fails
-if it is set, because it then uses a name that it has not defined. So the source is downloaded, the name is added, and
-the rest is built: the kernel that computes advantages, in C++. It takes a compiler and some minutes.
+PufferLib is on PyPI as source. Its setup.py builds games with libraries from elsewhere unless NO_OCEAN is set, and
+fails if it is set, because it then uses a name that it has not defined. So the source is downloaded, the name is added,
+and the rest is built: the kernel that computes advantages, in C++. It takes a compiler and some minutes.
 """
 
 import os

@@ -54,7 +54,8 @@ def main() -> None:
         output = policy.forward_eval(torch.from_numpy(observation))[0]
         if isinstance(output, torch.distributions.Normal):
             space: Any = environments.single_action_space
-            return np.clip(output.loc.numpy(), space.low, space.high)
+            clipped: NDArray[np.generic] = np.clip(output.loc.numpy(), space.low, space.high)
+            return clipped
         chosen: NDArray[np.generic] = output.argmax(dim=1).numpy()
         return chosen
 

@@ -1,8 +1,8 @@
 """PufferLib's PuffeRL on the work of `benchmarks.peers.equal_work`.
 
 It draws whole segments for each minibatch, here all with the same probability, and without replacement only within a
-minibatch. For each minibatch it computes the advantages of the whole batch anew. It clips rewards to [-1, 1], and trains
-also on the row in which an environment resets itself.
+minibatch. For each minibatch it computes the advantages of the whole batch anew. It clips rewards to [-1, 1], and
+trains also on the row in which an environment resets itself.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ from benchmarks.peers.equal_work import Work
 from benchmarks.peers.pufferlib_settings import defaults, trainer
 
 
-class Environments(pufferlib.PufferEnv):  # type: ignore[misc]
+class Environments(pufferlib.PufferEnv):
     """A vector environment of Gymnasium as one environment of PufferLib with as many agents."""
 
     def __init__(self, work: Work, buf: object = None, seed: int = 0) -> None:
@@ -52,7 +52,7 @@ class Policy(torch.nn.Module):
 
     def __init__(self, environments: Environments) -> None:
         super().__init__()
-        observations = int(np.prod(environments.single_observation_space.shape))
+        observations = int(np.prod(environments.single_observation_space.shape or ()))
         self._continuous = bool(environments.single_action_space.shape)
         space: Any = environments.single_action_space
         outputs = int(space.shape[0]) if self._continuous else int(space.n)

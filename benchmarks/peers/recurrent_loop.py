@@ -19,7 +19,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 import examples.hidden_velocity as registration
 from benchmarks.peers.loop_run import Task
-from benchmarks.peers.sb3_loop import EPISODES, Evaluations, linear
+from benchmarks.peers.sb3_evaluations import EPISODES, Evaluations, linear
 
 ENVIRONMENTS = 8
 THREADS = 1

@@ -8,6 +8,8 @@ two iterations.
 import os
 
 os.environ.setdefault("RAY_DEDUP_LOGS", "0")
+# Ray lowers the priority of its workers, which would starve beside other programs.
+os.environ.setdefault("RAY_worker_niceness", "0")
 
 from typing import Any
 
@@ -63,7 +65,8 @@ class Player:
             return chosen
         # RLlib's policies act in [-1, 1], which it maps to the bounds of the actions.
         mean = np.clip(output[:, : space.shape[0]].numpy(), -1.0, 1.0)
-        return (space.low + (mean + 1.0) / 2.0 * (space.high - space.low)).astype(np.float32)
+        action: NDArray[np.generic] = space.low + (mean + 1.0) / 2.0 * (space.high - space.low)
+        return action.astype(np.float32)
 
     def _filtered(self, observation: NDArray[np.float32]) -> NDArray[np.float32]:
         """Standardises observations as the runners do, if they do."""

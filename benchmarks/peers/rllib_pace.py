@@ -6,6 +6,8 @@ The runner makes Gymnasium's vector environment itself.
 import os
 
 os.environ.setdefault("RAY_DEDUP_LOGS", "0")
+# Ray lowers the priority of its workers, which would starve beside other programs.
+os.environ.setdefault("RAY_worker_niceness", "0")
 
 import gymnasium
 import ray

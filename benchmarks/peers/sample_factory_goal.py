@@ -46,7 +46,7 @@ def make_environment(name: str, *_: object, render_mode: str | None = None) -> g
     return gymnasium.make(name, render_mode=render_mode)
 
 
-class Weights(EventLoopObject):  # type: ignore[misc]
+class Weights(EventLoopObject):
     """The weights that the learner shares, which it sends once."""
 
     def __init__(self, runner: Runner) -> None:
@@ -58,7 +58,7 @@ class Weights(EventLoopObject):  # type: ignore[misc]
         self.shared = initial[1]
 
 
-class Judged(AlgoObserver):  # type: ignore[misc]
+class Judged(AlgoObserver):
     """Lets the judge look at the policy after every batch."""
 
     def __init__(self, goal: Goal) -> None:
@@ -73,11 +73,11 @@ class Judged(AlgoObserver):  # type: ignore[misc]
 
     def on_training_step(self, runner: Runner, training_iteration_since_resume: int) -> None:
         """Lets the judge look."""
-        if self._weights is not None and self._weights.shared is not None:
-            self._judge.look(sum(runner.env_steps.values()), self._act(runner))
+        shared = None if self._weights is None else self._weights.shared
+        if shared is not None:
+            self._judge.look(sum(runner.env_steps.values()), self._act(runner, shared))
 
-    def _act(self, runner: Runner) -> Any:
-        assert self._weights is not None
+    def _act(self, runner: Runner, shared: dict[str, torch.Tensor]) -> Any:
         if self._policy is None:
             environment = gymnasium.make(self._env_id)
             observations = gymnasium.spaces.Dict({"obs": environment.observation_space})
@@ -91,7 +91,7 @@ class Judged(AlgoObserver):  # type: ignore[misc]
         def act(observation: NDArray[np.float32]) -> NDArray[np.generic]:
             nonlocal loaded
             if not loaded:
-                policy.load_state_dict(self._weights.shared)
+                policy.load_state_dict(shared)
                 loaded = True
             # A copy, because it normalises in place.
             normal = policy.normalize_obs({"obs": torch.from_numpy(observation.copy())})
@@ -103,7 +103,8 @@ class Judged(AlgoObserver):  # type: ignore[misc]
                 return chosen
             if action.ndim == 1:
                 action = unsqueeze_tensor(action, dim=-1)
-            return np.clip(action.numpy(), space.low, space.high)
+            clipped: NDArray[np.generic] = np.clip(action.numpy(), space.low, space.high)
+            return clipped
 
         return act
 

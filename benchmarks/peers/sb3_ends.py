@@ -5,7 +5,7 @@ from stable_baselines3 import PPO
 from stable_baselines3.common.env_util import make_vec_env
 
 from benchmarks.peers.ends_run import ENV_ID, ENVIRONMENTS, Task, observations, print_values
-from benchmarks.peers.sb3_loop import linear
+from benchmarks.peers.sb3_evaluations import linear
 from examples.episode_ends import DISCOUNT
 
 

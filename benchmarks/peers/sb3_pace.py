@@ -28,29 +28,37 @@ class GymnasiumVector(VecEnv):
         self._action: NDArray[Any] = np.zeros(0)
 
     def reset(self) -> NDArray[np.float32]:
+        """Begins all episodes."""
         observation: NDArray[np.float32] = self._envs.reset(seed=self._seed)[0]
         return observation
 
     def step_async(self, actions: NDArray[Any]) -> None:
+        """Keeps the actions of the next step."""
         self._action = actions
 
     def step_wait(self) -> Any:
+        """Steps all environments."""
         observation, reward, terminated, truncated, _ = self._envs.step(self._action)
         return observation, reward, terminated | truncated, self._infos
 
     def close(self) -> None:
+        """Closes the environments."""
         self._envs.close()
 
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
+        """Returns an attribute that all environments have, or None."""
         return [getattr(self._envs, attr_name, None)] * self.num_envs
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
+        """Is not needed here."""
         raise NotImplementedError("the environments are one object")
 
     def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
+        """Is not needed here."""
         raise NotImplementedError("the environments are one object")
 
     def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
+        """Returns that no environment is wrapped."""
         return [False] * self.num_envs
 
 

@@ -1,8 +1,8 @@
 """Pendulum-v1 as a vector environment in NumPy, because Gymnasium has none.
 
-Dynamics, rewards and first states are those of `gymnasium.envs.classic_control.pendulum.PendulumEnv` with the time limit
-of its registration. Episodes end and begin as in Gymnasium's `CartPoleVectorEnv`: the step after the last one resets
-(`AutoresetMode.NEXT_STEP`).
+Dynamics, rewards and first states are those of `gymnasium.envs.classic_control.pendulum.PendulumEnv` with the time
+limit of its registration. Episodes end and begin as in Gymnasium's `CartPoleVectorEnv`: the step after the last one
+resets (`AutoresetMode.NEXT_STEP`).
 """
 
 from typing import Any

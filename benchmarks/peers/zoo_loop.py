@@ -14,7 +14,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 from torch import nn
 
 from benchmarks.peers.loop_run import Task
-from benchmarks.peers.sb3_loop import EPISODES, Evaluations, linear
+from benchmarks.peers.sb3_evaluations import EPISODES, Evaluations, linear
 from benchmarks.peers.zoo_settings import SETTINGS, Policy, Settings
 
 _SCHEDULE = "lin_"

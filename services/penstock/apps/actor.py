@@ -22,7 +22,7 @@ from penstock.rpc.clients.membership import Membership
 from penstock.rpc.clients.segment_sink import ReplaySegmentSink
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.server import serve_health_only
-from penstock.telemetry import metrics
+from penstock.telemetry import exchange, metrics
 from penstock.types.run import Weights
 from penstock.types.spaces import EnvironmentSpec
 
@@ -83,7 +83,7 @@ def _collect(
         log=service.logger,
         schema=schema,
         discount=config.ppo.discount,
-        exchange=metrics.exchange_cpu,
+        exchange=exchange.measured,
     )
     code = 1
     try:

@@ -27,7 +27,7 @@ from penstock.learning.recurrence import Recurrence
 from penstock.learning.refusals import Refusals
 from penstock.learning.session import LearnerParts, Session
 from penstock.learning.versions import VersionMark
-from penstock.telemetry import metrics
+from penstock.telemetry import exchange, metrics
 from penstock.types.evaluation import EvaluationSummary
 from penstock.types.extents import Extent, Unit
 from penstock.types.replay import Batch, CommitOutcome, SamplingPlan
@@ -185,7 +185,7 @@ class TrainingRun:
         # Read before waiting, because it is None once the batch has arrived.
         reason = self._source.waiting_for
         started = time.monotonic()
-        with metrics.exchange_cpu("batches"):
+        with exchange.measured("batches"):
             batch = self._source.next(_BATCH_WAIT_S)
         waited_s = time.monotonic() - started
         if batch is None:
@@ -212,7 +212,7 @@ class TrainingRun:
         if self._progress.version % self._config.sampling.publish_interval == 0:
             self._publish()
         try:
-            with metrics.exchange_cpu("committing"):
+            with exchange.measured("committing"):
                 committed = self._source.commit(batch, outcome.priorities)
             committed.add_done_callback(self._note_commit)
         except Unavailable:
@@ -284,7 +284,7 @@ class TrainingRun:
         self._statistics.set_plan(self._plan)
 
     def _publish(self) -> None:
-        with metrics.exchange_cpu("publishing"):
+        with exchange.measured("publishing"):
             self._publication.publish(self._progress.version)
         metrics.LEARNER_PUBLISHED_TIME.set(time.time())
 

@@ -1,9 +1,5 @@
 """Metrics of all services, with base units as suffixes and bounded labels. Each process exposes all of them."""
 
-import contextlib
-import time
-from collections.abc import Iterator
-
 import numpy as np
 import prometheus_client
 from numpy.typing import NDArray
@@ -253,16 +249,6 @@ GPU_MEMORY_USED = Gauge(
     "GPU memory in use, in bytes, by kind: of all processes, reserved by the learner, or in its tensors.",
     ("device", "kind"),
 )
-
-
-@contextlib.contextmanager
-def exchange_cpu(activity: str) -> Iterator[None]:
-    """Counts the CPU time that this thread takes in the block. Costs a few microseconds."""
-    started = time.thread_time()
-    try:
-        yield
-    finally:
-        EXCHANGE_CPU_SECONDS.labels(activity).inc(time.thread_time() - started)
 
 
 _QUANTILES = (0.0, 0.1, 0.5, 0.9, 1.0)

@@ -3,7 +3,8 @@
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -133,7 +134,11 @@ def failing(**kwargs: object) -> Callable[[int, Progress], Environments]:
 SOUND = failing(at=-1)
 
 
-def work(outside: Outside, make: Callable[[int, Progress], Environments] = SOUND) -> Progress:
+def work(
+    outside: Outside,
+    make: Callable[[int, Progress], Environments] = SOUND,
+    exchange: Callable[[str], AbstractContextManager[None]] = lambda activity: nullcontext(),
+) -> Progress:
     """Runs an actor until it ends, and returns its progress."""
     progress = Progress()
 
@@ -150,6 +155,7 @@ def work(outside: Outside, make: Callable[[int, Progress], Environments] = SOUND
             log=outside,
             schema=segment_schema(SPEC, UNROLL_LENGTH),
             discount=0.9,
+            exchange=exchange,
         )
     )
     return progress
@@ -161,6 +167,21 @@ def test_each_grant_yields_one_window_with_weights_of_its_minimum_version() -> N
     work(outside)
     assert [window.head.version for window in outside.windows] == [0, 1, 5]
     assert [window.head.first_sequence for window in outside.windows] == [1, 3, 5]
+
+
+def test_the_exchange_with_other_services_is_measured() -> None:
+    outside, activities = Outside(grants(0, 0)), list[str]()
+
+    @contextmanager
+    def note(activity: str) -> Iterator[None]:
+        windows = len(outside.windows)
+        yield
+        activities.append(activity)
+        # Collection is no part of the exchange.
+        assert len(outside.windows) == windows + (activity == "sending")
+
+    work(outside, exchange=note)
+    assert activities[:6] == ["granting", "loading", "sending"] * 2
 
 
 def test_nothing_is_collected_without_a_grant() -> None:

@@ -1,13 +1,10 @@
-"""Stable-Baselines3 PPO with rl-zoo's settings, and one torch thread, which is the fastest configuration here."""
+"""Evaluations of Stable-Baselines3 between rollouts, and its linear schedule, for comparisons of learning."""
 
 import time
 from typing import Any
 
 import numpy as np
-import torch
-from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import VecEnv
 
@@ -19,38 +16,6 @@ EPISODES = 20
 def linear(initial: float) -> Any:
     """Returns a schedule that decreases linearly to zero."""
     return lambda remaining: remaining * initial
-
-
-SETTINGS: dict[str, tuple[int, dict[str, Any]]] = {
-    "CartPole-v1": (
-        8,
-        {
-            "n_steps": 32,
-            "batch_size": 256,
-            "gae_lambda": 0.8,
-            "gamma": 0.98,
-            "n_epochs": 20,
-            "ent_coef": 0.0,
-            "learning_rate": linear(0.001),
-            "clip_range": linear(0.2),
-        },
-    ),
-    "Pendulum-v1": (
-        4,
-        {
-            "n_steps": 1024,
-            "gae_lambda": 0.95,
-            "gamma": 0.9,
-            "n_epochs": 10,
-            "ent_coef": 0.0,
-            "learning_rate": 1e-3,
-            "clip_range": 0.2,
-            "use_sde": True,
-            "sde_sample_freq": 4,
-        },
-    ),
-}
-"""Number of environments, and arguments of PPO, by environment id."""
 
 
 class Evaluations(BaseCallback):
@@ -89,22 +54,3 @@ class Evaluations(BaseCallback):
     def _mean_return(self) -> float:
         mean, _ = evaluate_policy(self.model, self._envs, n_eval_episodes=EPISODES, deterministic=True)
         return float(np.mean(mean))
-
-
-def main() -> None:
-    """Trains, and prints the result."""
-    task = Task.from_arguments()
-    torch.set_num_threads(1)
-    count, settings = SETTINGS[task.env_id]
-    model = PPO("MlpPolicy", make_vec_env(task.env_id, count, task.seed), seed=task.seed, **settings)
-    evaluations = Evaluations(task, make_vec_env(task.env_id, 1))
-    model.learn(task.total_steps, callback=evaluations)
-    evaluations.course.outcome(
-        f"{EPISODES} deterministic episodes",
-        f"{count} environments, {settings['n_steps']} steps each, {settings['n_epochs']} epochs, minibatches of"
-        f" {settings.get('batch_size', 64)}",
-    ).print_json()
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,254 @@
+"""Writes the tables of comparisons into docs/BENCHMARKS.md and README.md, from the result files in docs/results.
+
+    python -m benchmarks.tables                                  # writes the pages
+    python -m benchmarks.tables --adopt build/bench/loop.json    # first copies a new result to docs/results
+
+A test checks that the pages are current.
+"""
+
+import argparse
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "docs" / "results"
+TITLES = {
+    "penstock": "**Penstock**",
+    "sb3": "Stable-Baselines3 2.9.2, PPO",
+    "cleanrl": "CleanRL, `ppo.py`",
+    "pufferlib": "PufferLib 3.0.0, `PuffeRL`",
+    "rllib": "RLlib 2.60.0, PPO",
+    "sample_factory": "Sample Factory 2.1.1, APPO",
+    "fifo": "the same processes over shared memory",
+}
+LEAST_ROUNDS = 5
+"""Rounds from which README makes a claim."""
+
+Document = Mapping[str, Any]
+Case = Mapping[str, Any]
+
+
+def like_for_like(document: Document) -> str:
+    """Returns the pace of each system on the same work, one table for each task and size of minibatches."""
+    parts = [f"{_sentence(document['settings']['like_for_like'])}", ""]
+    cases = document["like_for_like"]
+    for env_id, minibatch in dict.fromkeys((case["env_id"], case["minibatch"]) for case in cases):
+        same = [case for case in cases if (case["env_id"], case["minibatch"]) == (env_id, minibatch)]
+        ours: Case = next((case for case in same if case["system"] == "penstock"), {})
+        parts += [
+            f"{env_id}, minibatches of {minibatch:,}:",
+            "",
+            "| system | steps/s | uses of steps/s | CPU s per million steps | Penstock over it: steps/s | CPU time |",
+            "|---|---|---|---|---|---|",
+            *(_pace_row(case, ours) for case in same),
+            "",
+        ]
+        parts += [
+            f"The bound of a pipeline of two processes is {bound['env_steps_per_s']:,.0f} steps/s."
+            for bound in document["pipeline_bound"]
+            if (bound["env_id"], bound["minibatch"]) == (env_id, minibatch) and bound.get("env_steps_per_s")
+        ]
+        parts.append("")
+    parts += ["How each system deviates from the common work:", ""]
+    parts += [f"- {TITLES[system]}: {text}" for system, text in document["deviations"].items()]
+    return "\n".join(parts).strip()
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _pace_row(case: Case, ours: Case) -> str:
+    names = ("env_steps_per_s", "uses_per_s", "cpu_s_per_million_steps")
+    if not case["rounds"]:
+        return f"| {TITLES[case['system']]} | failed | | | | |"
+    pace, uses, cpu = (case[name] for name in names)
+    over = ["", ""]
+    if ours.get("rounds") and case is not ours:
+        over = [f"{ours[names[0]] / pace:.1f}", f"{ours[names[2]] / cpu:.2f}"]
+    return f"| {TITLES[case['system']]} | {pace:,.0f} | {uses:,.0f} | {cpu:.1f} | {' | '.join(over)} |"
+
+
+def as_people_run(document: Document) -> str:
+    """Returns the seconds to the threshold of each system with its own settings, one column per task."""
+    cases = {(case["system"], case["env_id"]): case for case in document["as_people_run"]}
+    tasks, systems = (dict.fromkeys(place[index] for place in cases) for index in (1, 0))
+    rows = [
+        f"| {TITLES[system]} | {' | '.join(_reached(cases.get((system, task))) for task in tasks)} |"
+        for system in systems
+    ]
+    return "\n".join(
+        [
+            _sentence(document["settings"]["as_people_run"]),
+            "Seconds, CPU seconds and environment steps, medians over the seeds:",
+            "",
+            f"| system | {' | '.join(tasks)} |",
+            f"|---|{'---|' * len(tasks)}",
+            *rows,
+        ]
+    )
+
+
+def _reached(case: Case | None) -> str:
+    if case is None:
+        return ""
+    if not case["rounds"]:
+        return "failed"
+    if case["wall_s"] is None:
+        return f"not within {case['observed_s']:.0f} s"
+    return f"{case['wall_s']:.1f} s, {case['cpu_s']:.1f} CPU s, {case['env_steps'] / 1e3:,.0f}k"
+
+
+def data_path(document: Document) -> str:
+    """Returns what lies between actor and learner, as a share of the CPU time."""
+    suffix = "_path_cpu_s_per_million"
+    rows = []
+    for case in document["data_path"]:
+        if case["system"] != "penstock" or not case["rounds"]:
+            continue
+        parts = {name.removesuffix(suffix): value for name, value in case.items() if name.endswith(suffix)}
+        largest = sorted(parts.items(), key=lambda part: -part[1])
+        shown = ", ".join(f"{name} {value:.2f}" for name, value in largest)
+        rows.append(f"| {case['env_id']} | {case['path_share']:.1%} | {shown} |")
+    heading = ["| task | share of the path | CPU seconds per million steps, by activity |", "|---|---|---|"]
+    return "\n".join([*heading, *rows])
+
+
+def goals(document: Document) -> str:
+    """Returns the goals and whether they are met."""
+    rows = [
+        f"| {goal['name']} | {_task(goal)} | {goal['measured']:.2f} | {_bound(goal)} | {_met(goal)} |"
+        for goal in document["goals"]
+    ]
+    return "\n".join(["| goal | task | measured | bound | |", "|---|---|---|---|---|", *rows])
+
+
+def _task(goal: Case) -> str:
+    return f"{goal['env_id']}, {goal['minibatch']:,}" if goal["minibatch"] else str(goal["env_id"])
+
+
+def _bound(goal: Case) -> str:
+    return f"{'at least' if goal['at_least'] else 'at most'} {goal['bound']:g}"
+
+
+def _met(goal: Case) -> str:
+    return "met" if goal["met"] else "**missed**"
+
+
+def origin(document: Document) -> str:
+    """Returns the machine, the commit, the date and the number of rounds, as a sentence."""
+    source = document["provenance"]
+    rounds = max((case["rounds"] for case in document["like_for_like"]), default=0)
+    seeds = max((case["rounds"] for case in document["as_people_run"]), default=0)
+    failed = sum(case["failed"] for name in ("like_for_like", "as_people_run", "data_path") for case in document[name])
+    loads = [run["load"] for run in document["runs"] if run.get("load") is not None]
+    highest = f"{max(loads):.1f}" if loads else "unknown"
+    return (
+        f"Measured on {source['machine']}, at commit `{source['commit'][:12]}`, {source['date'][:10]}: medians of"
+        f" {_count(rounds, 'round')} like for like and of {_count(seeds, 'seed')} as people run them; {failed} runs"
+        f" failed ([result file](results/loop.json)).\nThe highest load average before a run was {highest};"
+        " above 2, other programs took part of the two cores, and only the CPU times can be trusted."
+    )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def claims(document: Document) -> str:
+    """Returns README's sentence about speed, with the range of ratios like for like; nothing before `LEAST_ROUNDS`."""
+    ratios, costs = [], []
+    if min((case["rounds"] for case in document["like_for_like"]), default=0) < LEAST_ROUNDS:
+        return ""
+    cases = [case for case in document["like_for_like"] if case["rounds"]]
+    for ours in (case for case in cases if case["system"] == "penstock"):
+        for case in cases:
+            if case is not ours and (case["env_id"], case["minibatch"]) == (ours["env_id"], ours["minibatch"]):
+                ratios.append(ours["env_steps_per_s"] / case["env_steps_per_s"])
+                costs.append(ours["cpu_s_per_million_steps"] / case["cpu_s_per_million_steps"])
+    return (
+        "- **Pace.** On the same work and the same two cores, Penstock takes"
+        f" {min(ratios):.1f} to {max(ratios):.1f} times as many environment steps per second as five other libraries,"
+        f" with {min(costs):.2f} to {max(costs):.2f} of their CPU time per step"
+        " ([tables](docs/BENCHMARKS.md#the-whole-loop))."
+    )
+
+
+def sum_tree(document: Document) -> str:
+    """Returns how many times as fast the bare tree and the whole buffer are as cpprb's buffer."""
+    rows = []
+    cases = [*document["cases"], *document["whole_buffer"]]
+    names = {
+        "draw": "draw, bare tree",
+        "update": "update, bare tree",
+        "buffer draw": "draw, whole buffer",
+        "buffer update": "update, whole buffer",
+    }
+    batches = sorted({case["batch"] for case in cases})
+    for name, leaves in dict.fromkeys((case["case"], case["leaves"]) for case in cases):
+        ratios = [case["ratio"] for case in cases if (case["case"], case["leaves"]) == (name, leaves)]
+        rows.append(f"| {names[name]} | {leaves:,} | {' | '.join(f'{ratio:.1f}' for ratio in ratios)} |")
+    source = document["provenance"]
+    return "\n".join(
+        [
+            f"| cpprb's time over Penstock's | leaves | {' | '.join(f'batches of {batch:,}' for batch in batches)} |",
+            f"|---|---|{'---|' * len(batches)}",
+            *rows,
+            "",
+            f"Measured on {source['machine']}, at commit `{source['commit'][:12]}`, {source['date'][:10]}: medians of"
+            f" {_count(document['rounds'], 'round')} ([result file](results/sum_tree.json)).",
+        ]
+    )
+
+
+PARTS: Mapping[str, tuple[str, str, Callable[[Document], str]]] = {
+    "origin of the loops": ("docs/BENCHMARKS.md", "loop.json", origin),
+    "like for like": ("docs/BENCHMARKS.md", "loop.json", like_for_like),
+    "as people run them": ("docs/BENCHMARKS.md", "loop.json", as_people_run),
+    "data path": ("docs/BENCHMARKS.md", "loop.json", data_path),
+    "goals of the loops": ("docs/BENCHMARKS.md", "loop.json", goals),
+    "sum tree": ("docs/BENCHMARKS.md", "sum_tree.json", sum_tree),
+    "pace": ("README.md", "loop.json", claims),
+}
+"""Page, result file and text of each generated part, by its name."""
+
+
+def with_parts(page: str, text: str) -> str:
+    """Returns the text of a page with the current parts between their marks.
+
+    Raises `ValueError` if a mark is missing.
+    """
+    for name, (on_page, result, part) in PARTS.items():
+        if on_page != page:
+            continue
+        begin, end = f"<!-- generated by benchmarks/tables.py: {name} -->", f"<!-- end of {name} -->"
+        if begin not in text or end not in text:
+            raise ValueError(f"{page} has no marks for {name!r}: add {begin} and {end}")
+        content = part(json.loads((RESULTS / result).read_text()))
+        before, _, rest = text.partition(begin)
+        after = rest.partition(end)[2]
+        text = f"{before}{begin}\n{content}\n{end}{after}" if content else f"{before}{begin}\n{end}{after}"
+    return text
+
+
+def pages() -> list[str]:
+    """Returns the pages that have generated parts."""
+    return list(dict.fromkeys(page for page, _, _ in PARTS.values()))
+
+
+def main() -> None:
+    """Writes the pages."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--adopt", nargs="*", type=Path, default=[], help="new result files to copy to docs/results")
+    for result in parser.parse_args().adopt:
+        shutil.copy(result, RESULTS / result.name)
+    for page in pages():
+        path = ROOT / page
+        path.write_text(with_parts(page, path.read_text()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""The generated tables of comparisons."""
+
+import json
+from typing import Any
+
+import pytest
+
+from benchmarks.tables import RESULTS, ROOT, claims, data_path, origin, pages, with_parts
+
+
+@pytest.fixture
+def document() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((RESULTS / "loop.json").read_text())
+    return found
+
+
+@pytest.mark.parametrize("page", pages())
+def test_the_generated_parts_of_pages_are_current(page: str) -> None:
+    text = (ROOT / page).read_text()
+    assert with_parts(page, text) == text, "run `python -m benchmarks.tables`"
+
+
+def test_a_page_without_marks_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"README\.md has no marks for 'pace'"):
+        with_parts("README.md", "# Penstock")
+
+
+def pace(system: str, env_steps_per_s: float, cpu_s: float, rounds: int = 5) -> dict[str, Any]:
+    return {
+        "system": system,
+        "env_id": "CartPole-v1",
+        "minibatch": 256,
+        "env_steps_per_s": env_steps_per_s,
+        "uses_per_s": 2 * env_steps_per_s,
+        "cpu_s_per_million_steps": cpu_s,
+        "rounds": rounds,
+        "failed": 0,
+    }
+
+
+def test_the_claim_is_the_range_over_all_peers_and_needs_five_rounds() -> None:
+    cases = [pace("penstock", 1_000.0, 10.0), pace("sb3", 500.0, 20.0), pace("rllib", 100.0, 100.0)]
+    claim = claims({"like_for_like": cases})
+    assert "2.0 to 10.0 times" in claim
+    assert "0.10 to 0.50 of" in claim
+    assert claims({"like_for_like": [*cases[:2], pace("rllib", 100.0, 100.0, rounds=4)]}) == ""
+
+
+def test_runs_that_failed_and_the_load_of_the_machine_are_stated(document: dict[str, Any]) -> None:
+    document["like_for_like"] = [{**pace("sb3", 1.0, 1.0, rounds=4), "failed": 1}]
+    document["as_people_run"] = document["data_path"] = []
+    document["runs"] = [{"load": 0.5}, {"load": 3.25}, {}]
+    sentence = origin(document)
+    assert "medians of 4 rounds like for like and of 0 seeds" in sentence
+    assert "1 runs failed" in sentence
+    assert "was 3.2" in sentence
+
+
+def test_the_largest_activity_of_the_path_is_first() -> None:
+    case = {
+        "system": "penstock",
+        "env_id": "CartPole-v1",
+        "rounds": 1,
+        "path_share": 0.125,
+        "replay_path_cpu_s_per_million": 1.0,
+        "threads_path_cpu_s_per_million": 2.0,
+        "replay_cpu_s_per_million": 1.0,
+    }
+    assert data_path({"data_path": [case]}).splitlines()[-1] == "| CartPole-v1 | 12.5% | threads 2.00, replay 1.00 |"
