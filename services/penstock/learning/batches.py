@@ -211,7 +211,9 @@ class _Copying:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="batch-copies")
 
     def begin(self, batch: Batch) -> Future[_Copied]:
-        return self._thread.submit(self._copy, batch)
+        copied: Future[_Copied] = Future()
+        self._thread.submit(self._copy, batch, copied)
+        return copied
 
     def finish(self, copy: Future[_Copied]) -> TrainingBatch:
         """Returns the batch after ordering its copy before all later work on the current stream."""
@@ -225,7 +227,16 @@ class _Copying:
     def close(self) -> None:
         self._thread.shutdown()
 
-    def _copy(self, batch: Batch) -> _Copied:
-        with torch.cuda.stream(self._stream):
-            tensors = to_tensors(batch, self._device)
-            return _Copied(tensors, self._stream.record_event())
+    def _copy(self, batch: Batch, copied: Future[_Copied]) -> None:
+        # Blocking, so that its wait does not use a core.
+        done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+        try:
+            with torch.cuda.stream(self._stream):
+                tensors = to_tensors(batch, self._device)
+                done.record(self._stream)
+        except Exception as error:
+            copied.set_exception(error)
+            return
+        copied.set_result(_Copied(tensors, done))
+        # This call holds the batch, whose memory returns to its pool once nothing does, until it has been read.
+        done.synchronize()

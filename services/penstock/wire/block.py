@@ -266,14 +266,17 @@ class BlockAssembler:
     """Assembler of successive blocks' parts into columns. Holds at most one payload of `max_bytes`."""
 
     def __init__(self, max_bytes: int, pool: PayloadPool | None = None) -> None:
-        """Limits payloads to `max_bytes` bytes. Those of several parts are assembled in memory of the `pool`."""
+        """Limits payloads to `max_bytes` bytes. Those of several parts are assembled in memory of the `pool`.
+
+        One of a single part is a view of its message, unless the pool must hold all.
+        """
         self._reader, self._pool = BlockReader(max_bytes), pool or PayloadPool()
         self._payload: NDArray[np.uint8] = np.zeros(0, np.uint8)
 
     def add(self, schema: Schema, message: bytes | memoryview) -> Columns | None:
         """Takes the next serialised block. Returns the columns once it is complete. Raises as `BlockReader.add`."""
         part = self._reader.add(schema, message)
-        if part.first and part.last:
+        if part.first and part.last and not self._pool.holds_all:
             return part.columns()
         if part.first:
             self._payload = self._pool.take(part.total_bytes)
