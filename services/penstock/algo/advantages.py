@@ -95,7 +95,8 @@ def estimate(
 def _is_sound(delta: Tensor, usable: Tensor) -> Tensor:
     """Returns <bool>[B, T]: whether each temporal difference, <float32>[B, T], is plausible beside the others."""
     size = delta.abs()
-    median = torch.where(usable & size.isfinite(), size, torch.nan).nanmedian()
+    # Over a dimension, because the median of all waits for a GPU.
+    median = torch.where(usable & size.isfinite(), size, torch.nan).flatten().nanmedian(0).values
     # Without a median the scale is 1. NaN and infinity fail the comparison in any case.
     return size <= LARGEST_SPREAD * median.nan_to_num(nan=1.0).clamp(min=1.0)
 
