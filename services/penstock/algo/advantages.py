@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from penstock.algo import backward_scan
 from penstock.algo.ratios import LARGEST_SPREAD, ratio_of
 
 
@@ -76,17 +77,11 @@ def estimate(
     sound = usable & _is_sound(delta, usable)
     delta = torch.where(sound, delta, 0.0)
     decay = torch.where(sound & ~(terminated | truncated), discount * trace_decay, 0.0)
-    following = torch.zeros_like(delta[:, 0])
-    corrections, decayed = [], []
-    # Time-major, so that each of the many small sums reads contiguous memory.
-    for weighted, gain, fade in zip(*(_backwards(each) for each in (rho * delta, decay * trace, decay)), strict=True):
-        decayed.append(fade * following)
-        following = weighted + gain * following
-        corrections.append(following)
-    correction = torch.stack(corrections[::-1], dim=1)
+    recursion = _by_rows if delta.device.type == "cpu" else _by_scan
+    correction, decayed = recursion(rho * delta, decay * trace, decay)
     return Estimates(
         sound=sound,
-        advantage=delta + torch.stack(decayed[::-1], dim=1),
+        advantage=delta + decayed,
         target=torch.where(sound, value[:, :-1] + correction, 0.0),
         correction=correction,
     )
@@ -99,6 +94,24 @@ def _is_sound(delta: Tensor, usable: Tensor) -> Tensor:
     median = torch.where(usable & size.isfinite(), size, torch.nan).flatten().nanmedian(0).values
     # Without a median the scale is 1. NaN and infinity fail the comparison in any case.
     return size <= LARGEST_SPREAD * median.nan_to_num(nan=1.0).clamp(min=1.0)
+
+
+def _by_rows(weighted: Tensor, gain: Tensor, fade: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns D_t = weighted_t + gain_t D_{t+1} and fade_t D_{t+1}, <float32>[B, T] each, as are the arguments."""
+    following = torch.zeros_like(weighted[:, 0])
+    corrections, decayed = [], []
+    # Time-major, so that each of the many small sums reads contiguous memory.
+    for each_weighted, each_gain, each_fade in zip(*map(_backwards, (weighted, gain, fade)), strict=True):
+        decayed.append(each_fade * following)
+        following = each_weighted + each_gain * following
+        corrections.append(following)
+    return torch.stack(corrections[::-1], dim=1), torch.stack(decayed[::-1], dim=1)
+
+
+def _by_scan(weighted: Tensor, gain: Tensor, fade: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns what `_by_rows` returns, apart from rounding, in few operations."""
+    correction = backward_scan.scanned(weighted, gain)
+    return correction, fade * backward_scan.following(correction)
 
 
 def _backwards(values: Tensor) -> list[Tensor]:
