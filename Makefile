@@ -18,7 +18,7 @@ help: ## list the most common targets
 
 help-all: help ## list all targets, including benchmarks and stress tests
 	@sed -n -E 's/^([a-z0-9-]+):[^#]*### +(.*)/make \1|\2/p' Makefile | $(TABLE)
-	@sed -n -s -E '1s/^"""`(make [a-z-]+)`: ([^"]*)\.("""|$$)/\1|\2/p' benchmarks/*.py stress/*.py | $(TABLE)
+	@sed -n -s -E '1s/^"""`(make [a-z-]+)`: ([^"]*)\.("""|$$)/\1|\2/p' benchmarks/*.py benchmarks/*/__main__.py stress/*.py | $(TABLE)
 
 install: .venv/.installed ## install Penstock and its development tools into .venv
 

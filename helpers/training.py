@@ -14,7 +14,7 @@ from penstock.algo import weights as policy_weights
 from penstock.algo.policies import Network
 from penstock.config import Execution, PPOConfig, Precision, SamplingConfig
 from penstock.learning.batches import TrainingBatch, to_tensors
-from penstock.learning.learner import Learner
+from penstock.learning.learner import Learner, TrainingOutcome
 from penstock.types.replay import Batch, BatchHead, StoreCounts
 
 CPU = torch.device("cpu")
@@ -99,3 +99,10 @@ def same_parameters(one: Learner, other: Learner) -> bool:
     """Returns whether two policies are bitwise equal."""
     ours, theirs = one.policy.state_dict(), other.policy.state_dict()
     return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def numbers_of(outcome: TrainingOutcome) -> list[float | None]:
+    """Returns the losses of a batch and the statistics of its steps."""
+    learning = outcome.statistics.learning
+    moved = [learning.entropy, learning.gradient_norm, learning.approximate_kl, learning.clipped_share]
+    return [learning.policy_loss, learning.value_loss, *moved]

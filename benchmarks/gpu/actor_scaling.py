@@ -3,7 +3,7 @@
 The batch grows with the number of actors, so that each of them always has windows in flight. Each batch is used once,
 so that the actors and their data path are the bottleneck. If the learner is the bottleneck instead, its share of a core
 in the table is near 1. Counts for which the machine has too few cores are skipped. The result is
-build/bench/gpu_actors.json. `--steps 20000 --counts 1 2` is a check that takes a minute.
+build/bench/gpu/actors_DEVICE.json. `--steps 20000 --counts 1 2` is a check that takes a minute.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from benchmarks import penstock_loop
 from benchmarks.provenance import provenance
 from penstock.presets import preset
 
-OUTPUT = Path(__file__).parents[2] / "build" / "bench" / "gpu_actors.json"
+RESULTS = Path(__file__).parents[2] / "build" / "bench" / "gpu"
 COUNTS = (1, 2, 4, 8, 14)
 LEAST_AT_8 = 7.5
 """Smallest pace of eight actors, as a multiple of the pace of one."""
@@ -78,6 +78,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=500_000, help="environment steps of each actor")
     parser.add_argument("--device", default="auto", help="setting learner.device")
     arguments = parser.parse_args()
+    output = RESULTS / f"actors_{arguments.device}.json"
     console, cores = Console(), len(os.sched_getaffinity(0))
     cases: list[Case] = []
     for actors in arguments.counts:
@@ -87,21 +88,19 @@ def main() -> int:
         one = next((case.env_steps_per_s for case in cases if case.actors == 1), None)
         cases.append(measure(arguments.preset, actors, arguments.steps, arguments.device, one))
         console.print(f"{actors} actors: {cases[-1].env_steps_per_s:,.0f} steps/s", highlight=False)
-        OUTPUT.parent.mkdir(parents=True, exist_ok=True)
+        output.parent.mkdir(parents=True, exist_ok=True)
         gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
         machine = {"cores": cores, "processor": platform.processor() or platform.machine(), "gpu": gpu}
         found = {**machine, "torch": torch.__version__, "preset": arguments.preset}
-        OUTPUT.write_text(
-            json.dumps({"provenance": provenance(), **found, "cases": [asdict(case) for case in cases]}, indent=2)
-            + "\n"
-        )
+        cases_found = {"cases": [asdict(case) for case in cases]}
+        output.write_text(json.dumps({"provenance": provenance(), **found, **cases_found}, indent=2) + "\n")
     table = Table("actors", "steps/s", "over one", "learner", "replay service", title="right columns: cores in use")
     for case in cases:
         over = f"{case.over_one:.2f}" if case.over_one else ""
         shares = (f"{case.learner_cpu_share:.2f}", f"{case.replay_cpu_share:.2f}")
         table.add_row(str(case.actors), f"{case.env_steps_per_s:,.0f}", over, *shares)
     console.print(table)
-    console.print(f"written to {OUTPUT}")
+    console.print(f"written to {output}")
     return 0 if all(case.over_one is None or case.over_one >= LEAST_AT_8 for case in cases if case.actors == 8) else 1
 
 

@@ -3,7 +3,7 @@
 The learner trains on random batches in the form in which the replay service sends them. Each batch is copied to the
 device while the previous one trains. A sample is one valid step in one gradient, so that a step counts once per epoch.
 One-time work (captures, compilation) ends before the clock starts and is reported separately. The result is
-build/bench/gpu_learner.json. `--device cpu --small` is a check that takes a minute.
+build/bench/gpu/learner.json. `--device cpu --small` is a check that takes a minute.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from penstock.types.block import Columns
 from penstock.types.replay import Batch, BatchHead, StoreCounts
 from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec, Tree
 
-OUTPUT = Path(__file__).parents[2] / "build" / "bench" / "gpu_learner.json"
+RESULTS = Path(__file__).parents[2] / "build" / "bench" / "gpu"
 WARM_UPS = 3
 EPISODE_STEPS = 100
 """Mean length of an episode. A row that only resets follows each, so batches differ in their number of valid steps."""
@@ -225,7 +225,9 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=50, help="number of timed batches")
     parser.add_argument("--threads", type=int, default=1, help="setting learner.threads")
     parser.add_argument("--small", action="store_true", help="train two batches of eight segments, as a quick check")
+    parser.add_argument("--output", default="learner.json", help="name of the result in build/bench/gpu")
     arguments = parser.parse_args()
+    output = RESULTS / arguments.output
     device, console = torch_device(arguments.device), Console()
     torch.set_num_threads(arguments.threads)
     possible = ["eager", "compiled", *(["graphed"] if device.type == "cuda" else [])]
@@ -239,16 +241,16 @@ def main() -> None:
         cases.append(measure(name, workload, device, execution, precision, batches))
         console.print(f"{name}, {execution}, {precision}: {cases[-1].samples_per_s:,.0f} samples/s", highlight=False)
         # Written after every case, because compilation takes minutes and a later case may fail.
-        OUTPUT.parent.mkdir(parents=True, exist_ok=True)
+        output.parent.mkdir(parents=True, exist_ok=True)
         found = {
             "provenance": provenance(),
             "machine": machine(device),
             "torch": torch.__version__,
             "cases": [asdict(case) for case in cases],
         }
-        OUTPUT.write_text(json.dumps(found, indent=2) + "\n")
+        output.write_text(json.dumps(found, indent=2) + "\n")
     show(cases, console)
-    console.print(f"{machine(device)}, torch {torch.__version__}; written to {OUTPUT}", highlight=False)
+    console.print(f"{machine(device)}, torch {torch.__version__}; written to {output}", highlight=False)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Returns of a preset by the learner's precision, over several seeds of `penstock train`.
 
-The result is build/bench/precision_returns.json.
+The result is build/bench/gpu/returns.json.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from benchmarks.gpu.learner_throughput import precisions_of
 from benchmarks.provenance import provenance
 from penstock.learning.devices import torch_device
 
-OUTPUT = Path(__file__).parents[2] / "build" / "bench" / "precision_returns.json"
+OUTPUT = Path(__file__).parents[2] / "build" / "bench" / "gpu" / "returns.json"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from helpers.direct_buffer import write_rows
 from helpers.segments import SCHEMA, assert_same_columns, make_columns, make_store, make_window
@@ -27,7 +28,7 @@ from penstock.errors import ConfigurationError
 from penstock.replay.store.store_reader import StoreReader
 from penstock.rpc import methods
 from penstock.types.block import Schema
-from penstock.types.replay import MappedStore, Window
+from penstock.types.replay import Batch, MappedStore, Window
 from penstock.v1 import replay_pb2
 
 
@@ -198,3 +199,38 @@ def test_unanswered_commits_are_sent_again_after_a_break(loopback: Loopback, tmp
             trainer.commit(batch)
     for actor in actors:
         actor.end()
+
+
+class Pages:
+    """Memory of a device: allocates, and knows what lies in it."""
+
+    def __init__(self) -> None:
+        self.arrays: list[NDArray[np.uint8]] = []
+
+    def allocate(self, size: int) -> memoryview:
+        self.arrays.append(np.zeros(size, np.uint8))
+        return self.arrays[-1].data
+
+    def hold(self, batch: Batch) -> bool:
+        return all(any(np.shares_memory(each, page) for page in self.arrays) for each in batch.columns.arrays)
+
+
+@pytest.mark.parametrize(("mapped", "segments"), [(True, 4), (False, 4), (False, 2048)])
+def test_columns_are_received_where_the_device_reads_them(
+    loopback: Loopback, tmp_path: Path, mapped: bool, segments: int
+) -> None:
+    pages = Pages()
+    server = loopback.replay(folder=tmp_path if mapped else None, rows=4 * segments, staging_bytes=0)
+    source = loopback.source(server, plan_with(batch_segments=segments, fresh_segments=segments), memory=pages.allocate)
+    sink = loopback.sink(0, server, segments=segments)
+    for number in range(3):
+        until(lambda: sink.next_grant(0.5), "a grant")
+        window = make_window(1 + number * segments, segments=segments, version=number)
+        sink.send(window)
+        batch = until(lambda: source.next(0.5), "a batch")
+        assert_same_columns(batch.columns, window.columns)
+        assert pages.hold(batch)
+        source.commit(batch, np.ones(segments)).result(PATIENCE_S)
+    assert source.reads == ("mapped store" if mapped else "gRPC")
+    # One of each batch that is not yet released; the next one may have been requested.
+    assert len(pages.arrays) <= 3

@@ -9,6 +9,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from helpers.segments import SCHEMA
 from helpers.servers import Actor, LiveReplay, Loopback, Name, Recorder, plan_with, until
@@ -16,6 +17,7 @@ from helpers.timing import PATIENCE_S
 from penstock.errors import ConfigurationError, PenstockError
 from penstock.rpc.clients.segment_sink import ReplaySegmentSink
 from penstock.rpc.clients.sharded_source import ShardedBatchSource
+from penstock.types.payloads import Memory
 from penstock.types.replay import Batch, SamplingPlan
 
 TIMEOUT_S = 0.3
@@ -36,6 +38,7 @@ class Training:
         timeout_s: float = PATIENCE_S,
         opened: bool = True,
         arrived: Callable[[Batch], None] = lambda batch: None,
+        memory: Memory | None = None,
     ) -> None:
         self._loopback, self.plan, self.recorder = loopback, plan, Recorder()
         addresses = [server.address for server in servers]
@@ -47,6 +50,7 @@ class Training:
             timeout_s=timeout_s,
             largest_window=lambda: 2,
             arrived=arrived,
+            memory=memory,
         )
         loopback._client(self.source)
         self.version, self.fresh, self.replayed = plan.next_batch, Counter[Name](), Counter[Name]()
@@ -143,6 +147,23 @@ def test_each_batch_of_two_shards_arrives_on_the_loop_before_next_returns_it(loo
         if index < 19:
             # Arrives while this one trains, without a request.
             until(partial(is_known, index + 1), f"the batch after {index}")
+    training.end()
+
+
+def test_whole_batches_lie_where_the_device_reads_them(loopback: Loopback) -> None:
+    pages: list[NDArray[np.uint8]] = []
+
+    def allocate(size: int) -> memoryview:
+        pages.append(np.zeros(size, np.uint8))
+        return pages[-1].data
+
+    servers = [loopback.replay(), loopback.replay()]
+    training = Training(loopback, servers, plan_with(**PLAN), memory=allocate)
+    for slot in range(4):
+        training.join(slot, servers[slot % 2])
+    for batch in training.train(6):
+        for array in batch.columns.arrays:
+            assert any(np.shares_memory(array, page) for page in pages)
     training.end()
 
 

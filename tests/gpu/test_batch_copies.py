@@ -4,6 +4,8 @@ import torch
 
 from helpers.training import CPU, collect_batch, make_learner
 from penstock.learning.batches import BatchFeed, TrainingBatch, to_tensors
+from penstock.learning.devices import payload_memory
+from penstock.types.payloads import PayloadPool, allocate
 from penstock.types.replay import Batch
 
 
@@ -37,4 +39,21 @@ def test_a_copy_during_training_changes_neither_batch(cuda: torch.device) -> Non
         del tensors
         alone.train(to_tensors(batch, cuda), 0.0)
     torch.testing.assert_close(fed.parameters, alone.parameters, rtol=1e-3, atol=2e-5)
+    feed.close()
+
+
+def test_columns_in_page_locked_memory_are_copied_from_there_and_kept_until_then(cuda: torch.device) -> None:
+    pool, feed = PayloadPool(memory=payload_memory(cuda)), BatchFeed(cuda)
+    for number in range(20):
+        collected = collect_batch(number=number, segments=6)
+        columns = allocate(collected.columns.schema, 6, pool)
+        for array, values in zip(columns.arrays, collected.columns.arrays, strict=True):
+            array[...] = values
+        assert torch.from_numpy(columns.arrays[0]).is_pinned()
+        batch = Batch(collected.head, columns)
+        feed.arrived(batch)
+        if number % 3 == 0:
+            # The others are released, and their memory is reused by later ones.
+            assert_same(feed.tensors(batch), collected)
+        del batch, columns
     feed.close()

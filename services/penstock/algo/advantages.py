@@ -6,6 +6,7 @@ import numba
 import torch
 from torch import Tensor
 
+from penstock.algo import backward_scan
 from penstock.algo.ratios import LARGEST_SPREAD, ratio_of
 
 
@@ -77,7 +78,7 @@ def estimate(
     sound = usable & _is_sound(delta, usable)
     delta = torch.where(sound, delta, 0.0)
     decay = torch.where(sound & ~(terminated | truncated), discount * trace_decay, 0.0)
-    recursion = _compiled_recursion if delta.device.type == "cpu" else _recursion
+    recursion = _by_loop if delta.device.type == "cpu" else _by_scan
     correction, decayed = recursion(rho * delta, decay * trace, decay)
     return Estimates(
         sound=sound,
@@ -90,25 +91,14 @@ def estimate(
 def _is_sound(delta: Tensor, usable: Tensor) -> Tensor:
     """Returns <bool>[B, T]: whether each temporal difference, <float32>[B, T], is plausible beside the others."""
     size = delta.abs()
-    median = torch.where(usable & size.isfinite(), size, torch.nan).nanmedian()
+    # Over a dimension, because the median of all waits for a GPU.
+    median = torch.where(usable & size.isfinite(), size, torch.nan).flatten().nanmedian(0).values
     # Without a median the scale is 1. NaN and infinity fail the comparison in any case.
     return size <= LARGEST_SPREAD * median.nan_to_num(nan=1.0).clamp(min=1.0)
 
 
-def _recursion(weighted: Tensor, gain: Tensor, fade: Tensor) -> tuple[Tensor, Tensor]:
+def _by_loop(weighted: Tensor, gain: Tensor, fade: Tensor) -> tuple[Tensor, Tensor]:
     """Returns D_t = weighted_t + gain_t D_{t+1} and fade_t D_{t+1}, <float32>[B, T] each, as are the arguments."""
-    following = torch.zeros_like(weighted[:, 0])
-    corrections, decayed = [], []
-    # Time-major, so that each of the many small sums reads contiguous memory.
-    for each_weighted, each_gain, each_fade in zip(*map(_backwards, (weighted, gain, fade)), strict=True):
-        decayed.append(each_fade * following)
-        following = each_weighted + each_gain * following
-        corrections.append(following)
-    return torch.stack(corrections[::-1], dim=1), torch.stack(decayed[::-1], dim=1)
-
-
-def _compiled_recursion(weighted: Tensor, gain: Tensor, fade: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns what `_recursion` returns, bit for bit, on a CPU."""
     correction, decayed = torch.empty_like(weighted), torch.empty_like(weighted)
     weighted, gain, fade = (values.to(weighted.dtype).contiguous() for values in (weighted, gain, fade))
     _recur(weighted.numpy(), gain.numpy(), fade.numpy(), correction.numpy(), decayed.numpy())
@@ -128,6 +118,7 @@ def _recur(weighted, gain, fade, correction, decayed):  # type: ignore[no-untype
             correction[segment, step] = following
 
 
-def _backwards(values: Tensor) -> list[Tensor]:
-    """Returns the columns of <float32>[B, T], last first."""
-    return list(values.t().contiguous().unbind())[::-1]
+def _by_scan(weighted: Tensor, gain: Tensor, fade: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns what `_by_loop` returns, apart from rounding, in few operations."""
+    correction = backward_scan.scanned(weighted, gain)
+    return correction, fade * backward_scan.following(correction)

@@ -27,6 +27,25 @@ class MomentsUpdate:
     scale_change: float = 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class BegunUpdate:
+    """Update of moments that has not waited for the device.
+
+    Attributes:
+        findings: <float64>[2] whether the values need a closer look, in which case nothing has changed yet, and the
+            change of the scale.
+    """
+
+    moments: "RunningMoments"
+    values: Tensor
+    findings: Tensor
+
+    def end(self, findings: Tensor) -> MomentsUpdate:
+        """Completes the update with its findings on the host. Waits for the device if the values are suspicious."""
+        suspicious, change = findings.tolist()
+        return self.moments.update(self.values) if suspicious else MomentsUpdate(0, change)
+
+
 class RunningMoments(nn.Module):
     """Elementwise mean and variance of all values seen so far, in double precision.
 
@@ -51,16 +70,39 @@ class RunningMoments(nn.Module):
         if values.shape[0] == 0:
             return MomentsUpdate()
         values, left_out = self._typical(values.double())
+        updated, change = self._with(values)
+        for held, new in zip(self._held, updated, strict=True):
+            held.copy_(new)
+        return MomentsUpdate(left_out, float(change))
+
+    @torch.no_grad()
+    def begin(self, values: Tensor) -> BegunUpdate:
+        """Updates the moments as `update` does, without waiting for the device, unless values may have to be left out.
+
+        `BegunUpdate.end` completes the update.
+        """
+        doubled = values.double()
+        if not values.shape[0]:
+            return BegunUpdate(self, values, torch.arange(2, dtype=torch.float64, device=values.device))
+        suspicious = self._is_suspicious(doubled).any()
+        updated, change = self._with(doubled)
+        for held, new in zip(self._held, updated, strict=True):
+            held.copy_(torch.where(suspicious, held, new))
+        return BegunUpdate(self, values, torch.stack([suspicious.double(), change]))
+
+    @property
+    def _held(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.mean, self.variance, self.count
+
+    def _with(self, values: Tensor) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor]:
+        """Returns mean, variance and count with further values, <float64>[N, *shape], and the change of the scale."""
         count = float(values.shape[0])
         mean, variance = values.mean(0), values.var(0, unbiased=False)
         total = self.count + count
         delta = mean - self.mean
         weighted = self.variance * self.count + variance * count + delta.square() * (self.count * count / total)
         change = self._change_to(weighted / total)
-        self.variance.copy_(weighted / total)
-        self.mean.add_(delta * count / total)
-        self.count.copy_(total)
-        return MomentsUpdate(left_out, change)
+        return (self.mean + delta * count / total, weighted / total, total), change
 
     def _typical(self, values: Tensor) -> tuple[Tensor, int]:
         """Replaces outliers among values, <float64>[N, *shape], by the median of their element, and counts them.
@@ -69,12 +111,9 @@ class RunningMoments(nn.Module):
         the largest of 1, the standard deviation, and the median distance of these values from the mean. The median
         distance admits a change that most values show. The 1 admits the first reward of a sparse task.
         """
-        distance = (values - self.mean).abs()
-        known = torch.sqrt(self.variance).clamp(min=1.0)
-        # Negated, because every comparison with NaN is false.
-        suspicious = ~(distance <= LARGEST_SPREAD * known) | (values.abs() > _LARGEST)
-        if not bool(suspicious.any()):
+        if not bool(self._is_suspicious(values).any()):
             return values, 0
+        known = self._known()
         possible = torch.where(values.abs() <= _LARGEST, values, torch.nan)
         spread = torch.maximum(known, (possible - self.mean).abs().nanmedian(0).values.nan_to_num(nan=0.0))
         enters = (possible - self.mean).abs() <= LARGEST_SPREAD * spread
@@ -82,11 +121,22 @@ class RunningMoments(nn.Module):
         replacement = torch.where(median.isnan(), self.mean, median)
         return torch.where(enters, values, replacement), int((~enters).sum())
 
-    def _change_to(self, variance: Tensor) -> float:
+    def _known(self) -> Tensor:
+        return torch.sqrt(self.variance).clamp(min=1.0)
+
+    def _is_suspicious(self, values: Tensor) -> Tensor:
+        """Returns which values, <float64>[N, *shape], need the median distance to enter the moments, if they do."""
+        distance = (values - self.mean).abs()
+        # Negated, because every comparison with NaN is false.
+        return ~(distance <= LARGEST_SPREAD * self._known()) | (values.abs() > _LARGEST)
+
+    def _change_to(self, variance: Tensor) -> Tensor:
         """Returns the largest factor by which the scale grows or shrinks, over elements that have varied before."""
         varied = (self.variance > VARIANCE_EPSILON) & (self.count > 0)
         logarithm = 0.5 * torch.log((variance + VARIANCE_EPSILON) / (self.variance + VARIANCE_EPSILON)).abs()
-        return float(torch.where(varied, logarithm, 0.0).amax().exp()) if logarithm.numel() else 1.0
+        if not logarithm.numel():
+            return logarithm.new_ones(())
+        return torch.where(varied, logarithm, 0.0).amax().exp()
 
     def standardise(self, values: Tensor) -> Tensor:
         """Standardises values to <float32>, clipped at `MAX_STANDARDISED`; NaN where a value is NaN."""

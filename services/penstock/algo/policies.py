@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,7 +17,7 @@ from penstock.algo.memory import Memory, Unroll, by_rows
 from penstock.algo.moves import Moves
 from penstock.algo.network import Network as Network
 from penstock.algo.noise import Noise
-from penstock.algo.normalisation import MomentsUpdate, RunningMoments
+from penstock.algo.normalisation import BegunUpdate, MomentsUpdate, RunningMoments
 from penstock.algo.own_modules import own_layers
 from penstock.algo.spaces import check_spaces, position_of
 from penstock.types.spaces import EnvironmentSpec
@@ -178,15 +178,21 @@ class Policy(nn.Module):
         """Converts values to discounted returns in the units of the rewards."""
         return value / self.return_moments.scale() if self.network.normalise_returns else value
 
-    @torch.no_grad()
     def learn_moments(self, observation: tuple[Tensor, ...], discounted_return: Tensor) -> MomentsUpdates:
-        """Updates the normalisers with fresh raw observations, [N, ...], and discounted returns, <float32>[N]."""
+        """Updates the normalisers as `begin_moments` and `end_moments` do, and waits for the device."""
+        begun = self.begin_moments(observation, discounted_return)
+        return end_moments(begun, [each.findings.cpu() for each in begun if each is not None])
+
+    @torch.no_grad()
+    def begin_moments(self, observation: tuple[Tensor, ...], discounted_return: Tensor) -> "BegunUpdates":
+        """Updates the normalisers with fresh raw observations, [N, ...], and discounted returns, <float32>[N].
+
+        Does not wait for the device. `end_moments` completes the updates.
+        """
         numbers = self.observer.numbers(observation)
-        return MomentsUpdates(
-            observations=MomentsUpdate() if numbers is None else self.observation_moments.update(numbers),
-            returns=self.return_moments.update(discounted_return)
-            if self.network.normalise_returns
-            else MomentsUpdate(),
+        return (
+            None if numbers is None else self.observation_moments.begin(numbers),
+            self.return_moments.begin(discounted_return) if self.network.normalise_returns else None,
         )
 
     def _features(self, inputs: Inputs, burn_in: int) -> Features:
@@ -211,6 +217,17 @@ class Policy(nn.Module):
         # Without layers, the call of the module would cost as much as a small operation.
         shared: Features = self.trunk(features) if self.network.trunk == "shared" else features
         return shared
+
+
+BegunUpdates = tuple[BegunUpdate | None, BegunUpdate | None]
+"""Updates that have begun, of observations and of returns; None: there is nothing to normalise."""
+
+
+def end_moments(begun: BegunUpdates, findings: Sequence[Tensor]) -> MomentsUpdates:
+    """Completes updates with the findings, on the host, of those that have begun."""
+    remaining = iter(findings)
+    observations, returns = (MomentsUpdate() if each is None else each.end(next(remaining)) for each in begun)
+    return MomentsUpdates(observations, returns)
 
 
 def _rows(features: Features, rows: slice) -> Features:

@@ -71,4 +71,4 @@ def _with_mean_one(weights: Tensor) -> Tensor:
     cut = torch.arange(count, dtype=weights.dtype, device=weights.device)
     factors = (count - _MAX_IMPORTANCE_WEIGHT * cut) / others.clamp(min=torch.finfo(weights.dtype).tiny)
     fits = factors * largest_first <= _MAX_IMPORTANCE_WEIGHT
-    return (weights * factors[fits.int().argmax()]).clamp(max=_MAX_IMPORTANCE_WEIGHT)
+    return (weights * factors[fits.int().argmax()[None]]).clamp(max=_MAX_IMPORTANCE_WEIGHT)

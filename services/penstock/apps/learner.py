@@ -15,7 +15,7 @@ from penstock.files import remove_leftovers, restored_after, write_atomically, w
 from penstock.learning import checkpoints, gpu_metrics
 from penstock.learning.assembly import learner_of, open_session, training_run
 from penstock.learning.batches import BatchFeed, check_schema
-from penstock.learning.devices import check_execution, torch_device, use_precision, use_threads
+from penstock.learning.devices import check_execution, payload_memory, torch_device, use_precision, use_threads
 from penstock.learning.learner import Learner
 from penstock.learning.progress_log import ProgressLog
 from penstock.learning.roster import Roster, spread_temperatures
@@ -182,6 +182,7 @@ def _train(session: Session, service: Service, serving: _Serving, roster: Roster
                 largest_window=largest_window,
                 stopping=lambda: service.stopping,
                 arrived=feed.arrived,
+                memory=payload_memory(learner.parameters.device),
             )
         ) as source,
     ):

@@ -31,6 +31,53 @@ _COLUMNS = {
 
 
 @dataclass(frozen=True, slots=True)
+class KnownRows:
+    """What the host knows about the rows of a batch. Otherwise it would wait for the device to count them.
+
+    Attributes:
+        segment, step: <int64>[N] positions of the valid rows in [B, T], in order, so that those of fresh segments come
+            first.
+        segments: <int64>[S] segments with valid rows.
+        fresh_steps: Number of valid rows in fresh segments.
+        fresh_episodes: Number of episodes whose last step is in a fresh segment.
+    """
+
+    segment: Tensor
+    step: Tensor
+    segments: Tensor
+    fresh_steps: int
+    fresh_episodes: int
+
+    @classmethod
+    def of(cls, batch: Batch, device: torch.device) -> "KnownRows":
+        """Counts the rows of a batch, and sends their positions to the device in one copy."""
+        valid, terminated, truncated = (
+            batch.columns.column(name).astype(np.bool_, copy=False) for name in ("valid", "terminated", "truncated")
+        )
+        fresh = slice(None, batch.fresh_segments)
+        positions, segments = np.nonzero(valid), np.flatnonzero(valid.any(1))
+        count = len(positions[0])
+        sent = send(torch.from_numpy(np.concatenate([*positions, segments]).astype(np.int64, copy=False)), device)
+        segment, step, segments_there = torch.split(sent, [count, count, len(segments)])
+        return cls(
+            segment,
+            step,
+            segments_there,
+            fresh_steps=int(np.count_nonzero(valid[fresh])),
+            fresh_episodes=int(np.count_nonzero((valid & (terminated | truncated))[fresh])),
+        )
+
+    @property
+    def steps(self) -> tuple[Tensor, Tensor]:
+        """The index of the valid rows in columns, [B, T, ...]."""
+        return self.segment, self.step
+
+    def fresh(self, first: int = 0) -> tuple[Tensor, Tensor]:
+        """Returns the index of the valid rows of fresh segments in columns whose step 0 is row `first`."""
+        return self.segment[: self.fresh_steps], self.step[: self.fresh_steps] + first
+
+
+@dataclass(frozen=True, slots=True)
 class TrainingBatch:
     """Batch of B segments of T steps, with time on the second axis and the fresh segments first.
 
@@ -50,6 +97,8 @@ class TrainingBatch:
         priorities: <float64>[B] raw priorities at the draw.
         probabilities: <float64>[B] probabilities of the draw; 1 where fresh.
         staleness: <int64>[B] staleness in versions, as `Batch.ages`.
+        rows: What the host knows about the rows, with which training waits for the device once; None: it asks the
+            device, which costs nothing on a CPU.
     """
 
     fresh_segments: int
@@ -67,6 +116,7 @@ class TrainingBatch:
     priorities: Tensor
     probabilities: Tensor
     staleness: NDArray[np.int64]
+    rows: KnownRows | None = None
 
     @property
     def inputs(self) -> Inputs:
@@ -83,13 +133,14 @@ class TrainingBatch:
             return value[self.fresh_segments :] if isinstance(value, Tensor | np.ndarray) else value
 
         values = {name: part(getattr(self, name)) for name in self.__slots__}
-        return TrainingBatch(**(values | {"fresh_segments": 0}))  # type: ignore[arg-type]
+        return TrainingBatch(**(values | {"fresh_segments": 0, "rows": None}))  # type: ignore[arg-type]
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
         """All tensors of the batch, which are on the device."""
         values = [getattr(self, name) for name in self.__slots__]
-        return tuple(value for value in (*self.observation, *self.action, *values) if isinstance(value, Tensor))
+        rows = () if self.rows is None else (self.rows.segment, self.rows.step, self.rows.segments)
+        return tuple(value for value in (*self.observation, *self.action, *values, *rows) if isinstance(value, Tensor))
 
 
 def check_schema(schema: Schema, policy: Policy, burn_in: int) -> None:
@@ -135,6 +186,7 @@ def to_tensors(batch: Batch, device: torch.device) -> TrainingBatch:
         priorities=tensor(batch.priorities),
         probabilities=tensor(batch.head.probabilities),
         staleness=batch.ages,
+        rows=None if device.type == "cpu" else KnownRows.of(batch, device),
     )
 
 
@@ -211,7 +263,9 @@ class _Copying:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="batch-copies")
 
     def begin(self, batch: Batch) -> Future[_Copied]:
-        return self._thread.submit(self._copy, batch)
+        copied: Future[_Copied] = Future()
+        self._thread.submit(self._copy, batch, copied)
+        return copied
 
     def finish(self, copy: Future[_Copied]) -> TrainingBatch:
         """Returns the batch after ordering its copy before all later work on the current stream."""
@@ -225,7 +279,16 @@ class _Copying:
     def close(self) -> None:
         self._thread.shutdown()
 
-    def _copy(self, batch: Batch) -> _Copied:
-        with torch.cuda.stream(self._stream):
-            tensors = to_tensors(batch, self._device)
-            return _Copied(tensors, self._stream.record_event())
+    def _copy(self, batch: Batch, copied: Future[_Copied]) -> None:
+        # Blocking, so that its wait does not use a core.
+        done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+        try:
+            with torch.cuda.stream(self._stream):
+                tensors = to_tensors(batch, self._device)
+                done.record(self._stream)
+        except Exception as error:
+            copied.set_exception(error)
+            return
+        copied.set_result(_Copied(tensors, done))
+        # This call holds the batch, whose memory returns to its pool once nothing does, until it has been read.
+        done.synchronize()

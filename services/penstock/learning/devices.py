@@ -7,6 +7,7 @@ from torch import Tensor
 
 from penstock.config import Execution, Precision
 from penstock.errors import ConfigurationError
+from penstock.types.payloads import Memory
 
 
 def torch_device(name: str) -> torch.device:
@@ -77,6 +78,21 @@ def autocast(device: torch.device, precision: Precision) -> contextlib.AbstractC
     return torch.autocast(device.type, torch.bfloat16, cache_enabled=False)
 
 
+def payload_memory(device: torch.device) -> Memory | None:
+    """Returns the memory from which a device reads columns without a further copy; None: any.
+
+    For CUDA it is page-locked. The memory must not be reused before the copies from it have ended.
+    """
+    if device.type != "cuda":
+        return None
+    return lambda size: torch.empty(size, dtype=torch.uint8, pin_memory=True).numpy().data
+
+
 def send(tensor: Tensor, device: torch.device) -> Tensor:
-    """Moves a CPU tensor to a device. On CUDA the copy is asynchronous, from pinned memory."""
-    return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
+    """Moves a CPU tensor to a device. On CUDA the copy is asynchronous, from pinned memory.
+
+    A tensor that lies in pinned memory is copied from there, and must stay there until the copy has ended.
+    """
+    if device.type != "cuda":
+        return tensor.to(device)
+    return (tensor if tensor.is_pinned() else tensor.pin_memory()).to(device, non_blocking=True)

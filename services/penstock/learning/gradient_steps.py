@@ -27,13 +27,13 @@ class Steps:
     """All inputs of the loss.
 
     Without memory, a row is a valid step, and [N] below is one dimension. With memory, a row is a segment, [N] is
-    [S, T], and `usable` marks the steps that count.
+    [S, T], and `usable` marks the steps that count. So it does where the host does not know which steps are sound.
 
     Attributes:
         inputs: What the policy saw.
         action: Actions, one tensor per leaf.
         proximal_log_prob: <float32>[N], as are the following ones; see `ppo_loss`.
-        usable: <bool>[S, T] steps that count; None: all of them.
+        usable: <bool>[N] steps that count; None: all of them.
     """
 
     inputs: Inputs
@@ -117,11 +117,14 @@ class Estimated:
 
     Attributes:
         usable: <bool>[B, T] rows to train on: valid, with finite estimates.
-        fresh_count: Number of usable rows in fresh segments.
-        steps: The usable rows or, with memory, the segments that have some.
+        fresh_count: Number of usable rows in fresh segments; with `TrainingBatch.rows`, of valid ones.
+        steps: The usable rows or, with memory, the segments that have some; with `TrainingBatch.rows`, the valid ones.
         correction: <float32>[B, T] D_t (`advantages.estimate`).
         priority: <float32>[B] priorities of the segments.
-        behaviour_weight: <float32>[usable rows] proximal over behaviour probability of the steps, clipped.
+        error: <float32>[B] mean errors of the segments (`priorities.mean_errors`).
+        behaviour_weight: <float32>[rows] proximal over behaviour probability of the usable or valid rows, clipped; 0
+            where not usable.
+        counted: <bool>[rows] which of these rows are usable; None: all of them.
     """
 
     usable: Tensor
@@ -129,7 +132,9 @@ class Estimated:
     steps: Steps
     correction: Tensor
     priority: Tensor
+    error: Tensor
     behaviour_weight: Tensor
+    counted: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +181,7 @@ def counted_steps(usable: Tensor | None, rows: Tensor | None) -> Tensor | None:
     """Returns the steps that count, <bool>[N] or <bool>[S, T]: `usable` ones of those rows; None: all of them."""
     if usable is None or rows is None:
         return rows if usable is None else usable
-    return usable & rows[:, None]
+    return usable & rows.view(-1, *[1] * (usable.dim() - 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +206,13 @@ class GradientStep:
         norm = clip_gradient(self.parameters, self.max_gradient_norm, self.border)
         # `<` is false for NaN.
         refused = (norm < LARGEST_NORM).logical_not().float()
-        self.optimizer.step(refused)
+        if steps.usable is None:
+            self.optimizer.step(refused)
+        else:
+            # Without a step that counts there is no gradient, and Adam's momentum alone must not move the parameters.
+            counts = counted_steps(steps.usable, counted)
+            assert counts is not None
+            self.optimizer.step(torch.maximum(refused, counts.any().logical_not().float()))
         return Descended(log_prob.detach(), loss.policy, loss.value, loss.entropy, norm, refused)
 
     def gradients(self, steps: Steps, settings: LossSettings) -> Callable[[slice], None]:

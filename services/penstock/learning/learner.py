@@ -5,6 +5,8 @@ priorities. It does not depend on services, versions or files. No batch makes a 
 non-finite: bad rows are left out, bad gradient steps are refused, and absurd values do not enter the normalisers.
 """
 
+import dataclasses
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +19,7 @@ from penstock.algo.advantages import Estimates
 from penstock.algo.losses import LossSettings
 from penstock.algo.memory import lstm_by_sequences
 from penstock.algo.parameters import beginning_of, flatten
-from penstock.algo.policies import Inputs, MomentsUpdates, Network, Policy
+from penstock.algo.policies import BegunUpdates, Inputs, MomentsUpdates, Network, Policy, end_moments
 from penstock.algo.ratios import LARGEST_SPREAD, ratio_of
 from penstock.config import Execution, PPOConfig, Precision, SamplingConfig
 from penstock.errors import Diverged, TrainingFailed
@@ -131,6 +133,7 @@ class Learner:
         if self.policy.memory is None:
             largest *= batch.valid.shape[1]
         epochs: list[Epoch] = []
+        orders = self._orders(estimated.steps.advantage.shape[0], at_once=batch.rows is not None)
         if count := estimated.steps.advantage.shape[0]:
             self._descent.begin(estimated.steps, settings, largest)
         elif batch.valid.numel() and not bool(batch.valid.any()):
@@ -140,30 +143,44 @@ class Learner:
                 " of replay.folder"
             )
         for _ in range(ppo.epochs if count else 0):
-            epochs.append(self._train_epoch(estimated.steps, settings))
+            epochs.append(self._train_epoch(estimated.steps, settings, next(orders)))
             if ppo.target_kl is not None and float(epochs[-1].movement.approximate_kl) > ppo.target_kl:
                 break
-        fresh_steps, moments = self._learn_moments(batch)
-        statistics, refused = training_statistics.measure(
-            batch, estimated, epochs, learning_rate=rate, priority_gain=self._gain.gain
+        begun = self._begin_moments(batch)
+        # All that leaves the device, in one transfer, because each would wait for it.
+        further = [
+            estimated.priority,
+            estimated.error,
+            estimated.usable.sum()[None],
+            *(each.findings for each in begun if each),
+        ]
+        statistics, refused, (priority, error, sound, *findings) = training_statistics.measure(
+            batch,
+            estimated,
+            epochs,
+            learning_rate=rate,
+            priority_gain=self._gain.gain,
+            further=[each.double() for each in further],
         )
-        raw, errors = self.priorities_of(estimated, refused)
+        valid_rows, fresh_steps, fresh_episodes = _counts_of(batch)
+        raw, errors = self.priorities_of(dataclasses.replace(estimated, priority=priority, error=error), refused)
         return TrainingOutcome(
             priorities=raw,
             fresh_errors=errors[: batch.fresh_segments],
             fresh_steps=fresh_steps,
-            fresh_episodes=_episodes_in(batch),
+            fresh_episodes=fresh_episodes,
             updates=sum(len(epoch.done.refused) for epoch in epochs) - refused,
             refused_steps=refused,
-            unsound_rows=int(batch.valid.sum()) - int(estimated.usable.sum()),
-            moments=moments,
+            unsound_rows=valid_rows - int(sound.item()),
+            moments=end_moments(begun, findings),
             statistics=statistics,
         )
 
     def squared_gradients(self, batch: TrainingBatch, progress: float) -> NDArray[np.float64]:
         """Returns the squared norms of the gradients of single segments, <float64>[B, parts] (`squared_gradients`)."""
         settings = schedules.loss_settings(self._ppo, progress)
-        estimated = self.estimate(batch, progress)
+        # Without what the host knows, because single segments need their exact rows.
+        estimated = self.estimate(dataclasses.replace(batch, rows=None), progress)
         squared = squared_gradients(self._descent, self.parameters, estimated, settings, self._border)
         result: NDArray[np.float64] = squared.cpu().numpy()
         return result
@@ -185,9 +202,7 @@ class Learner:
         In a batch with refused steps they are all 0. Some of its segments caused the refusal and would otherwise be
         drawn again for the following batches.
         """
-        errors = priorities.mean_errors(estimated.correction, estimated.usable)
-        # In one copy, because each waits for the device.
-        both = torch.stack([estimated.priority, errors]).double().cpu().numpy()
+        both = torch.stack([estimated.priority, estimated.error]).double().cpu().numpy()
         raw, mean_errors = np.where(np.isfinite(both) & (refused_steps == 0), both, 0.0)
         return raw, mean_errors
 
@@ -265,22 +280,38 @@ class Learner:
             proximal_value=proximal_value,
             importance=importance,
         )
-        moved = proximal_log_prob[usable] - batch.behaviour_log_prob[usable]
+        rows, chosen = batch.rows, usable if batch.rows is None else batch.rows.steps
+        moved = proximal_log_prob[chosen] - batch.behaviour_log_prob[chosen]
+        weight = ratio_of(moved).clamp(max=settings.behaviour_weight_clip)
+        counted = None if rows is None else usable[chosen]
         return Estimated(
             usable=usable,
-            fresh_count=int(usable[: batch.fresh_segments].sum()),
+            fresh_count=int(usable[: batch.fresh_segments].sum()) if rows is None else rows.fresh_steps,
             steps=steps,
             correction=estimates.correction,
             priority=priorities.segment_priorities(estimates.advantage, usable),
-            behaviour_weight=ratio_of(moved).clamp(max=settings.behaviour_weight_clip),
+            error=priorities.mean_errors(estimates.correction, usable),
+            behaviour_weight=weight if counted is None else torch.where(counted, weight, 0.0),
+            counted=counted,
         )
 
-    def _train_epoch(self, steps: Steps, settings: LossSettings) -> Epoch:
-        """Trains on every row of the steps once, shuffled, in minibatches of nearly equal size."""
+    def _orders(self, count: int, *, at_once: bool) -> Iterator[Tensor]:
+        """Yields the numbers of all rows, <int64>[count] on the device, shuffled for each epoch.
+
+        Those of all epochs are drawn and sent `at_once` or, for the same shuffles of the next batch however many epochs
+        this one has, one by one.
+        """
+        orders = (torch.randperm(count, generator=self.generator) for _ in range(self._ppo.epochs))
+        if at_once:
+            yield from send(torch.stack(list(orders)), self._device).unbind()
+        for order in orders:
+            yield send(order, self._device)
+
+    def _train_epoch(self, steps: Steps, settings: LossSettings, order: Tensor) -> Epoch:
+        """Trains on every row of the steps once, in this order, in minibatches of nearly equal size."""
         count = steps.advantage.shape[0]
         # An empty minibatch has no mean, so its losses would be NaN.
         minibatches = min(self._ppo.minibatches, count)
-        order = send(torch.randperm(count, generator=self.generator), self._device)
         done = self._descent.descend(order, minibatches)
         movement = losses.movement(
             settings,
@@ -291,18 +322,19 @@ class Learner:
         )
         return Epoch(done, movement)
 
-    def _learn_moments(self, batch: TrainingBatch) -> tuple[int, MomentsUpdates]:
-        """Updates the normalisers with the fresh segments. Returns the number of their valid steps and the effect.
+    def _begin_moments(self, batch: TrainingBatch) -> BegunUpdates:
+        """Begins to update the normalisers with the fresh segments.
 
         It runs after the last epoch, so that the normalisers are constant within a batch. Segments that arrived too
         late to be fresh never enter: replay would count some of them twice, and the moments do not need every segment.
         """
-        fresh = slice(None, batch.fresh_segments)
+        burn_in, rows, fresh = self._ppo.burn_in_steps, batch.rows, slice(None, batch.fresh_segments)
+        if rows is not None:
+            observation = tuple(leaf[rows.fresh(burn_in)] for leaf in batch.observation)
+            return self.policy.begin_moments(observation, batch.discounted_return[rows.fresh()])
         valid = batch.valid[fresh]
-        burn_in = self._ppo.burn_in_steps
         observation = tuple(leaf[fresh, burn_in:-1][valid] for leaf in batch.observation)
-        moments = self.policy.learn_moments(observation, batch.discounted_return[fresh][valid])
-        return int(valid.sum()), moments
+        return self.policy.begin_moments(observation, batch.discounted_return[fresh][valid])
 
 
 def check_sums(sums: Tensor) -> None:
@@ -314,10 +346,13 @@ def check_sums(sums: Tensor) -> None:
         )
 
 
-def _episodes_in(batch: TrainingBatch) -> int:
-    """Returns the number of episodes whose last step is in a fresh segment."""
+def _counts_of(batch: TrainingBatch) -> tuple[int, int, int]:
+    """Returns the numbers of valid rows, of those in fresh segments, and of episodes whose last step is in one."""
+    if batch.rows is not None:
+        return len(batch.rows.segment), batch.rows.fresh_steps, batch.rows.fresh_episodes
     fresh = slice(None, batch.fresh_segments)
-    return int(((batch.terminated | batch.truncated) & batch.valid)[fresh].sum())
+    ended = ((batch.terminated | batch.truncated) & batch.valid)[fresh]
+    return int(batch.valid.sum()), int(batch.valid[fresh].sum()), int(ended.sum())
 
 
 def _steps_of(
@@ -330,8 +365,14 @@ def _steps_of(
     proximal_value: Tensor,
     importance: Tensor,
 ) -> Steps:
-    """Returns the usable rows, <bool>[B, T], of a batch or, with memory, the segments that have some."""
-    chosen = usable if batch.memory is None else usable.any(1)
+    """Returns the usable rows, <bool>[B, T], of a batch or, with memory, the segments that have some.
+
+    Where only the device knows which these are, the steps are the valid rows or their segments, with `Steps.usable`.
+    """
+    rows, recurrent = batch.rows, batch.memory is not None
+    chosen: Tensor | tuple[Tensor, Tensor] = usable.any(1) if recurrent else usable
+    if rows is not None:
+        chosen = rows.segments if recurrent else rows.steps
 
     def of(value: Tensor | None) -> Tensor | None:
         return None if value is None else value[chosen]
@@ -354,5 +395,5 @@ def _steps_of(
         target=estimates.target[chosen],
         importance=importance,
         policy_weight=importance * weight,
-        usable=None if batch.memory is None else usable[chosen],
+        usable=usable[chosen] if recurrent or rows is not None else None,
     )

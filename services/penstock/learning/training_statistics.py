@@ -54,8 +54,12 @@ def measure(
     *,
     learning_rate: float,
     priority_gain: float | None,
-) -> tuple[TrainingStatistics, int]:
-    """Returns the statistics of a trained batch and the number of its refused gradient steps."""
+    further: Sequence[Tensor] = (),
+) -> tuple[TrainingStatistics, int, tuple[Tensor, ...]]:
+    """Returns the statistics of a trained batch, the number of its refused gradient steps, and `further` tensors.
+
+    These, <float64>[...] on the device, come to the host in the same transfer.
+    """
     steps, weight = estimated.steps, estimated.behaviour_weight
     done = [epoch.done for epoch in epochs]
     movements = [epoch.movement for epoch in epochs]
@@ -63,12 +67,17 @@ def measure(
     measured = {
         **{name: _mean(_column(done, name, steps), refused == 0.0) for name in _OF_MINIBATCHES},
         **{name: _mean(_column(movements, name, steps)) for name in _OF_EPOCHS},
-        "effective_sample_share": effective_share(weight),
-        "fresh_effective_share": effective_share(weight[: estimated.fresh_count]),
+        "effective_sample_share": effective_share(weight, estimated.counted),
+        "fresh_effective_share": effective_share(
+            weight[: estimated.fresh_count],
+            None if estimated.counted is None else estimated.counted[: estimated.fresh_count],
+        ),
         "explained_variance": _explained_variance(steps),
     }
     # The only synchronisation with the device.
-    *values, refused_steps = torch.stack([*measured.values(), refused.sum()]).tolist()
+    found = torch.stack([*measured.values(), refused.sum()]).double()
+    found, *others = torch.split(torch.cat([found, *further]).cpu(), [len(found), *map(len, further)])
+    *values, refused_steps = found.tolist()
     means = dict(zip(measured, values, strict=True))
     learning = {name: means.pop(name) for name in declared(LearningNumbers) if name in means}
     statistics = TrainingStatistics(
@@ -83,7 +92,7 @@ def measure(
         fresh_lag_mean=float(batch.staleness[: batch.fresh_segments].mean()) if batch.fresh_segments else 0.0,
         fresh_lag_max=int(batch.staleness[: batch.fresh_segments].max(initial=0)),
     )
-    return statistics, int(refused_steps)
+    return statistics, int(refused_steps), tuple(others)
 
 
 def _column(rows: Sequence[object], name: str, like: Steps) -> Tensor:
@@ -102,15 +111,25 @@ def _explained_variance(steps: Steps) -> Tensor:
     if not target.shape[0]:
         return target.new_full((), math.nan)
     if steps.usable is not None:
-        target, value = target[steps.usable], value[steps.usable]
+        return 1.0 - _variance(target - value, steps.usable) / _variance(target, steps.usable).clamp(min=1e-8)
     return 1.0 - (target - value).var(unbiased=False) / target.var(unbiased=False).clamp(min=1e-8)
 
 
-def effective_share(weight: Tensor) -> Tensor:
+def _variance(values: Tensor, counted: Tensor) -> Tensor:
+    """Returns the variance of the values that count; NaN if there are none."""
+    count = counted.sum()
+    mean = torch.where(counted, values, 0.0).sum() / count
+    return torch.where(counted, values - mean, 0.0).square().sum() / count
+
+
+def effective_share(weight: Tensor, counted: Tensor | None = None) -> Tensor:
     """Returns (sum w)^2 / (N sum w^2) of N weights, <float32>[N]: their effective sample size (Kish) as a share of N.
 
-    It is 1 without weights.
+    It is 1 without weights. Weights that do not count, `counted` <bool>[N], are 0.
     """
     if not weight.shape[0]:
         return weight.new_ones(())
+    if counted is not None:
+        share = weight.sum().square() / (weight.square().sum() * counted.sum()).clamp(min=1e-8)
+        return torch.where(counted.any(), share, 1.0)
     return weight.sum().square() / (weight.square().sum() * weight.shape[0]).clamp(min=1e-8)

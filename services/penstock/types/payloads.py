@@ -3,7 +3,7 @@
 import functools
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,22 +12,30 @@ from numpy.typing import NDArray
 from penstock.types.block import COLUMN_ALIGNMENT, Columns, Schema
 from penstock.types.codecs import Forms, encodable, encoded_sizes
 
+Memory = Callable[[int], bytearray | memoryview]
+"""Function that allocates writable memory, <uint8>[bytes]."""
+
 
 class PayloadPool:
-    """Pool of memory for payloads, reused once no view is left, because new pages cost more than a copy into them."""
+    """Pool of memory for payloads, reused once no view is left, because new pages cost more than a copy into them.
 
-    def __init__(self, spare: int = 4) -> None:
-        """Keeps at most `spare` unused buffers."""
-        self._spare: deque[bytearray] = deque(maxlen=spare)
+    Attributes:
+        holds_all: Whether every payload must lie in memory of the pool, because a device reads it there.
+    """
+
+    def __init__(self, spare: int = 4, memory: Memory | None = None) -> None:
+        """Keeps at most `spare` unused buffers. `memory` allocates them; None: as any other memory of the process."""
+        self.holds_all, self._memory = memory is not None, memory or bytearray
+        self._spare: deque[bytearray | memoryview] = deque(maxlen=spare)
 
     def take(self, size: int) -> NDArray[np.uint8]:
         """Returns uninitialised <uint8>[size]. Its memory returns to the pool when the last view of it is gone."""
         try:
             memory = self._spare.pop()
         except IndexError:
-            memory = bytearray()
+            memory = self._memory(size)
         if len(memory) != size:
-            memory = bytearray(size)
+            memory = self._memory(size)
         payload = np.frombuffer(memory, np.uint8)
         weakref.finalize(payload, self._spare.append, memory)
         return payload

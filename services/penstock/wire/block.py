@@ -355,14 +355,18 @@ class BlockAssembler:
     """Assembler of successive blocks' parts into columns. Holds at most one payload of `max_bytes`."""
 
     def __init__(self, max_bytes: int, pool: PayloadPool | None = None) -> None:
-        """Limits payloads to `max_bytes` bytes. Those of several parts are assembled in memory of the `pool`."""
+        """Limits payloads to `max_bytes` bytes. Those of several parts are assembled in memory of the `pool`.
+
+        One of a single part is a view of its message, unless the pool must hold all. Encoded ones are decoded to memory
+        of a pool later, so they may lie anywhere.
+        """
         self._reader, self._pool, self._encoded = BlockReader(max_bytes), pool or PayloadPool(), PayloadPool()
         self._payload: NDArray[np.uint8] = np.zeros(0, np.uint8)
 
     def add(self, schema: Schema, message: bytes | memoryview) -> Columns | EncodedColumns | None:
         """Takes the next serialised block. Returns the columns once it is complete. Raises as `BlockReader.add`."""
         part = self._reader.add(schema, message)
-        if part.first and part.last:
+        if part.first and part.last and (part.places.forms is not None or not self._pool.holds_all):
             return _assembled(part, part.data)
         if part.first:
             self._payload = self._memory_for(part.places)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from penstock.algo import advantages
 from penstock.algo.advantages import Estimates, estimate
 
 
@@ -290,3 +291,14 @@ def test_large_numbers_are_sound_if_the_others_are_as_large() -> None:
     rare = rollout.reward.clone()
     rare[1, 4] = 1e5
     assert replace(rollout, reward=rare).estimate().sound.all()
+
+
+def test_the_recursion_of_devices_gives_the_same_estimates(monkeypatch: pytest.MonkeyPatch) -> None:
+    rollouts = [random_rollout(seed, segments=5, steps=steps) for seed, steps in enumerate((1, 2, 9, 32, 33))]
+    expected = [rollout.estimate() for rollout in rollouts]
+    monkeypatch.setattr(advantages, "_by_loop", advantages._by_scan)
+    for rollout, theirs in zip(rollouts, expected, strict=True):
+        ours = rollout.estimate()
+        for name in ("advantage", "target", "correction"):
+            torch.testing.assert_close(getattr(ours, name), getattr(theirs, name), rtol=1e-12, atol=1e-12)
+        assert torch.equal(ours.sound, theirs.sound)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from helpers.environments import fresh_policy
-from penstock.algo.encoders import Concatenated, Convolutions, Embeddings, Observer, encoder_layers
+from penstock.algo.encoders import Concatenated, Convolutions, Embeddings, Observer, encoder_layers, scaled_images
 from penstock.algo.normalisation import RunningMoments
 from penstock.algo.policies import Inputs, Network
 from penstock.types.networks import Encoder
@@ -218,3 +218,17 @@ def test_a_policy_acts_on_every_kind_of_leaf_at_once(memory: Any, trunk: Any) ->
     torch.autograd.backward(value.sum() + joint.log_prob((torch.zeros(2, 2, dtype=torch.int64),)).sum())
     unused = [name for name, parameter in policy.named_parameters() if parameter.grad is None]
     assert unused == []
+
+
+@pytest.mark.parametrize("leading", [(5,), (2, 3)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_images_are_scaled_for_convolutions_in_one_pass(leading: tuple[int, ...], dtype: torch.dtype) -> None:
+    images = torch.randint(256, (*leading, 3, 6, 4), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    # Frames of a segment without its last row, which are not contiguous.
+    images = images[:-1] if len(leading) == 1 else images[:, :-1]
+    with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+        scaled = scaled_images(images)
+    assert scaled.dtype == dtype and scaled.shape == images.shape
+    assert torch.equal(scaled, (images * (1.0 / 255.0)).to(dtype))
+    rows = scaled.flatten(0, -4)
+    assert rows.data_ptr() == rows.contiguous(memory_format=torch.channels_last).data_ptr() == scaled.data_ptr()

@@ -24,7 +24,7 @@ from penstock.rpc.clients.sampling_stream import SamplingStream
 from penstock.rpc.loop import LoopThread
 from penstock.telemetry import logs, metrics
 from penstock.types.block import Schema
-from penstock.types.payloads import PayloadPool
+from penstock.types.payloads import Memory, PayloadPool
 from penstock.types.replay import Batch, CommitOutcome, SamplingPlan
 from penstock.types.waits import Awaited, WaitReason
 from penstock.wire import batches as wire
@@ -58,13 +58,15 @@ class ReplayBatchSource:
         replay_segments: Callable[[int], int | None] = lambda number: None,
         changed: threading.Condition | None = None,
         arrived: Callable[[Batch], None] = lambda batch: None,
+        memory: Memory | None = None,
     ) -> None:
         """Creates a channel to the replay service at host:port; `open` starts the stream.
 
         `prefetch_batches` are requested ahead of the one that `next` returns. Once `stopping` returns True, `commit` no
         longer waits for room. The loop calls `replay_segments` with a batch's number for the number of segments to
         replay in it, None for the plan's, and `arrived` with each batch before `next` returns it; neither may wait.
-        Several sources may share the condition `changed`, which guards the state and is notified of every change.
+        `memory` allocates the memory of all columns; None: they may lie in any, such as that of their message. Several
+        sources may share the condition `changed`, which guards the state and is notified of every change.
         """
         self._thread, self._schema, self._prefetch, self._stopping = thread, schema, prefetch_batches, stopping
         self._replay_segments, self._arrived = replay_segments, arrived
@@ -74,7 +76,7 @@ class ReplayBatchSource:
         self._lock = self._stream.changed
         self._ready: deque[Batch] = deque()
         self._ledger = CommitLedger()
-        self._pool = PayloadPool()
+        self._pool = PayloadPool(memory=memory)
         self._plan: SamplingPlan | None = None
         self._adjusted = self._noted_refusal = False
         self._waiting = Awaited.REPLAY_SERVICE

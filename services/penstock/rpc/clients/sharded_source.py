@@ -35,7 +35,7 @@ from penstock.sharding.parts import join, place
 from penstock.sharding.shares import rounded, shares_of_mass
 from penstock.telemetry import metrics
 from penstock.types.block import Schema
-from penstock.types.payloads import PayloadPool
+from penstock.types.payloads import Memory, PayloadPool
 from penstock.types.records import total
 from penstock.types.replay import Batch, CommitOutcome, Mass, SamplingPlan, StoreCounts
 from penstock.types.waits import WaitReason
@@ -121,15 +121,17 @@ class ShardedBatchSource:
         largest_window: Callable[[], int] = lambda: 1,
         stopping: Callable[[], bool] = lambda: False,
         arrived: Callable[[Batch], None] = lambda batch: None,
+        memory: Memory | None = None,
     ) -> None:
         """Creates a channel to each replay service, as `ReplayBatchSource` does; `open` starts the streams.
 
         A batch waits `timeout_s` for a shard after fresh segments of another have arrived. `largest_window` returns the
         segments in any actor's largest window. `arrived` receives each batch with all parts, the object `next` returns.
+        `memory` is that of `ReplayBatchSource`, for whole batches.
         """
         self._thread, self._arrived = thread, arrived
         self._schema, self._timeout_s, self._largest_window = schema, timeout_s, largest_window
-        self._lock, self._pool = threading.Condition(), PayloadPool()
+        self._lock, self._pool = threading.Condition(), PayloadPool(memory=memory)
         self._sources = [
             ReplayBatchSource(
                 thread,
