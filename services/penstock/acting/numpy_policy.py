@@ -1,7 +1,7 @@
 """Policy inference in NumPy for small networks: the policies of `algo.policies` without learned encoders and memory.
 
-An actor of such a policy needs no torch, which takes 1.4 s of processor time and more than 100 MB to import, and some
-microseconds for each operation on a batch. Only the network of the actions is computed, not that of the values. Log
+An actor of such a policy needs no torch, which takes more than a second and 200 MB to import, and some microseconds for
+each operation on a batch. Only the network of the actions is computed, not that of the values. Log
 probabilities differ from torch's by rounding alone.
 """
 
