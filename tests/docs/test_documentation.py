@@ -118,7 +118,8 @@ def check_make(arguments: list[str]) -> None:
         if "=" not in target and target != "...":
             kind, _, name = target.partition("-")
             program = ROOT / {"bench": "benchmarks", "stress": "stress"}.get(kind, "-") / f"{name.replace('-', '_')}.py"
-            assert target in TARGETS or program.exists(), f"no target make {target}"
+            package = program.with_suffix("") / "__main__.py"
+            assert target in TARGETS or program.exists() or package.exists(), f"no target make {target}"
 
 
 TARGETS = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))

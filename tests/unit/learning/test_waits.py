@@ -236,3 +236,30 @@ def test_values_that_must_be_left_out_of_the_moments_are_left_out() -> None:
     outcomes = [make_learner(epochs=1, minibatches=1).train(way, 0.0) for way in ways]
     assert outcomes[0].moments == outcomes[1].moments
     assert outcomes[0].moments.returns.left_out == 1
+
+
+@pytest.mark.parametrize("execution", ["eager", "fixed shapes"])
+@pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS)
+def test_a_batch_is_trained_on_a_device_without_values_of_which_one_tensor_is_read(
+    network: Network, execution: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Tensors on the device "meta" have no values, so that whatever else reads one, or mixes devices, is an error.
+    read: list[torch.Size] = []
+
+    def zeros(tensor: Tensor) -> Tensor:
+        if tensor.device.type == "cpu":
+            return tensor
+        read.append(tensor.shape)
+        return torch.zeros(tensor.shape, dtype=tensor.dtype)
+
+    meta = torch.device("meta")
+    monkeypatch.setattr(torch, "is_autocast_enabled", lambda device_type: False)
+    learner = make_learner(network=network, device=meta, epochs=3, minibatches=4)
+    if execution == "fixed shapes":
+        learner._descent = FixedShapes(learner.step, minibatches=4, prepare=lambda take: take)
+    batch = to_tensors(collect_batch(fresh=4, network=network), meta)
+    monkeypatch.setattr(Tensor, "cpu", zeros)
+    outcome = learner.train(batch, 0.0)
+    assert len(read) == 1
+    assert outcome.updates == 3 * 4
+    assert outcome.priorities.shape == (6,)
