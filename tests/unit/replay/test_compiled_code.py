@@ -10,7 +10,7 @@ import pytest
 from numba.core.dispatcher import Dispatcher
 
 from penstock.replay import compiled_code, sum_tree
-from penstock.replay.store import header_scans, row_checks
+from penstock.replay.store import header_scans, lz4_blocks, piece_copies, row_checks
 
 
 def chosen(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Path:
@@ -47,7 +47,7 @@ def test_without_a_configured_folder_numba_chooses_one(monkeypatch: pytest.Monke
 
 def test_compiled_code_depends_on_no_other_file() -> None:
     # numba recompiles a function only when its own file changes, not when another file that it uses changes.
-    for module in (header_scans, row_checks, sum_tree):
+    for module in (header_scans, lz4_blocks, piece_copies, row_checks, sum_tree):
         for function in vars(module).values():
             if isinstance(function, Dispatcher):
                 used = inspect.getclosurevars(function.py_func).globals
