@@ -200,7 +200,9 @@ def main() -> None:
     parser.add_argument("--link-mbit", type=float, help="run the frames over a link of this many Mbit/s (root)")
     parser.add_argument("--output", type=Path, default=OUTPUT, help="result file")
     arguments = parser.parse_args()
-    console, reverb = Console(), peer_python("reverb")
+    # A file has room for all columns of the table.
+    console = Console() if sys.stdout.isatty() else Console(width=160)
+    reverb = peer_python("reverb")
     record()
     chosen = [item for item in COMPARISONS if arguments.only in f"{item.name} {item.segment}"]
     link: AbstractContextManager[Place] = nullcontext(Place())

@@ -13,7 +13,7 @@ from penstock import compiled_code
 from penstock.algo import advantages, flat_networks, loss_gradients
 from penstock.learning import adam
 from penstock.replay import sum_tree
-from penstock.replay.store import header_scans, row_checks
+from penstock.replay.store import header_scans, lz4_blocks, piece_copies, row_checks
 
 
 def chosen(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Path:
@@ -50,7 +50,18 @@ def test_without_a_configured_folder_numba_chooses_one(monkeypatch: pytest.Monke
 
 def test_compiled_code_depends_on_no_other_file() -> None:
     # numba recompiles a function only when its own file changes, not when another file that it uses changes.
-    for module in (adam, advantages, flat_networks, header_scans, loss_gradients, row_checks, sum_tree):
+    compiled = (
+        adam,
+        advantages,
+        flat_networks,
+        loss_gradients,
+        header_scans,
+        lz4_blocks,
+        piece_copies,
+        row_checks,
+        sum_tree,
+    )
+    for module in compiled:
         for function in vars(module).values():
             if isinstance(function, Dispatcher):
                 used = inspect.getclosurevars(function.py_func).globals
