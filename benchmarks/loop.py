@@ -57,7 +57,7 @@ def planned(arguments: argparse.Namespace, results: Results) -> Iterator[Planned
     for number in range(arguments.rounds):
         if "like_for_like" in arguments.tables:
             yield from _like_for_like(arguments, number)
-        if "data_path" in arguments.tables:
+        if "data_path" in arguments.tables and number < arguments.seeds:
             yield from _data_path(arguments, number)
         if "as_people_run" in arguments.tables and number < arguments.seeds:
             yield from _as_people_run(arguments, number, results)
@@ -159,7 +159,7 @@ def main() -> int:
     systems, tasks = ["penstock", *PEERS], list(as_people_run.TASKS)
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seeds", type=int, default=3, help="rounds of as_people_run; at most --rounds")
+    parser.add_argument("--seeds", type=int, default=3, help="rounds of as_people_run and data_path, at most --rounds")
     parser.add_argument("--tables", nargs="+", choices=TABLES, default=TABLES)
     parser.add_argument("--tasks", nargs="+", choices=tasks, default=tasks)
     parser.add_argument("--systems", nargs="+", choices=systems, default=systems)
