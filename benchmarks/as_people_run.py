@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.like_for_like import variables
+from benchmarks.like_for_like import temporary, variables
 from benchmarks.observed import Point, observe
 from benchmarks.peers.judge import Goal
 from benchmarks.peers.peer_programs import PEERS
@@ -105,7 +105,7 @@ def run(system: str, env_id: str, seed: int, limit_s: float | None = None) -> Re
             journal,
             enough=lambda points: reached(points, task.threshold) is not None,
             limit_s=min(task.limit_s, limit_s or task.limit_s),
-            variables=variables(),
+            variables={**variables(), **temporary(Path(parent))},
         )
     evaluations = [point.return_mean for point in seen.points if point.return_mean is not None]
     met = reached(seen.points, task.threshold)
