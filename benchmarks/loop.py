@@ -105,7 +105,7 @@ def measured(plan: Planned, of_commit: str) -> Run:
     try:
         found = plan.measure()
         result = found if isinstance(found, dict) else asdict(found)
-    except (RunFailed, subprocess.SubprocessError, OSError) as error:
+    except (RunFailed, subprocess.SubprocessError, OSError, ValueError, LookupError) as error:
         failure = (str(error) or type(error).__name__)[-_FAILURE_CHARACTERS:]
     date = datetime.now(UTC).isoformat(timespec="seconds")
     place = (plan.table, plan.system, plan.env_id, plan.minibatch, plan.round)
@@ -174,7 +174,7 @@ def main() -> int:
         if name in PEERS:
             try:
                 PEERS[name].python(), PEERS[name].arguments()
-            except (subprocess.SubprocessError, OSError, StopIteration) as error:
+            except (subprocess.SubprocessError, OSError) as error:
                 console.print(f"can't install {PEERS[name].title}: {error}", markup=False)
     # Child processes inherit it.
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
