@@ -12,16 +12,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.like_for_like import variables
+from benchmarks.like_for_like import temporary, variables
 from benchmarks.observed import Point, observe
 from benchmarks.peers.judge import Goal
 from benchmarks.peers.peer_programs import PEERS
 
 MOST_TIME = 0.7
 """Largest ratio of Penstock's seconds to those of the fastest peer."""
-PATIENCE = 2.0
-"""Seconds for which a peer is observed, as a multiple of those that Penstock took with the same seed."""
-LEAST_PATIENCE_S = 20.0
+PATIENCE = 1.5
+"""Seconds for which a peer is observed, as a multiple of those that Penstock took with the same seed. It is above
+1 / `MOST_TIME`, so that a peer that is stopped does not hide a missed goal."""
+LEAST_PATIENCE_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,7 @@ def run(system: str, env_id: str, seed: int, limit_s: float | None = None) -> Re
             journal,
             enough=lambda points: reached(points, task.threshold) is not None,
             limit_s=min(task.limit_s, limit_s or task.limit_s),
-            variables=variables(),
+            variables={**variables(), **temporary(Path(parent))},
         )
     evaluations = [point.return_mean for point in seen.points if point.return_mean is not None]
     met = reached(seen.points, task.threshold)

@@ -57,7 +57,7 @@ def planned(arguments: argparse.Namespace, results: Results) -> Iterator[Planned
     for number in range(arguments.rounds):
         if "like_for_like" in arguments.tables:
             yield from _like_for_like(arguments, number)
-        if "data_path" in arguments.tables:
+        if "data_path" in arguments.tables and number < arguments.seeds:
             yield from _data_path(arguments, number)
         if "as_people_run" in arguments.tables and number < arguments.seeds:
             yield from _as_people_run(arguments, number, results)
@@ -105,7 +105,7 @@ def measured(plan: Planned, of_commit: str) -> Run:
     try:
         found = plan.measure()
         result = found if isinstance(found, dict) else asdict(found)
-    except (RunFailed, subprocess.SubprocessError, OSError) as error:
+    except (RunFailed, subprocess.SubprocessError, OSError, ValueError, LookupError) as error:
         failure = (str(error) or type(error).__name__)[-_FAILURE_CHARACTERS:]
     date = datetime.now(UTC).isoformat(timespec="seconds")
     place = (plan.table, plan.system, plan.env_id, plan.minibatch, plan.round)
@@ -159,7 +159,7 @@ def main() -> int:
     systems, tasks = ["penstock", *PEERS], list(as_people_run.TASKS)
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seeds", type=int, default=3, help="rounds of as_people_run; at most --rounds")
+    parser.add_argument("--seeds", type=int, default=3, help="rounds of as_people_run and data_path, at most --rounds")
     parser.add_argument("--tables", nargs="+", choices=TABLES, default=TABLES)
     parser.add_argument("--tasks", nargs="+", choices=tasks, default=tasks)
     parser.add_argument("--systems", nargs="+", choices=systems, default=systems)
@@ -174,7 +174,7 @@ def main() -> int:
         if name in PEERS:
             try:
                 PEERS[name].python(), PEERS[name].arguments()
-            except (subprocess.SubprocessError, OSError, StopIteration) as error:
+            except (subprocess.SubprocessError, OSError) as error:
                 console.print(f"can't install {PEERS[name].title}: {error}", markup=False)
     # Child processes inherit it.
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])

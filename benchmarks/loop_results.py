@@ -7,17 +7,26 @@ systems or tasks adds its runs to the file.
 import json
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from benchmarks.as_people_run import MOST_TIME, TASKS
+from benchmarks.as_people_run import MOST_TIME, TASKS, Reached
 from benchmarks.data_path import LEAST_OF_FIFO, MOST_SHARE
 from benchmarks.deviations import DEVIATIONS, SETTINGS
-from benchmarks.like_for_like import LEAST_OF_BOUND, LEAST_PACE, MOST_CPU
+from benchmarks.like_for_like import LEAST_OF_BOUND, LEAST_PACE, MOST_CPU, Pace
+from benchmarks.pipeline_bound import Bound
 from benchmarks.provenance import provenance
 
 Table = Literal["like_for_like", "pipeline_bound", "as_people_run", "data_path"]
+
+NAMES: dict[Table, tuple[str, ...]] = {
+    "like_for_like": tuple(field.name for field in fields(Pace)),
+    "pipeline_bound": tuple(field.name for field in fields(Bound)),
+    "as_people_run": tuple(field.name for field in fields(Reached)),
+    "data_path": ("env_steps_per_s",),
+}
+"""Names of the numbers that every case of a table has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +130,9 @@ def cases_of(runs: Iterable[Run], table: str) -> list[Case]:
 
 
 def case(runs: Sequence[Run]) -> Case:
-    """Returns the medians over the runs of one system; a number that a run lacks counts as infinite."""
+    """Returns the medians over the runs of one system; None if most runs lack a number, or all failed."""
     first, results = runs[0], [run.result for run in runs if run.result is not None]
-    names = dict.fromkeys(name for result in results for name in result)
+    names = dict.fromkeys([*NAMES[first.table], *(name for result in results for name in result)])
     return {
         "system": first.system,
         "env_id": first.env_id,

@@ -22,6 +22,10 @@ _POLL_S = 0.01
 _CPU_INTERVAL_S = 0.1
 """Seconds between readings of CPU time, which take a millisecond or more; evaluations are always read."""
 _LINES_OF_FAILURE = 30
+_CLEANERS = ("resource_tracker", "torch_shm_manager")
+"""Programs of Python and torch that remove the semaphores and the shared memory of processes that have ended."""
+_END_S = 10.0
+"""Seconds until processes that have been killed are gone."""
 
 
 class RunFailed(Exception):
@@ -138,16 +142,31 @@ def tree_cpu_s(root: psutil.Process) -> float:
 
 
 def stop(run: "subprocess.Popen[bytes]") -> None:
-    """Kills a command and all processes below it."""
+    """Kills a command and all processes below it.
+
+    Helpers that remove what the others have shared then do so, and end by themselves.
+    """
     below: list[psutil.Process] = []
     with contextlib.suppress(psutil.Error):
         below = psutil.Process(run.pid).children(recursive=True)
+    cleaners = [process for process in below if _is_cleaner(process)]
     run.kill()
-    for process in below:
+    _kill([process for process in below if process not in cleaners])
+    run.wait()
+    _, left = psutil.wait_procs(below, timeout=_END_S)
+    _kill(left)
+
+
+def _is_cleaner(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return any(name in word for word in process.cmdline() for name in _CLEANERS)
+    return False
+
+
+def _kill(processes: Sequence[psutil.Process]) -> None:
+    for process in processes:
         with contextlib.suppress(psutil.Error):
             process.kill()
-    run.wait()
-    psutil.wait_procs(below, timeout=10.0)
 
 
 class _Lines:

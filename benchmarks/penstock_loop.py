@@ -133,10 +133,14 @@ def _exchange_s(process: psutil.Process) -> dict[str, float]:
     own = {"actor": "--actor.metrics-port=", "learner": "--learner.metrics-port="}[_service_of(process)]
     port = next((word.removeprefix(own) for word in process.cmdline() if word.startswith(own)), "")
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=1.0) as answer:
-        text = answer.read().decode()
+        return exchange_of(answer.read().decode())
+
+
+def exchange_of(text: str) -> dict[str, float]:
+    """Returns the CPU seconds of the exchange by activity from a service's metrics. Raises `ValueError` without any."""
     found = {match["activity"]: float(match["seconds"]) for match in _EXCHANGE.finditer(text)}
     if not found:
-        raise ValueError(f"no {_EXCHANGE.pattern} at port {port}")
+        raise ValueError("the metrics have no penstock_exchange_cpu_seconds_total")
     return found
 
 

@@ -67,10 +67,13 @@ class Judge:
         self._due = goal.interval_steps
         self._envs: SyncVectorEnv | None = None
         self._played = 0
+        # Shows that the program has started.
+        self._journal.trained(0)
 
     def look(self, env_steps: int, act: Act) -> None:
-        """Evaluates the policy if that is due, and notes the result in the journal."""
+        """Notes the steps in the journal, and evaluates the policy if that is due."""
         if env_steps < self._due:
+            self._journal.trained(env_steps)
             return
         self._due = (env_steps // self._goal.interval_steps + 1) * self._goal.interval_steps
         self._journal.evaluated(env_steps, self._mean_return(act))

@@ -23,7 +23,8 @@ _LATER = ("gym==0.23.1", "gym-notices==0.1.0")
 def pufferlib_python() -> Path:
     """Returns the interpreter of PufferLib's environment, `build/peers/pufferlib`, which is made if necessary.
 
-    Raises `subprocess.CalledProcessError` if it could not be made; pip prints the cause on stderr.
+    Raises `subprocess.CalledProcessError` if it could not be made; pip prints the cause on stderr. Raises
+    `FileNotFoundError` without its source.
     """
     python = ENVIRONMENTS / _NAME / "bin" / "python"
     if is_current(_NAME):
@@ -44,7 +45,7 @@ def pufferlib_python() -> Path:
 
 
 def _source(pip: list[str | Path], folder: Path) -> Path:
-    """Downloads the source and completes its setup.py. Raises `StopIteration` if there is none."""
+    """Downloads the source and completes its setup.py. Raises `FileNotFoundError` if it could not be downloaded."""
     # Fails after it has unpacked the source.
     subprocess.run(
         [*pip, "download", "--no-deps", "--no-build-isolation", "--no-clean", _SOURCE],
@@ -54,7 +55,9 @@ def _source(pip: list[str | Path], folder: Path) -> Path:
         stderr=subprocess.DEVNULL,
         env={**os.environ, "NO_OCEAN": "1", "TMPDIR": str(folder)},
     )
-    setup = next(folder.glob("pip-download-*/pufferlib_*/setup.py"))
+    setup = next(folder.glob("pip-download-*/pufferlib_*/setup.py"), None)
+    if setup is None:
+        raise FileNotFoundError(f"pip could not download the source of {_SOURCE}; check the network and the index")
     setup.write_text(completed(setup.read_text()))
     return setup.parent
 
