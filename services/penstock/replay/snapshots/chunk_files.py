@@ -168,10 +168,11 @@ def _columns_in(schema: Schema, content: NDArray[np.uint8], lead: int, forms: Fo
     """Returns the places of rows with these forms in a chunk's bytes after `lead`, and the size of the chunk."""
     sizes, columns, offset = encoded_sizes(schema, forms), [], lead
     for position, width in enumerate(schema.column_bytes):
-        mine = np.full(len(forms), width, np.int64)
         if position in encodable(schema):
             mine = np.ascontiguousarray(sizes[:, encodable(schema).index(position)])
-        pieces = Pieces.packed(content[offset:], mine)
+            pieces = Pieces.packed(content[offset:], mine)
+        else:
+            pieces = Pieces.packed(content[offset:], np.full(len(forms), width, np.int64), width)
         columns.append(pieces)
         offset += pieces.total_bytes
     return tuple(columns), offset

@@ -21,23 +21,35 @@ class Pieces:
         data: <uint8>[...] contiguous memory that has them.
         starts: <int64>[rows] offset of each row's bytes.
         sizes: <int64>[rows] size of each row's bytes.
+        width: Size of every row's bytes if they are equal and follow one another; None if they don't.
     """
 
     data: NDArray[np.uint8]
     starts: NDArray[np.int64]
     sizes: NDArray[np.int64]
+    width: int | None = None
 
     @classmethod
     def of_rows(cls, rows: NDArray[np.uint8], sizes: NDArray[np.int64] | None = None) -> "Pieces":
         """Returns the first bytes of rows <uint8>[rows, width], which are adjacent in memory; without sizes, all."""
         count, width = rows.shape
         starts = np.arange(count, dtype=np.int64) * width
-        return cls(rows.reshape(-1), starts, np.full(count, width, np.int64) if sizes is None else sizes.copy())
+        if sizes is None:
+            return cls(rows.reshape(-1), starts, np.full(count, width, np.int64), width)
+        return cls(rows.reshape(-1), starts, sizes.copy())
 
     @classmethod
-    def packed(cls, data: NDArray[np.uint8], sizes: NDArray[np.int64]) -> "Pieces":
-        """Returns rows of these sizes that follow one another in `data`."""
-        return cls(data, np.cumsum(sizes) - sizes, sizes)
+    def packed(cls, data: NDArray[np.uint8], sizes: NDArray[np.int64], width: int | None = None) -> "Pieces":
+        """Returns rows of these sizes that follow one another in `data`; `width` is that of all if they are equal."""
+        return cls(data, np.cumsum(sizes) - sizes, sizes, width)
+
+    @property
+    def rows(self) -> NDArray[np.uint8] | None:
+        """<uint8>[rows, width] view of rows of one width; None if their sizes differ."""
+        if self.width is None or not self.starts.size:
+            return None
+        first = int(self.starts[0])
+        return self.data[first : first + self.starts.size * self.width].reshape(-1, self.width)
 
     @property
     def total_bytes(self) -> int:
@@ -46,7 +58,7 @@ class Pieces:
 
     def part(self, start: int, stop: int) -> "Pieces":
         """Returns the rows from `start` to before `stop`."""
-        return Pieces(self.data, self.starts[start:stop], self.sizes[start:stop])
+        return Pieces(self.data, self.starts[start:stop], self.sizes[start:stop], self.width)
 
 
 def decode_rows(region: NDArray[np.uint8], rows: NDArray[np.int64], forms: Forms, into: NDArray[np.uint8]) -> list[int]:

@@ -173,16 +173,15 @@ class Regions:
         """Returns the rows <int64>[B] to which these keys are assigned. Their segments need not be present any more."""
         return (keys % np.uint64(self.capacity)).astype(np.int64)
 
-    def pieces(self, rows: slice) -> tuple[Pieces, ...]:
-        """Returns the bytes of each column in adjacent rows, in their forms, as views."""
+    def pieces(self, rows: slice) -> list[Pieces | NDArray[np.uint8]]:
+        """Returns the bytes of each column in adjacent rows as views: pieces, or whole rows if all of them are raw."""
+        contents: list[Pieces | NDArray[np.uint8]] = [region[rows] for region in self.columns]
         forms = self.forms[rows]
-        sizes = encoded_sizes(self._schema, forms) if forms.any() else None
-        pieces = []
-        for position, region in enumerate(self.columns):
-            mine = region[rows]
-            where = self._encodable.index(position) if sizes is not None and position in self._encodable else None
-            pieces.append(Pieces.of_rows(mine, sizes[:, where] if sizes is not None and where is not None else None))
-        return tuple(pieces)
+        if forms.any():
+            sizes = encoded_sizes(self._schema, forms)
+            for index, position in enumerate(self._encodable):
+                contents[position] = Pieces.of_rows(self.columns[position][rows], sizes[:, index])
+        return contents
 
     def gather(self, rows: NDArray[np.int64], into: Columns) -> list[tuple[int, int]]:
         """Copies the columns of these rows, in this order, decoded, to columns for the same number of segments.

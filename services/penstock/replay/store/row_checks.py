@@ -41,19 +41,16 @@ def copy_and_sum(source, target, sums):  # type: ignore[no-untyped-def]
         sums[count % turn] += np.uint64(byte) << np.uint64(8 * (position - 8 * count))
 
 
-@numba.njit("void(uint8[::1], int64[::1], int64[::1], uint64[::1])", nogil=True, cache=True)
-def mix_pieces(data, starts, sizes, checksums):  # type: ignore[no-untyped-def]
-    """Folds the bytes of each piece of `data` into its checksum: rounds of xor, multiply and rotate, in lanes.
-
-    The rounds are those of xxHash64. Piece i begins at starts[i] and has sizes[i] bytes.
-    """
+@numba.njit("void(uint8[:, ::1], uint64[::1])", nogil=True, cache=True)
+def mix_rows(rows, checksums):  # type: ignore[no-untyped-def]
+    """Folds each row's bytes into its checksum: rounds of xor, multiply and rotate (after xxHash64), in lanes."""
     prime, left, right = np.uint64(0x9E3779B185EBCA87), np.uint64(31), np.uint64(33)
+    size = rows.shape[1]
+    rounds = size // (8 * _LANES)
+    whole_words = size // 8
     lanes = np.empty(_LANES, np.uint64)
-    for index in range(starts.size):
-        size, begin = sizes[index], starts[index]
-        rounds = size // (8 * _LANES)
-        whole_words = size // 8
-        words = data[begin : begin + 8 * whole_words].view(np.uint64)
+    for index in range(rows.shape[0]):
+        words = rows[index, : 8 * whole_words].view(np.uint64)
         mixed = checksums[index] ^ prime
         for lane in range(_LANES):
             lanes[lane] = mixed + np.uint64(lane) * prime
@@ -70,26 +67,42 @@ def mix_pieces(data, starts, sizes, checksums):  # type: ignore[no-untyped-def]
             mixed = (mixed ^ words[word]) * prime
             mixed ^= mixed >> right
         for byte in range(8 * whole_words, size):
-            mixed = (mixed ^ np.uint64(data[begin + byte])) * prime
+            mixed = (mixed ^ np.uint64(rows[index, byte])) * prime
             mixed ^= mixed >> right
         checksums[index] = mixed
 
 
-def checksums_of(headers: NDArray[Any], forms: Forms, contents: Sequence[Pieces]) -> NDArray[np.uint64]:
+@numba.njit("void(uint8[::1], int64[::1], int64[::1], uint64[::1])", nogil=True, cache=True)
+def mix_pieces(data, starts, sizes, checksums):  # type: ignore[no-untyped-def]
+    """Folds the bytes of each piece of `data` into its checksum, as `mix_rows`. Piece i has sizes[i] bytes."""
+    # Not one loop for both, because rows of one known width are a fifth faster.
+    for index in range(starts.size):
+        piece = data[starts[index] : starts[index] + sizes[index]]
+        mix_rows(piece.reshape(1, piece.size), checksums[index : index + 1])
+
+
+def checksums_of(
+    headers: NDArray[Any], forms: Forms, contents: Sequence[Pieces | NDArray[np.uint8]]
+) -> NDArray[np.uint64]:
     """Returns checksums <uint64>[B] of the immutable data of segments: identity, version, forms and payload.
 
-    The headers are <HEADER>[B]. The contents have the bytes of each column in its form, as they were sent.
+    The headers are <HEADER>[B]. The contents have the bytes of each column in its form, as they were sent: pieces, or
+    C-ordered rows <uint8>[B, bytes of a segment].
     """
     identity = np.empty((headers.size, 6), np.uint64)
     for position, field in enumerate(("key", "sequence", "slot", "incarnation", "environment")):
         identity[:, position] = headers[field]
     identity[:, 5] = headers["version"].view(np.uint64)
     checksums = np.zeros(headers.size, np.uint64)
-    leading = [Pieces.of_rows(identity.view(np.uint8))]
+    mix_rows(identity.view(np.uint8), checksums)
     if forms.shape[1]:
-        leading.append(Pieces.of_rows(np.ascontiguousarray(forms).view(np.uint8)))
-    for pieces in (*leading, *contents):
-        mix_pieces(pieces.data, pieces.starts, pieces.sizes, checksums)
+        mix_rows(np.ascontiguousarray(forms).view(np.uint8), checksums)
+    for content in contents:
+        rows = content.rows if isinstance(content, Pieces) else content
+        if rows is not None:
+            mix_rows(rows, checksums)
+        elif isinstance(content, Pieces):
+            mix_pieces(content.data, content.starts, content.sizes, checksums)
     return checksums
 
 
