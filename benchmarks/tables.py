@@ -27,7 +27,7 @@ TITLES = {
 LEAST_ROUNDS = 5
 """Rounds from which README makes a claim."""
 MOST_LOAD = 5.0
-"""Largest load average before a run on a quiet machine of two cores: what the peer with most processes leaves behind."""
+"""Largest load average before a run on a quiet machine of two cores, which the run before leaves behind."""
 
 Document = Mapping[str, Any]
 Case = Mapping[str, Any]
