@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.tables import RESULTS, ROOT, claims, data_path, origin, pages, with_parts
+from benchmarks.tables import RESULTS, ROOT, claims, data_path, goals, origin, pages, with_parts
 
 
 @pytest.fixture
@@ -40,10 +40,20 @@ def pace(system: str, env_steps_per_s: float, cpu_s: float, rounds: int = 5) -> 
 
 def test_the_claim_is_the_range_over_all_peers_and_needs_five_rounds() -> None:
     cases = [pace("penstock", 1_000.0, 10.0), pace("sb3", 500.0, 20.0), pace("rllib", 100.0, 100.0)]
-    claim = claims({"like_for_like": cases})
+    quiet: list[dict[str, Any]] = [{"load": 1.5}]
+    claim = claims({"like_for_like": cases, "runs": quiet})
     assert "2.0 to 10.0 times" in claim
     assert "0.10 to 0.50 of" in claim
-    assert claims({"like_for_like": [*cases[:2], pace("rllib", 100.0, 100.0, rounds=4)]}) == ""
+    assert claims({"like_for_like": [*cases[:2], pace("rllib", 100.0, 100.0, rounds=4)], "runs": quiet}) == ""
+    assert claims({"like_for_like": cases, "runs": [*quiet, {"load": 9.0}]}) == ""
+
+
+def test_goals_in_seconds_are_undecided_on_a_busy_machine() -> None:
+    goal = {"env_id": "CartPole-v1", "minibatch": 256, "measured": 6.0, "bound": 5.0, "at_least": True, "met": True}
+    two = [{**goal, "name": "steps/s over sb3"}, {**goal, "name": "CPU time over the best peer", "met": False}]
+    for load, first in ((1.0, "met"), (9.0, "undecided"), (None, "undecided")):
+        rows = goals({"goals": two, "runs": [{"load": load}]}).splitlines()[-2:]
+        assert [row.split("|")[-2].strip() for row in rows] == [first, "**missed**"]
 
 
 def test_runs_that_failed_and_the_load_of_the_machine_are_stated(document: dict[str, Any]) -> None:
