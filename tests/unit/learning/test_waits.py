@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers.training import CPU, SMALL, collect_batch, make_learner, numbers_of, parameters_of
+from penstock.algo import advantages
 from penstock.algo.policies import Network
 from penstock.learning.batches import KnownRows, TrainingBatch, to_tensors
 from penstock.learning.execution import FixedShapes
@@ -101,6 +102,12 @@ class Transfers(TorchFunctionMode):
 
 def _flat(value: object) -> list[object]:
     return list(value) if isinstance(value, list | tuple) else [value]
+
+
+@pytest.fixture(autouse=True)
+def recursion_of_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Computes V-trace as on a device, because the compiled loop of a CPU reads whole tensors."""
+    monkeypatch.setattr(advantages, "_by_loop", advantages._by_scan)
 
 
 def waits_of(action: Callable[[], object]) -> Counter[str]:
