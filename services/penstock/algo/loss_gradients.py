@@ -246,8 +246,9 @@ class Rows:
 
     def take(self, order: NDArray[np.int64]) -> "Rows":
         """Returns the chosen rows in this order."""
-        legal = self.legal[order] if self.legal.size else self.legal
-        return Rows(self.numbers[order], self.actions[order], legal)
+        # `take` copies rows several times as fast as an index.
+        legal = self.legal.take(order, 0) if self.legal.size else self.legal
+        return Rows(self.numbers.take(order, 0), self.actions.take(order, 0), legal)
 
     def part(self, rows: slice) -> "Rows":
         """Returns views of some rows."""

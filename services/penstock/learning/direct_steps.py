@@ -43,7 +43,7 @@ class DirectSteps:
 
     def descend(self, order: Tensor, minibatches: int) -> Descended:
         """Implements `Descent`."""
-        features, rows, count = self._features[order], self._rows.take(order.numpy()), len(order)
+        features, rows, count = self._features.index_select(0, order), self._rows.take(order.numpy()), len(order)
         log_probs, numbers = np.empty(count, np.float32), np.empty((5, minibatches), np.float32)
         begin = 0
         for minibatch, own_features in enumerate(torch.tensor_split(features, minibatches)):

@@ -316,9 +316,9 @@ class Learner:
         movement = losses.movement(
             settings,
             log_prob=done.log_prob,
-            anchor_log_prob=steps.anchor_log_prob[order],
-            proximal_log_prob=steps.proximal_log_prob[order],
-            counted=None if steps.usable is None else steps.usable[order],
+            anchor_log_prob=steps.anchor_log_prob.index_select(0, order),
+            proximal_log_prob=steps.proximal_log_prob.index_select(0, order),
+            counted=None if steps.usable is None else steps.usable.index_select(0, order),
         )
         return Epoch(done, movement)
 
@@ -369,31 +369,39 @@ def _steps_of(
 
     Where only the device knows which these are, the steps are the valid rows or their segments, with `Steps.usable`.
     """
-    rows, recurrent = batch.rows, batch.memory is not None
-    chosen: Tensor | tuple[Tensor, Tensor] = usable.any(1) if recurrent else usable
-    if rows is not None:
-        chosen = rows.segments if recurrent else rows.steps
+    recurrent, index = batch.memory is not None, _index_of(batch, usable)
 
-    def of(value: Tensor | None) -> Tensor | None:
-        return None if value is None else value[chosen]
+    def of(value: Tensor) -> Tensor:
+        return (value if recurrent else value.flatten(0, 1)).index_select(0, index)
 
-    proximal, behaviour = proximal_log_prob[chosen], batch.behaviour_log_prob[chosen]
+    proximal, behaviour = of(proximal_log_prob), of(batch.behaviour_log_prob)
     anchor, weight = losses.anchor(settings, proximal_log_prob=proximal, behaviour_log_prob=behaviour)
-    importance = importance[:, None].expand_as(usable)[chosen]
+    importance = of(importance[:, None].expand_as(usable))
     return Steps(
         inputs=Inputs(
-            observation=tuple(leaf[:, :-1][chosen] for leaf in batch.observation),
-            mask=of(batch.action_mask),
-            state=of(batch.memory),
-            begun=None if batch.begun is None else batch.begun[:, :-1][chosen],
+            observation=tuple(of(leaf[:, :-1]) for leaf in batch.observation),
+            mask=None if batch.action_mask is None else of(batch.action_mask),
+            state=None if batch.memory is None else of(batch.memory),
+            begun=None if batch.begun is None else of(batch.begun[:, :-1]),
         ),
-        action=tuple(leaf[chosen] for leaf in batch.action),
+        action=tuple(of(leaf) for leaf in batch.action),
         proximal_log_prob=proximal,
-        proximal_value=proximal_value[:, :-1][chosen],
+        proximal_value=of(proximal_value[:, :-1]),
         anchor_log_prob=anchor,
-        advantage=estimates.advantage[chosen],
-        target=estimates.target[chosen],
+        advantage=of(estimates.advantage),
+        target=of(estimates.target),
         importance=importance,
         policy_weight=importance * weight,
-        usable=usable[chosen] if recurrent or rows is not None else None,
+        usable=of(usable) if recurrent or batch.rows is not None else None,
     )
+
+
+def _index_of(batch: TrainingBatch, usable: Tensor) -> Tensor:
+    """Returns the numbers, <int64>[N], of the rows in [B * T] or, with memory, of the segments that `_steps_of` takes.
+
+    A mask in their place would be counted for each column.
+    """
+    rows = batch.rows
+    if batch.memory is not None:
+        return usable.any(1).nonzero().squeeze(1) if rows is None else rows.segments
+    return usable.flatten().nonzero().squeeze(1) if rows is None else rows.segment * usable.shape[1] + rows.step
