@@ -103,7 +103,9 @@ def main() -> None:
         table.add_row(*names, *(f"{case[name]:.2f}" for name in numbers))
     Console().print(table)
     OUTPUT.parent.mkdir(parents=True, exist_ok=True)
-    OUTPUT.write_text(json.dumps({"provenance": provenance(), "cases": cases}, indent=2) + "\n")
+    OUTPUT.write_text(
+        json.dumps({"provenance": provenance(), "rounds": arguments.rounds, "cases": cases}, indent=2) + "\n"
+    )
     print(f"written to {OUTPUT}")
 
 

@@ -188,6 +188,35 @@ def claims(document: Document) -> str:
     )
 
 
+def gradient_steps(document: Document) -> str:
+    """Returns the CPU time of training on a batch with autograd and without, for each task and size of minibatches."""
+    cases = {
+        (case["env_id"], case["rows_of_a_minibatch"], case["execution"]): case
+        for case in document["cases"]
+        if case["execution"] in ("eager", "direct")
+    }
+    rows = []
+    for env_id, size in dict.fromkeys(key[:2] for key in cases):
+        eager, direct = cases[env_id, size, "eager"], cases[env_id, size, "direct"]
+        pairs = [
+            f"{eager[name]:.2f}, {direct[name]:.2f} ({eager[name] / direct[name]:.1f} times)"
+            for name in ("gradient_step_cpu_ms", "batch_cpu_ms")
+        ]
+        rows.append(f"| {env_id} | {size:,} | {' | '.join(pairs)} | {direct['cpu_us_per_environment_step']:.1f} |")
+    source = document["provenance"]
+    return "\n".join(
+        [
+            "| task | rows of a minibatch | CPU ms of a gradient step: eager, direct | of a batch: eager, direct"
+            " | CPU us per environment step, direct |",
+            "|---|---|---|---|---|",
+            *rows,
+            "",
+            f"Measured on {source['machine']}, at commit `{source['commit'][:12]}`, {source['date'][:10]}: medians of"
+            f" {_count(document['rounds'], 'round')} ([result file](results/gradient_steps.json)).",
+        ]
+    )
+
+
 def sum_tree(document: Document) -> str:
     """Returns how many times as fast the bare tree and the whole buffer are as cpprb's buffer."""
     rows = []
@@ -222,6 +251,7 @@ PARTS: Mapping[str, tuple[str, str, Callable[[Document], str]]] = {
     "data path": ("docs/BENCHMARKS.md", "loop.json", data_path),
     "goals of the loops": ("docs/BENCHMARKS.md", "loop.json", goals),
     "sum tree": ("docs/BENCHMARKS.md", "sum_tree.json", sum_tree),
+    "gradient steps": ("docs/BENCHMARKS.md", "gradient_steps.json", gradient_steps),
     "pace": ("README.md", "loop.json", claims),
 }
 """Page, result file and text of each generated part, by its name."""
