@@ -106,6 +106,7 @@ def run(system: str, env_id: str, seed: int, limit_s: float | None = None) -> Re
             enough=lambda points: reached(points, task.threshold) is not None,
             limit_s=min(task.limit_s, limit_s or task.limit_s),
             variables={**variables(), **temporary(Path(parent))},
+            folder=Path(parent),
         )
     evaluations = [point.return_mean for point in seen.points if point.return_mean is not None]
     met = reached(seen.points, task.threshold)

@@ -59,6 +59,8 @@ def measure(system: str, work: Work, seconds: float = SECONDS) -> Pace:
         enough=lambda points: points[-1].seconds - points[0].seconds >= seconds,
         limit_s=LIMIT_S,
         variables={**variables(), **temporary(work.journal.parent.parent)},
+        # PufferLib puts a link into its working directory.
+        folder=work.journal.parent.parent,
     )
     return pace_of(seen)
 
