@@ -1,4 +1,4 @@
-"""What lies between actor and learner: its share of the CPU time, and the pace of the same processes without it.
+"""The data path between actor and learner: its share of the CPU time, and the pace of the same processes without it.
 
 `fifo` is Penstock's own collector and learner over shared memory (`benchmarks.fifo_loop`). Called by `loop`.
 """

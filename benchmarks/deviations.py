@@ -40,7 +40,7 @@ DEVIATIONS = {
         " the row in which an environment resets itself; value loss without clip"
     ),
     "pufferlib": (
-        "draws minibatches of whole segments anew from the batch; computes all advantages for each minibatch; clips"
+        "draws whole segments from the batch for each minibatch; computes all advantages for each minibatch; clips"
         " rewards to [-1, 1]; trains on the row in which an environment resets itself"
     ),
     "rllib": "PPO, synchronous: one process collects, then the main process trains; keeps episodes as Python objects",

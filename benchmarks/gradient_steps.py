@@ -18,7 +18,7 @@ from rich.table import Table
 
 from benchmarks.provenance import provenance
 from helpers.training import collect_batch, make_learner
-from penstock.algo.policies import Network
+from penstock.algo.network import Network
 from penstock.config import Execution
 from penstock.learning.batches import to_tensors
 from penstock.learning.learner import Learner

@@ -105,7 +105,7 @@ def _reached(case: Case | None) -> str:
 
 
 def data_path(document: Document) -> str:
-    """Returns what lies between actor and learner, as a share of the CPU time."""
+    """Returns the share of the data path between actor and learner in the CPU time."""
     suffix = "_path_cpu_s_per_million"
     rows = []
     for case in document["data_path"]:
@@ -150,18 +150,22 @@ def _met(goal: Case) -> str:
 
 def origin(document: Document) -> str:
     """Returns the machine, the commit, the date and the number of rounds, as a sentence."""
-    source = document["provenance"]
     rounds = max((case["rounds"] for case in document["like_for_like"]), default=0)
     seeds = max((case["rounds"] for case in document["as_people_run"]), default=0)
     failed = sum(case["failed"] for name in ("like_for_like", "as_people_run", "data_path") for case in document[name])
     loads = [run["load"] for run in document["runs"] if run.get("load") is not None]
     highest = f"{max(loads):.1f}" if loads else "unknown"
     return (
-        f"Measured on {source['machine']}, at commit `{source['commit'][:12]}`, {source['date'][:10]}: medians of"
-        f" {_count(rounds, 'round')} like for like and of {_count(seeds, 'seed')} as people run them; {failed} runs"
-        f" failed ([result file](results/loop.json)).\nThe highest load average before a run was {highest};"
+        f"{_source(document)} {_count(rounds, 'round')} like for like and of {_count(seeds, 'seed')} as people run"
+        f" them; {failed} runs failed ([result file](results/loop.json)).\nThe highest load average before a run was"
+        f" {highest};"
         f" above {MOST_LOAD:g}, other programs took part of the two cores, and only the CPU times can be trusted."
     )
+
+
+def _source(document: Document) -> str:
+    source = document["provenance"]
+    return f"Measured on {source['machine']}, at commit `{source['commit'][:12]}`, {source['date'][:10]}: medians of"
 
 
 def _count(number: int, noun: str) -> str:
@@ -203,7 +207,6 @@ def gradient_steps(document: Document) -> str:
             for name in ("gradient_step_cpu_ms", "batch_cpu_ms")
         ]
         rows.append(f"| {env_id} | {size:,} | {' | '.join(pairs)} | {direct['cpu_us_per_environment_step']:.1f} |")
-    source = document["provenance"]
     return "\n".join(
         [
             "| task | rows of a minibatch | CPU ms of a gradient step: eager, direct | of a batch: eager, direct"
@@ -211,8 +214,7 @@ def gradient_steps(document: Document) -> str:
             "|---|---|---|---|---|",
             *rows,
             "",
-            f"Measured on {source['machine']}, at commit `{source['commit'][:12]}`, {source['date'][:10]}: medians of"
-            f" {_count(document['rounds'], 'round')} ([result file](results/gradient_steps.json)).",
+            f"{_source(document)} {_count(document['rounds'], 'round')} ([result file](results/gradient_steps.json)).",
         ]
     )
 
@@ -231,15 +233,13 @@ def sum_tree(document: Document) -> str:
     for name, leaves in dict.fromkeys((case["case"], case["leaves"]) for case in cases):
         ratios = [case["ratio"] for case in cases if (case["case"], case["leaves"]) == (name, leaves)]
         rows.append(f"| {names[name]} | {leaves:,} | {' | '.join(f'{ratio:.1f}' for ratio in ratios)} |")
-    source = document["provenance"]
     return "\n".join(
         [
             f"| cpprb's time over Penstock's | leaves | {' | '.join(f'batches of {batch:,}' for batch in batches)} |",
             f"|---|---|{'---|' * len(batches)}",
             *rows,
             "",
-            f"Measured on {source['machine']}, at commit `{source['commit'][:12]}`, {source['date'][:10]}: medians of"
-            f" {_count(document['rounds'], 'round')} ([result file](results/sum_tree.json)).",
+            f"{_source(document)} {_count(document['rounds'], 'round')} ([result file](results/sum_tree.json)).",
         ]
     )
 

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from penstock.algo.distributions import Joint
-from penstock.algo.policies import Inputs, Network
+from penstock.algo.network import Network
+from penstock.algo.policies import Inputs
 from penstock.config import PPOConfig, SamplingConfig
 from penstock.learning.batches import TrainingBatch
 from penstock.learning.learner import Learner

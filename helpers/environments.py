@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from penstock.acting.environments import SameStepEnvironments
 from penstock.acting.spaces import describe
 from penstock.algo import weights as policy_weights
-from penstock.algo.policies import Network, Policy
+from penstock.algo.network import Network
+from penstock.algo.policies import Policy
 from penstock.types.networks import MemoryKind
 from penstock.types.run import Assignment, Weights
 from penstock.types.spaces import EnvironmentSpec

@@ -11,7 +11,7 @@ from penstock.acting.environments import make_environments
 from penstock.acting.inference import PolicyRunner
 from penstock.acting.spaces import segment_schema
 from penstock.algo import weights as policy_weights
-from penstock.algo.policies import Network
+from penstock.algo.network import Network
 from penstock.config import Execution, PPOConfig, Precision, SamplingConfig
 from penstock.learning.batches import TrainingBatch, to_tensors
 from penstock.learning.learner import Learner, TrainingOutcome

@@ -22,7 +22,7 @@ from rich.table import Table
 
 from benchmarks.provenance import provenance
 from penstock.acting.spaces import segment_schema
-from penstock.algo.policies import Network
+from penstock.algo.network import Network
 from penstock.config import Execution, PPOConfig, Precision, SamplingConfig
 from penstock.learning.batches import BatchFeed
 from penstock.learning.devices import torch_device

@@ -15,30 +15,11 @@ from typing import Any
 
 import gymnasium
 import torch
-import torch.utils.tensorboard
 
-from benchmarks.peers import equal_work
+from benchmarks.peers import cleanrl_writer, equal_work
 from benchmarks.peers.equal_work import Work
-from benchmarks.peers.journal import Journal
 
 PROGRAMS = {"CartPole-v1": "ppo.py", "Pendulum-v1": "ppo_continuous_action.py"}
-_LAST_OF_BATCH = "charts/SPS"
-"""What the programs write at the end of each batch."""
-
-
-class Writer:
-    """Stands in for TensorBoard's writer."""
-
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
-
-    def add_text(self, *words: object) -> None:
-        """Ignores the settings."""
-
-    def add_scalar(self, name: str, value: float, env_steps: int) -> None:
-        """Notes the environment steps at the end of a batch."""
-        if name == _LAST_OF_BATCH:
-            self._journal.trained(env_steps)
 
 
 def main() -> None:
@@ -46,8 +27,8 @@ def main() -> None:
     folder = Path(sys.argv.pop(1))
     work = Work.from_arguments()
     torch.set_num_threads(1)
-    writer = Writer(work.open_journal())
-    torch.utils.tensorboard.SummaryWriter = lambda *arguments: writer  # type: ignore[assignment,misc]
+    journal = work.open_journal()
+    cleanrl_writer.write_to(lambda env_steps, _: journal.trained(env_steps))
 
     def shared(functions: Any) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
         return work.make()

@@ -3,14 +3,14 @@
 Imported in the environments of the peers, so it needs only NumPy and Gymnasium.
 """
 
-import argparse
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 
+from benchmarks.peers.command_line import CommandLine
 from benchmarks.peers.journal import Journal
 from benchmarks.peers.vector_pendulum import VectorPendulum
 
@@ -35,7 +35,7 @@ VECTOR_ENVIRONMENTS: dict[str, Any] = {"CartPole-v1": CartPoleVectorEnv, "Pendul
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class Work(CommandLine):
     """A run of one system.
 
     Attributes:
@@ -45,7 +45,7 @@ class Work:
         journal: File of the run's journal.
     """
 
-    env_id: str
+    env_id: str = field(metadata={"choices": list(VECTOR_ENVIRONMENTS)})
     minibatch: int
     seed: int
     journal: Path
@@ -54,25 +54,6 @@ class Work:
     def minibatches(self) -> int:
         """Minibatches, and gradient steps, in each pass over a batch."""
         return BATCH // self.minibatch
-
-    @classmethod
-    def from_arguments(cls) -> "Work":
-        """Parses the command line."""
-        parser = argparse.ArgumentParser()
-        parser.add_argument("--env-id", choices=list(VECTOR_ENVIRONMENTS), required=True)
-        parser.add_argument("--minibatch", type=int, required=True)
-        parser.add_argument("--seed", type=int, required=True)
-        parser.add_argument("--journal", type=Path, required=True)
-        return cls(**vars(parser.parse_args()))
-
-    def options(self) -> list[str]:
-        """Returns the command line that `from_arguments` parses."""
-        return [
-            f"--env-id={self.env_id}",
-            f"--minibatch={self.minibatch}",
-            f"--seed={self.seed}",
-            f"--journal={self.journal}",
-        ]
 
     def open_journal(self) -> Journal:
         """Returns the journal of the run."""

@@ -4,7 +4,6 @@ Penstock's evaluator does the same: it plays one episode in each of 20 environme
 likely actions.
 """
 
-import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ import numpy as np
 from gymnasium.vector import SyncVectorEnv
 from numpy.typing import NDArray
 
+from benchmarks.peers.command_line import CommandLine
 from benchmarks.peers.journal import Journal
 
 EPISODES = 20
@@ -24,7 +24,7 @@ Act = Callable[[NDArray[np.float32]], NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Goal:
+class Goal(CommandLine):
     """A run to a threshold.
 
     Attributes:
@@ -38,25 +38,6 @@ class Goal:
     interval_steps: int
     seed: int
     journal: Path
-
-    @classmethod
-    def from_arguments(cls) -> "Goal":
-        """Parses the command line."""
-        parser = argparse.ArgumentParser()
-        parser.add_argument("--env-id", required=True)
-        parser.add_argument("--interval-steps", type=int, required=True)
-        parser.add_argument("--seed", type=int, required=True)
-        parser.add_argument("--journal", type=Path, required=True)
-        return cls(**vars(parser.parse_args()))
-
-    def options(self) -> list[str]:
-        """Returns the command line that `from_arguments` parses."""
-        return [
-            f"--env-id={self.env_id}",
-            f"--interval-steps={self.interval_steps}",
-            f"--seed={self.seed}",
-            f"--journal={self.journal}",
-        ]
 
 
 class Judge:

@@ -1,13 +1,14 @@
 """Arguments and results of the peers of the loop benchmark; imported in the environment of each peer."""
 
-import argparse
 import json
 import sys
 from dataclasses import asdict, dataclass, field
 
+from benchmarks.peers.command_line import CommandLine
+
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class Task(CommandLine):
     """A training run.
 
     Attributes:
@@ -23,16 +24,6 @@ class Task:
     total_steps: int
     interval_steps: int
     seed: int
-
-    @classmethod
-    def from_arguments(cls) -> "Task":
-        """Parses the command line."""
-        parser = argparse.ArgumentParser()
-        parser.add_argument("--env-id", required=True)
-        parser.add_argument("--threshold", type=float, required=True)
-        for name in ("--total-steps", "--interval-steps", "--seed"):
-            parser.add_argument(name, type=int, required=True)
-        return cls(**vars(parser.parse_args()))
 
 
 @dataclass(frozen=True, slots=True)

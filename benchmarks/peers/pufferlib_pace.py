@@ -1,7 +1,7 @@
 """PufferLib's PuffeRL on the work of `benchmarks.peers.equal_work`.
 
 It draws whole segments for each minibatch, here all with the same probability, and without replacement only within a
-minibatch. For each minibatch it computes the advantages of the whole batch anew. It clips rewards to [-1, 1], and
+minibatch. It computes the advantages of the whole batch again for each minibatch. It clips rewards to [-1, 1], and
 trains also on the row in which an environment resets itself.
 """
 

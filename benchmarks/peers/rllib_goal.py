@@ -5,17 +5,13 @@ for Acrobot-v1 or LunarLander-v3, which have the defaults of `PPOConfig`. The ju
 two iterations.
 """
 
-import os
-
-os.environ.setdefault("RAY_DEDUP_LOGS", "0")
-# Ray lowers the priority of its workers, which would starve beside other programs.
-os.environ.setdefault("RAY_worker_niceness", "0")
+# Before RLlib, which imports Ray.
+from benchmarks.peers import ray_start  # isort: skip
 
 from typing import Any
 
 import gymnasium
 import numpy as np
-import ray
 import torch
 from numpy.typing import NDArray
 from ray.rllib.algorithms.ppo import PPOConfig
@@ -81,13 +77,7 @@ class Player:
 def main() -> None:
     """Trains."""
     goal = Goal.from_arguments()
-    ray.init(
-        num_cpus=2,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level="ERROR",
-        _temp_dir=str(goal.journal.parent),
-    )
+    ray_start.start(goal.journal.parent)
     config = config_of(goal.env_id).reporting(min_time_s_per_iteration=0).debugging(seed=goal.seed, log_level="ERROR")
     algorithm, judge = config.build_algo(), Judge(goal)
     player = Player(algorithm, goal.env_id)

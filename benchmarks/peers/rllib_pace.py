@@ -3,14 +3,10 @@
 The runner makes Gymnasium's vector environment itself.
 """
 
-import os
-
-os.environ.setdefault("RAY_DEDUP_LOGS", "0")
-# Ray lowers the priority of its workers, which would starve beside other programs.
-os.environ.setdefault("RAY_worker_niceness", "0")
+# Before RLlib, which imports Ray.
+from benchmarks.peers import ray_start  # isort: skip
 
 import gymnasium
-import ray
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
@@ -24,13 +20,7 @@ ENV_IDS = {"CartPole-v1": "CartPole-v1", "Pendulum-v1": f"{vector_pendulum.__nam
 def main() -> None:
     """Trains until it is stopped."""
     work = Work.from_arguments()
-    ray.init(
-        num_cpus=2,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level="ERROR",
-        _temp_dir=str(work.journal.parent),
-    )
+    ray_start.start(work.journal.parent)
     config = (
         PPOConfig()
         .environment(ENV_IDS[work.env_id])

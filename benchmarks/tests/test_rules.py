@@ -20,8 +20,8 @@ from helpers.rule import PENSTOCK, Rule
 from helpers.single_process import train
 from helpers.training import CPU, make_batch
 from penstock.algo import weights as policy_weights
+from penstock.algo.network import Network
 from penstock.algo.parameters import beginning_of
-from penstock.algo.policies import Network
 from penstock.algo.priorities import preferences
 from penstock.config import Config, build
 from penstock.learning import schedules

@@ -20,7 +20,7 @@ from helpers import single_process as study
 from helpers.processes import WITH_HELPERS, Command, end_of
 from helpers.servers import Loopback
 from penstock.acting.randomness import Streams
-from penstock.algo.distributions import Noise, NoiseKind
+from penstock.algo.noise import Noise, NoiseKind
 from penstock.algo.parameters import flatten
 from penstock.config import Config, build, load_toml
 from penstock.errors import Unavailable

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from helpers.training import SMALL, make_batch, make_learner, numbers_of, parameters_of
-from penstock.algo.policies import Network
+from penstock.algo.network import Network
 from penstock.config import Execution, Precision
 from penstock.learning import checkpoints
 from penstock.learning.checkpoints import RunProgress

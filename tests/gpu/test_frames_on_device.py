@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from penstock.algo.policies import Inputs, Network, Policy
+from penstock.algo.network import Network
+from penstock.algo.policies import Inputs, Policy
 from penstock.config import Precision
 from penstock.learning.devices import autocast, use_precision
 from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec, Tree

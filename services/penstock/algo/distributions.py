@@ -16,8 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock.algo.noise import Noise as Noise
-from penstock.algo.noise import NoiseKind as NoiseKind
+from penstock.algo.noise import Noise, NoiseKind
 
 _LOG_TWO_PI = math.log(2.0 * math.pi)
 

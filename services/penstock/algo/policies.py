@@ -15,7 +15,7 @@ from penstock.algo.initialisation import initialised
 from penstock.algo.masks import unpack
 from penstock.algo.memory import Memory, Unroll, by_rows
 from penstock.algo.moves import Moves
-from penstock.algo.network import Network as Network
+from penstock.algo.network import Network
 from penstock.algo.noise import Noise
 from penstock.algo.normalisation import BegunUpdate, MomentsUpdate, RunningMoments
 from penstock.algo.own_modules import own_layers

@@ -4,7 +4,7 @@ from typing import TypeVar
 
 import torch
 
-from penstock.algo.policies import Network
+from penstock.algo.network import Network
 from penstock.config import Config
 from penstock.learning.checkpoints import Recovered
 from penstock.learning.evaluations import Evaluations

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from penstock import checkpoint_file
 from penstock.algo import weights as policy_weights
-from penstock.algo.policies import Network, Policy
+from penstock.algo.network import Network
+from penstock.algo.policies import Policy
 from penstock.algo.published import METADATA_KEY
 from penstock.checkpoint_file import CheckpointFile
 from penstock.errors import ConfigurationError, DamagedFile

@@ -18,8 +18,9 @@ from penstock.algo import advantages, losses, priorities
 from penstock.algo.advantages import Estimates
 from penstock.algo.losses import LossSettings
 from penstock.algo.memory import lstm_by_sequences
+from penstock.algo.network import Network
 from penstock.algo.parameters import beginning_of, flatten
-from penstock.algo.policies import BegunUpdates, Inputs, MomentsUpdates, Network, Policy, end_moments
+from penstock.algo.policies import BegunUpdates, Inputs, MomentsUpdates, Policy, end_moments
 from penstock.algo.ratios import LARGEST_SPREAD, ratio_of
 from penstock.config import Execution, PPOConfig, Precision, SamplingConfig
 from penstock.errors import Diverged, TrainingFailed

@@ -15,7 +15,8 @@ from penstock.acting.inference import PolicyRunner
 from penstock.acting.spaces import segment_schema
 from penstock.acting.variants import EnvironmentVariants
 from penstock.algo import weights as policy_weights
-from penstock.algo.policies import Network, Policy
+from penstock.algo.network import Network
+from penstock.algo.policies import Policy
 from penstock.errors import ConfigurationError
 from penstock.learning.batches import to_tensors
 from penstock.types.replay import Batch, BatchHead, StoreCounts

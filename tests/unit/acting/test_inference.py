@@ -5,7 +5,8 @@ import torch
 from helpers.environments import decided_weights, fresh_policy, spec_of
 from penstock.acting.inference import PolicyRunner
 from penstock.algo import weights as policy_weights
-from penstock.algo.policies import Network, Policy
+from penstock.algo.network import Network
+from penstock.algo.policies import Policy
 from penstock.types.spaces import EnvironmentSpec
 
 ROWS = 16

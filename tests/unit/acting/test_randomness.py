@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from penstock.acting import randomness
 from penstock.acting.randomness import Purpose, Streams
 from penstock.algo.action_heads import ActionHead
-from penstock.algo.distributions import Noise, NoiseKind
+from penstock.algo.noise import Noise, NoiseKind
 from penstock.types.spaces import BoxSpace, DiscreteSpace, Leaf, MultiBinarySpace, MultiDiscreteSpace, Space, Tree
 
 

@@ -7,15 +7,8 @@ import torch
 from torch import Tensor
 
 from penstock.algo.action_heads import ActionHead, bound
-from penstock.algo.distributions import (
-    Categorical,
-    DiagonalGaussian,
-    Joint,
-    MultiCategorical,
-    Noise,
-    NoiseKind,
-    SquashedGaussian,
-)
+from penstock.algo.distributions import Categorical, DiagonalGaussian, Joint, MultiCategorical, SquashedGaussian
+from penstock.algo.noise import Noise, NoiseKind
 from penstock.types.spaces import BoxSpace, DiscreteSpace, Leaf, MultiBinarySpace, MultiDiscreteSpace, Space, Tree
 
 DISCRETE = DiscreteSpace(5, start=2)

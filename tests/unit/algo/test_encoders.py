@@ -13,8 +13,9 @@ from torch import nn
 
 from helpers.environments import fresh_policy
 from penstock.algo.encoders import Concatenated, Convolutions, Embeddings, Observer, encoder_layers, scaled_images
+from penstock.algo.network import Network
 from penstock.algo.normalisation import RunningMoments
-from penstock.algo.policies import Inputs, Network
+from penstock.algo.policies import Inputs
 from penstock.types.networks import Encoder
 from penstock.types.spaces import (
     BoxSpace,

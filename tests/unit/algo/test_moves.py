@@ -11,7 +11,8 @@ from penstock.algo import weights as policy_weights
 from penstock.algo.distributions import Categorical
 from penstock.algo.masks import unpack
 from penstock.algo.moves import Moves
-from penstock.algo.policies import Inputs, Network, Policy
+from penstock.algo.network import Network
+from penstock.algo.policies import Inputs, Policy
 from penstock.algo.spaces import check_spaces
 from penstock.config import Config
 from penstock.errors import ConfigurationError

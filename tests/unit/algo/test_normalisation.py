@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.environments import fresh_policy, spec_of
+from penstock.algo.network import Network
 from penstock.algo.normalisation import RunningMoments
-from penstock.algo.policies import Network
 
 
 @given(seed=st.integers(0, 10_000), sizes=st.lists(st.integers(0, 9), min_size=1, max_size=8))

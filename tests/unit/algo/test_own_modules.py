@@ -11,7 +11,7 @@ from examples.residual_network import Residual
 from helpers.environments import fresh_policy, remembering_policy, spec_of
 from helpers.training import make_batch, make_learner, parameters_of
 from penstock.algo import weights
-from penstock.algo.policies import Network
+from penstock.algo.network import Network
 from penstock.errors import ConfigurationError
 from tests.unit.algo.test_weights import NESTED
 

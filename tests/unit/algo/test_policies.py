@@ -10,8 +10,10 @@ from helpers.environments import fresh_policy, spec_of
 from helpers.policy_outputs import distribution_of, value_of
 from penstock.algo import published
 from penstock.algo import weights as policy_weights
-from penstock.algo.distributions import Categorical, DiagonalGaussian, Noise, NoiseKind, SquashedGaussian
-from penstock.algo.policies import Inputs, Network, Policy
+from penstock.algo.distributions import Categorical, DiagonalGaussian, SquashedGaussian
+from penstock.algo.network import Network
+from penstock.algo.noise import Noise, NoiseKind
+from penstock.algo.policies import Inputs, Policy
 from penstock.algo.spaces import check_spaces
 from penstock.errors import ConfigurationError
 from penstock.types.networks import Encoder

@@ -9,7 +9,8 @@ import torch
 
 from helpers.environments import fresh_policy
 from penstock.algo import weights as policy_weights
-from penstock.algo.policies import Inputs, Network, Policy
+from penstock.algo.network import Network
+from penstock.algo.policies import Inputs, Policy
 from penstock.errors import ConfigurationError
 from penstock.types.run import Weights
 from penstock.types.spaces import (

@@ -10,7 +10,7 @@ import torch
 
 from helpers.bandit import Bandit
 from helpers.statistics import all_finite
-from penstock.algo.policies import Network
+from penstock.algo.network import Network
 from penstock.learning.batches import TrainingBatch
 from penstock.learning.learner import Learner
 

@@ -10,7 +10,7 @@ from helpers.policy_outputs import distribution_of, value_of
 from helpers.training import SMALL, make_batch, make_learner, parameters_of, same_parameters
 from penstock import checkpoint_file
 from penstock.acting.trained import load_policy
-from penstock.algo.policies import Network
+from penstock.algo.network import Network
 from penstock.errors import ConfigurationError
 from penstock.learning import checkpoints
 from penstock.learning.checkpoints import RunProgress

@@ -16,8 +16,9 @@ from helpers.environments import fresh_policy, spec_of
 from helpers.training import CPU, make_batch, make_learner
 from penstock.algo.distributions import DiagonalGaussian
 from penstock.algo.losses import LossSettings
+from penstock.algo.network import Network
 from penstock.algo.parameters import beginning_of, flatten
-from penstock.algo.policies import Inputs, Network, Policy
+from penstock.algo.policies import Inputs, Policy
 from penstock.learning.adam import Adam
 from penstock.learning.direct_steps import DirectSteps, direct_steps
 from penstock.learning.execution import Descent, Eager

@@ -9,8 +9,9 @@ from torch import Tensor
 from helpers.environments import fresh_policy, spec_of
 from helpers.training import CPU, SMALL, make_batch, make_learner
 from penstock.algo.losses import Losses, LossSettings
+from penstock.algo.network import Network
 from penstock.algo.parameters import flatten
-from penstock.algo.policies import Inputs, Network
+from penstock.algo.policies import Inputs
 from penstock.errors import ConfigurationError
 from penstock.learning.adam import Adam
 from penstock.learning.execution import Descent, Eager, FixedShapes, Take, descent_by

@@ -13,8 +13,9 @@ from helpers.environments import fresh_policy, spec_of
 from helpers.statistics import all_finite
 from helpers.training import CPU, SMALL, make_batch, make_learner, same_parameters
 from penstock.algo.memory import Unroll, by_rows, lstm_by_sequences
+from penstock.algo.network import Network
 from penstock.algo.parameters import flatten
-from penstock.algo.policies import Inputs, Network, Policy
+from penstock.algo.policies import Inputs, Policy
 from penstock.config import PPOConfig, Precision
 from penstock.learning import schedules
 from penstock.learning.adam import Adam

@@ -6,7 +6,8 @@ import pytest
 
 from helpers.environments import spec_of
 from penstock.acting.spaces import segment_schema
-from penstock.algo.policies import Network, Policy
+from penstock.algo.network import Network
+from penstock.algo.policies import Policy
 from penstock.errors import SchemaMismatch
 from penstock.learning.batches import check_schema
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from helpers.training import SMALL, make_batch, make_learner, parameters_of
-from penstock.algo.policies import Network
+from penstock.algo.network import Network
 
 NETWORKS = pytest.mark.parametrize(
     "network",

@@ -18,7 +18,7 @@ import pytest
 from helpers.environments import spec_of
 from helpers.training import CPU, make_batch
 from penstock import config as configuration
-from penstock.algo.policies import Network
+from penstock.algo.network import Network
 from penstock.config import Config, PolicyConfig, PPOConfig, SamplingConfig, build, merge, setting_names
 from penstock.learning.assembly import learner_of
 from penstock.learning.training import plan_of

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers.training import CPU, SMALL, collect_batch, make_learner, numbers_of, parameters_of
 from penstock.algo import advantages
-from penstock.algo.policies import Network
+from penstock.algo.network import Network
 from penstock.learning.batches import KnownRows, TrainingBatch, to_tensors
 from penstock.learning.execution import FixedShapes
 from penstock.learning.learner import Learner
