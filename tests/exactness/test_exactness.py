@@ -37,6 +37,9 @@ ENVIRONMENTS = 16
 ITERATIONS = 20
 """Each environment takes 640 steps, so episodes of Pendulum, which have 200 steps, are truncated three times."""
 
+ATTEMPTS = 5
+"""Attempts to suspend the services of a run in time."""
+
 PARAMETERS = ("memory.", "actor.", "critic.", "log_std")
 
 BURN_IN = ("--ppo.burn-in-steps=8", "--ppo.clip-anchor=1", "--ppo.v-trace=false")
@@ -64,7 +67,20 @@ def train(tmp_path_factory: pytest.TempPathFactory) -> Train:
     return functools.cache(lambda *arguments: run_of(tmp_path_factory.mktemp("run"), *arguments))
 
 
-def run_of(folder: Path, env_id: str, actors: int, *options: str) -> Trained:
+class JoinedTooEarly(Exception):
+    """An actor joined before the replay service was suspended, so that the first batch may have been granted."""
+
+
+def run_of(parent: Path, env_id: str, actors: int, *options: str) -> Trained:
+    """Trains in a folder of its own. Begins again where this process was too slow to suspend the services in time."""
+    for attempt in range(ATTEMPTS):
+        with suppress(JoinedTooEarly):
+            return attempt_of(parent / str(attempt), env_id, actors, *options)
+    raise AssertionError(f"an actor joined before the replay service was suspended, in each of {ATTEMPTS} attempts")
+
+
+def attempt_of(folder: Path, env_id: str, actors: int, *options: str) -> Trained:
+    """Trains in this folder. Raises `JoinedTooEarly` as `let_all_actors_connect`."""
     with Command(
         "train",
         f"--run-dir={folder}",
@@ -102,7 +118,8 @@ def let_all_actors_connect(command: Command, folder: RunFolder, actors: int) -> 
     """Delays the first batch until all actors are connected, so that each is granted its part of it.
 
     All actors join while the replay service is suspended, so that none connects to it early. They then connect to it
-    while the learner is suspended, so that no batch is requested.
+    while the learner is suspended, so that no batch is requested. The learner connects to the replay service once the
+    first actor has joined. Raises `JoinedTooEarly` if that may have been before the replay service was suspended.
     """
 
     def started(name: str) -> psutil.Process:
@@ -111,7 +128,14 @@ def let_all_actors_connect(command: Command, folder: RunFolder, actors: int) -> 
     replay, learner = started("replay"), started("learner")
     replay.suspend()
     logs = [folder.logs / f"actor-{actor}.log" for actor in range(actors)]
-    command.until(lambda: all(log.exists() and '"joined"' in log.read_text() for log in logs), "all actors join")
+
+    def joined() -> list[bool]:
+        return [log.exists() and '"joined"' in log.read_text() for log in logs]
+
+    seen = folder.logs / "learner.log"
+    if any(joined()) or (seen.exists() and '"actor joined"' in seen.read_text()):
+        raise JoinedTooEarly
+    command.until(lambda: all(joined()), "all actors join")
     learner.suspend()
     replay.resume()
     address = json.loads(folder.services.read_text())["replay"]
