@@ -67,20 +67,22 @@ def train(tmp_path_factory: pytest.TempPathFactory) -> Train:
     return functools.cache(lambda *arguments: run_of(tmp_path_factory.mktemp("run"), *arguments))
 
 
-class JoinedTooEarly(Exception):
-    """An actor joined before the replay service was suspended, so that the first batch may have been granted."""
+class RequestedTooEarly(Exception):
+    """The learner requested its first batch before all actors were connected, so that some had the grants of others."""
 
 
 def run_of(parent: Path, env_id: str, actors: int, *options: str) -> Trained:
     """Trains in a folder of its own. Begins again where this process was too slow to suspend the services in time."""
     for attempt in range(ATTEMPTS):
-        with suppress(JoinedTooEarly):
+        with suppress(RequestedTooEarly):
             return attempt_of(parent / str(attempt), env_id, actors, *options)
-    raise AssertionError(f"an actor joined before the replay service was suspended, in each of {ATTEMPTS} attempts")
+    raise AssertionError(
+        f"the learner requested its first batch before all actors were connected, in each of {ATTEMPTS} attempts"
+    )
 
 
 def attempt_of(folder: Path, env_id: str, actors: int, *options: str) -> Trained:
-    """Trains in this folder. Raises `JoinedTooEarly` as `let_all_actors_connect`."""
+    """Trains in this folder. Raises `RequestedTooEarly` as `let_all_actors_connect`."""
     with Command(
         "train",
         f"--run-dir={folder}",
@@ -118,8 +120,7 @@ def let_all_actors_connect(command: Command, folder: RunFolder, actors: int) -> 
     """Delays the first batch until all actors are connected, so that each is granted its part of it.
 
     All actors join while the replay service is suspended, so that none connects to it early. They then connect to it
-    while the learner is suspended, so that no batch is requested. The learner connects to the replay service once the
-    first actor has joined. Raises `JoinedTooEarly` if that may have been before the replay service was suspended.
+    while the learner is suspended, so that no batch is requested. Raises `RequestedTooEarly` if one was requested.
     """
 
     def started(name: str) -> psutil.Process:
@@ -128,14 +129,7 @@ def let_all_actors_connect(command: Command, folder: RunFolder, actors: int) -> 
     replay, learner = started("replay"), started("learner")
     replay.suspend()
     logs = [folder.logs / f"actor-{actor}.log" for actor in range(actors)]
-
-    def joined() -> list[bool]:
-        return [log.exists() and '"joined"' in log.read_text() for log in logs]
-
-    seen = folder.logs / "learner.log"
-    if any(joined()) or (seen.exists() and '"actor joined"' in seen.read_text()):
-        raise JoinedTooEarly
-    command.until(lambda: all(joined()), "all actors join")
+    command.until(lambda: all(log.exists() and '"joined"' in log.read_text() for log in logs), "all actors join")
     learner.suspend()
     replay.resume()
     address = json.loads(folder.services.read_text())["replay"]
@@ -148,6 +142,9 @@ def let_all_actors_connect(command: Command, folder: RunFolder, actors: int) -> 
             return False
 
         command.until(all_connected, "all actors connect")
+    # A request that was under way when the learner was suspended arrives all the same.
+    if '"learner joined"' in (folder.logs / "replay.log").read_text():
+        raise RequestedTooEarly
     learner.resume()
 
 
