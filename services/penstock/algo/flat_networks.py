@@ -33,12 +33,10 @@ _VECTORISED = {"reassoc", "contract", "nsz"}
 def _tanh(value):  # type: ignore[no-untyped-def]
     """Returns the tanh of a float32, to 3e-7, by the rational function of Eigen (`generic_fast_tanh_float`).
 
-    NumPy's is more exact and takes twice the time with the bias. Beyond the bound, the result is 1 to rounding. The
-    comparisons let NaN through.
+    NumPy's is more exact and takes twice the time with the bias. Beyond the bound the result is exactly 1, so that the
+    gradient of an absurd input is 0. The comparisons let NaN through.
     """
-    bound = np.float32(7.90531110763549805)
-    value = -bound if value < -bound else value
-    value = bound if value > bound else value
+    bound, one = np.float32(7.90531110763549805), np.float32(1.0)
     square = value * value
     above = np.float32(-2.76076847742355e-16)
     above = above * square + np.float32(2.00018790482477e-13)
@@ -51,7 +49,8 @@ def _tanh(value):  # type: ignore[no-untyped-def]
     below = below * square + np.float32(1.18534705686654e-04)
     below = below * square + np.float32(2.26843463243900e-03)
     below = below * square + np.float32(4.89352518554385e-03)
-    return value * above / below
+    inside = value * above / below
+    return one if value > bound else -one if value < -bound else inside
 
 
 @numba.njit(
@@ -237,14 +236,14 @@ class FlatNetwork:
             _add_bias(array, output.bias)
         return buffers.ends[0][2], buffers.ends[1][2]
 
-    def outputs_of(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the outputs as `forward` does, in new tensors and for any number of rows."""
+    def outputs_of(self, features: Tensor) -> tuple[Floats, Floats]:
+        """Returns the outputs as `forward` does, in new arrays and for any number of rows."""
         rows = features.shape[0]
         outputs, values = np.empty((rows, self._outputs), np.float32), np.empty((rows, 1), np.float32)
         for begin in range(0, rows, _ROWS_AT_ONCE):
             part = slice(begin, begin + _ROWS_AT_ONCE)
             outputs[part], values[part] = self.forward(features[part])
-        return torch.from_numpy(outputs), torch.from_numpy(values)
+        return outputs, values
 
     def gradients_of_outputs(self, rows: int) -> tuple[Floats, Floats]:
         """Returns the buffers for the gradients of the outputs of this number of rows, for `backward`."""

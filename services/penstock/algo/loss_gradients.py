@@ -86,6 +86,46 @@ def _value_loss(values, rows, gradients, clip_range, coefficient):  # type: igno
     return total / count
 
 
+@numba.njit(nogil=True, error_model="numpy", inline="always")
+def _normaliser(logits, legal, row, begin, end, probabilities):  # type: ignore[no-untyped-def]
+    """Returns the log of the sum of exponentials of the legal logits of one choice.
+
+    Writes the probabilities of the choice, whose first is at `begin`.
+    """
+    largest, total = np.float32(-np.inf), 0.0
+    for column in range(begin, end):
+        if legal.shape[0] == 0 or legal[row, column]:
+            largest = max(largest, logits[row, column])
+    for column in range(begin, end):
+        possible = legal.shape[0] == 0 or legal[row, column]
+        # In float32, because the exponential in float64 takes twice the time.
+        probabilities[column] = math.exp(logits[row, column] - largest) if possible else np.float32(0.0)
+        total += probabilities[column]
+    for column in range(begin, end):
+        probabilities[column] /= total
+    return largest + math.log(total)
+
+
+@numba.njit(
+    "void(float32[:, ::1], boolean[:, ::1], int64[::1], int64[:, ::1], float32[::1])",
+    nogil=True,
+    cache=True,
+    error_model="numpy",
+)
+def _choice_log_probs(logits, legal, ends, actions, log_probs):  # type: ignore[no-untyped-def]
+    """Writes the log probabilities of choices; the arguments are those of `_choice_loss`."""
+    probabilities = np.empty(logits.shape[1], np.float32)
+    for row in range(actions.shape[0]):
+        log_prob, begin = 0.0, 0
+        for choice in range(ends.size):
+            chosen = begin + actions[row, choice]
+            possible = legal.shape[0] == 0 or legal[row, chosen]
+            normaliser = _normaliser(logits, legal, row, begin, ends[choice], probabilities)
+            log_prob += logits[row, chosen] - normaliser if possible else -math.inf
+            begin = ends[choice]
+        log_probs[row] = log_prob
+
+
 @numba.njit(
     "UniTuple(float64, 2)(float32[:, ::1], boolean[:, ::1], int64[::1], int64[:, ::1], float32[:, ::1],"
     " UniTuple(float64, 4), Tuple((float32[:, ::1], float32[::1])))",
@@ -108,19 +148,8 @@ def _choice_loss(logits, legal, ends, actions, rows, settings, results):  # type
         own, log_prob, begin = gradients[row], 0.0, 0
         for choice in range(ends.size):
             end = ends[choice]
-            largest = -math.inf
-            for column in range(begin, end):
-                if legal.shape[0] == 0 or legal[row, column]:
-                    largest = max(largest, logits[row, column])
-            total = 0.0
-            for column in range(begin, end):
-                if legal.shape[0] == 0 or legal[row, column]:
-                    total += math.exp(logits[row, column] - largest)
-            normalisers[choice] = largest + math.log(total)
             # The probabilities take the place of the gradients until the latter are known.
-            for column in range(begin, end):
-                possible = legal.shape[0] == 0 or legal[row, column]
-                own[column] = math.exp(logits[row, column] - normalisers[choice]) if possible else 0.0
+            normalisers[choice] = _normaliser(logits, legal, row, begin, end, own)
             chosen = begin + actions[row, choice]
             possible = legal.shape[0] == 0 or legal[row, chosen]
             log_prob += logits[row, chosen] - normalisers[choice] if possible else -math.inf
@@ -143,6 +172,26 @@ def _choice_loss(logits, legal, ends, actions, rows, settings, results):  # type
             own[begin + actions[row, choice]] += slope
             begin = end
     return loss / count, entropies / count
+
+
+@numba.njit(
+    "void(float32[:, ::1], float32[::1], float32[:, ::1], UniTuple(float64, 2), float32[::1])",
+    nogil=True,
+    cache=True,
+    error_model="numpy",
+)
+def _gaussian_log_probs(outputs, log_std, actions, bounds, log_probs):  # type: ignore[no-untyped-def]
+    """Writes the log probabilities under a Gaussian; the arguments are those of `_gaussian_loss`."""
+    lowest, highest = bounds
+    elements = actions.shape[1]
+    for row in range(actions.shape[0]):
+        log_prob = 0.0
+        for element in range(elements):
+            raw = log_std[element] if log_std.size else outputs[row, elements + element]
+            bounded = min(max(raw, lowest), highest) if raw == raw else raw
+            scaled = (actions[row, element] - outputs[row, element]) * math.exp(-bounded)
+            log_prob += -0.5 * (scaled * scaled + _LOG_TWO_PI) - bounded
+        log_probs[row] = log_prob
 
 
 @numba.njit(
@@ -199,6 +248,25 @@ def _gaussian_loss(outputs, log_std, actions, rows, settings, results):  # type:
     return loss / count, entropies / count
 
 
+@numba.njit(
+    "UniTuple(float64, 2)(float32[::1], int64[::1], float32[:, ::1], float32[::1], float64, float64)",
+    nogil=True,
+    cache=True,
+    error_model="numpy",
+)
+def _movement(log_probs, order, rows, proximal, clip_range, largest_log):  # type: ignore[no-untyped-def]
+    count, divergence, clipped = order.size, 0.0, 0
+    for position in range(count):
+        log_prob, row = log_probs[position], order[position]
+        moved = log_prob - proximal[row]
+        bounded = min(max(moved, -largest_log), largest_log) if moved == moved else moved
+        divergence += (math.exp(bounded) - 1.0) - moved
+        change = log_prob - rows[row, _ANCHOR]
+        bounded = min(max(change, -largest_log), largest_log) if change == change else change
+        clipped += abs(math.exp(bounded) - 1.0) > clip_range
+    return divergence / count, clipped / count
+
+
 @dataclass(frozen=True, slots=True)
 class Coefficients:
     """Settings of the loss as the compiled functions take them.
@@ -228,6 +296,27 @@ def value_loss(coefficients: Coefficients, values: Floats, rows: Floats, gradien
     """Returns the value loss of N rows, and writes its gradients by the values, <float32>[N, 1]."""
     loss: float = _value_loss(values, rows, gradients, *coefficients.value)
     return loss
+
+
+def movement(
+    coefficients: Coefficients,
+    log_probs: Floats,
+    order: NDArray[np.int64],
+    rows: Floats,
+    proximal_log_prob: Floats,
+) -> tuple[float, float]:
+    """Returns the approximate KL divergence and the share of clipped steps, as `losses.movement`.
+
+    Args:
+        coefficients: Coefficients of the loss.
+        log_probs: <float32>[N] log probabilities of the actions under the policy being trained.
+        order: <int64>[N] the row of each.
+        rows: <float32>[N, 6] the columns `ROWS`.
+        proximal_log_prob: <float32>[N] log probabilities of the actions of the rows before the batch.
+    """
+    _, clip_range, _, largest_log = coefficients.policy
+    divergence, clipped = _movement(log_probs, order, rows, proximal_log_prob, clip_range, largest_log)
+    return divergence, clipped
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +350,9 @@ class PolicyLoss(Protocol):
     def arranged(self, actions: tuple[Tensor, ...]) -> Actions:
         """Returns the actions of N rows, one tensor per leaf, as an array [N, elements]."""
 
+    def log_probs(self, outputs: Floats, legal: NDArray[np.bool_], actions: Actions) -> Floats:
+        """Returns the log probabilities of the actions, <float32>[N]; the arguments are those of `gradients`."""
+
     def gradients(
         self, coefficients: Coefficients, outputs: Floats, rows: Rows, gradients: Floats, log_probs: Floats
     ) -> tuple[float, float]:
@@ -288,6 +380,12 @@ class ChoiceLoss:
         """Implements `PolicyLoss`."""
         leaves = [action.reshape(len(action), -1).numpy() for action in actions]
         return np.ascontiguousarray(leaves[0] if len(leaves) == 1 else np.concatenate(leaves, 1), np.int64)
+
+    def log_probs(self, outputs: Floats, legal: NDArray[np.bool_], actions: Actions) -> Floats:
+        """Implements `PolicyLoss`."""
+        result = np.empty(len(actions), np.float32)
+        _choice_log_probs(outputs, legal, self._ends, actions, result)
+        return result
 
     def gradients(
         self, coefficients: Coefficients, outputs: Floats, rows: Rows, gradients: Floats, log_probs: Floats
@@ -318,6 +416,12 @@ class GaussianLoss:
         """Implements `PolicyLoss`."""
         (action,) = actions
         return np.ascontiguousarray(action.numpy())
+
+    def log_probs(self, outputs: Floats, legal: NDArray[np.bool_], actions: Actions) -> Floats:
+        """Implements `PolicyLoss`."""
+        result = np.empty(len(actions), np.float32)
+        _gaussian_log_probs(outputs, self._log_std, actions, LOG_STD_RANGE, result)
+        return result
 
     def gradients(
         self, coefficients: Coefficients, outputs: Floats, rows: Rows, gradients: Floats, log_probs: Floats

@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from penstock.algo import loss_gradients
-from penstock.algo.distributions import Joint
 from penstock.algo.flat_networks import FlatNetwork
 from penstock.algo.loss_gradients import ROWS, Coefficients, PolicyLoss, Rows
-from penstock.algo.losses import LossSettings
+from penstock.algo.losses import LossSettings, Movement
 from penstock.algo.masks import unpack
 from penstock.algo.policies import Inputs, Policy
 from penstock.learning.adam import ClippedSteps
@@ -39,6 +38,7 @@ class DirectSteps:
     def begin(self, steps: Steps, settings: LossSettings, most_steps: int) -> None:
         """Implements `Descent`."""
         self._features, self._rows = self._arranged(steps)
+        self._proximal = steps.proximal_log_prob.contiguous().numpy()
         self._coefficients = Coefficients.of(settings)
 
     def descend(self, order: Tensor, minibatches: int) -> Descended:
@@ -54,12 +54,26 @@ class DirectSteps:
             begin = part.stop
         return Descended(torch.from_numpy(log_probs), *torch.from_numpy(numbers))
 
-    def evaluate(self, inputs: Inputs) -> tuple[Joint, Tensor]:
-        """Returns what `Policy.evaluate` returns for segments, [B, T + 1, ...], whose last row has no action."""
-        features, policy = self._network.features(inputs.observation), self._policy
+    def movement(self, order: Tensor, log_prob: Tensor) -> Movement:
+        """Returns what `losses.movement` does for an epoch in this order, whose log probabilities are <float32>[N]."""
+        moved = loss_gradients.movement(
+            self._coefficients, log_prob.numpy(), order.numpy(), self._rows.numbers, self._proximal
+        )
+        return Movement(*torch.tensor(moved))
+
+    def evaluate(self, inputs: Inputs, actions: tuple[Tensor, ...]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Returns log probabilities, <float32>[B, T], and values, <float32>[B, T + 1], of whole segments.
+
+        They are those of `Policy.evaluate`. The last row of the inputs, [B, T + 1, ...], has no action.
+        """
+        features = self._network.features(inputs.observation)
+        segments, rows = features.shape[:2]
         outputs, values = self._network.outputs_of(features.flatten(0, 1))
-        of_actions = outputs.view(*features.shape[:2], -1)[:, :-1]
-        return policy.distribution_of(of_actions, inputs.mask), values.view(features.shape[:2])
+        of_actions = np.ascontiguousarray(outputs.reshape(segments, rows, -1)[:, :-1]).reshape(-1, outputs.shape[1])
+        legal = self._legal(None if inputs.mask is None else inputs.mask.flatten(0, 1))
+        arranged = self._loss.arranged(tuple(leaf.flatten(0, 1) for leaf in actions))
+        log_probs = self._loss.log_probs(of_actions, legal, arranged)
+        return log_probs.reshape(segments, rows - 1), values.reshape(segments, rows)
 
     def gradients(self, steps: Steps, settings: LossSettings) -> Callable[[slice], None]:
         """Implements `Descent`."""
@@ -83,11 +97,12 @@ class DirectSteps:
         return policy, value, entropy
 
     def _arranged(self, steps: Steps) -> tuple[Tensor, Rows]:
-        mask = steps.inputs.mask
-        legal = np.empty((0, 0), np.bool_) if mask is None else unpack(mask, self._policy.spec.mask_bits).numpy()
         numbers = torch.stack([getattr(steps, name) for name in ROWS], 1).numpy()
-        rows = Rows(numbers, self._loss.arranged(steps.action), legal)
+        rows = Rows(numbers, self._loss.arranged(steps.action), self._legal(steps.inputs.mask))
         return self._network.features(steps.inputs.observation), rows
+
+    def _legal(self, mask: Tensor | None) -> NDArray[np.bool_]:
+        return np.empty((0, 0), np.bool_) if mask is None else unpack(mask, self._policy.spec.mask_bits).numpy()
 
 
 def direct_steps(policy: Policy, step: GradientStep) -> DirectSteps | None:

@@ -24,7 +24,7 @@ from penstock.algo.policies import BegunUpdates, Inputs, MomentsUpdates, Policy,
 from penstock.algo.ratios import LARGEST_SPREAD, ratio_of
 from penstock.config import Execution, PPOConfig, Precision, SamplingConfig
 from penstock.errors import Diverged, TrainingFailed
-from penstock.learning import schedules, training_statistics
+from penstock.learning import direct_estimates, schedules, training_statistics
 from penstock.learning.adam import Adam
 from penstock.learning.batches import TrainingBatch
 from penstock.learning.devices import autocast, check_execution, send, use_precision
@@ -237,22 +237,36 @@ class Learner:
     @torch.no_grad()
     def estimate(self, batch: TrainingBatch, progress: float) -> Estimated:
         """Computes advantages, targets and weights under the current parameters, which are the proximal policy."""
-        settings = schedules.loss_settings(self._ppo, progress)
-        # In the precision of the gradient steps, so that their ratios begin at 1.
+        settings, sampling = schedules.loss_settings(self._ppo, progress), self._sampling
+        reward = self.policy.scale_rewards(batch.reward)
+        importance = priorities.importance_weights(
+            self._preferences(batch),
+            batch.fresh_segments,
+            schedules.beta(sampling.beta, sampling.final_beta, progress),
+        )
         if self._direct is not None:
-            distribution, proximal_value = self._direct.evaluate(batch.inputs)
-        else:
-            with autocast(self._device, self._precision):
-                distribution, proximal_value = self.policy.evaluate(
-                    batch.inputs, burn_in=self._ppo.burn_in_steps, bootstraps=True
-                )
+            log_prob, value = self._direct.evaluate(batch.inputs, batch.action)
+            return direct_estimates.estimated(
+                batch,
+                log_prob=log_prob,
+                value=value,
+                reward=reward,
+                importance=importance,
+                ppo=self._ppo,
+                settings=settings,
+            )
+        # In the precision of the gradient steps, so that their ratios begin at 1.
+        with autocast(self._device, self._precision):
+            distribution, proximal_value = self.policy.evaluate(
+                batch.inputs, burn_in=self._ppo.burn_in_steps, bootstraps=True
+            )
         proximal_log_prob = distribution.log_prob(batch.action)
         log_ratio = proximal_log_prob - batch.behaviour_log_prob
         # No policy chose the action of a reset row. `<=` is false for NaN.
         known = batch.valid & (log_ratio.abs() <= LARGEST_SPREAD)
         estimates = advantages.estimate(
             value=proximal_value,
-            reward=self.policy.scale_rewards(batch.reward),
+            reward=reward,
             terminated=batch.terminated,
             truncated=batch.truncated,
             usable=known,
@@ -261,12 +275,6 @@ class Learner:
             trace_decay=self._ppo.trace_decay,
             rho_clip=self._ppo.rho_clip,
             trace_clip=self._ppo.trace_clip,
-        )
-        sampling = self._sampling
-        importance = priorities.importance_weights(
-            self._preferences(batch),
-            batch.fresh_segments,
-            schedules.beta(sampling.beta, sampling.final_beta, progress),
         )
         usable = estimates.sound
         if self.policy.memory is not None:
@@ -314,6 +322,8 @@ class Learner:
         # An empty minibatch has no mean, so its losses would be NaN.
         minibatches = min(self._ppo.minibatches, count)
         done = self._descent.descend(order, minibatches)
+        if self._direct is not None:
+            return Epoch(done, self._direct.movement(order, done.log_prob))
         movement = losses.movement(
             settings,
             log_prob=done.log_prob,
@@ -329,6 +339,9 @@ class Learner:
         It runs after the last epoch, so that the normalisers are constant within a batch. Segments that arrived too
         late to be fresh never enter: replay would count some of them twice, and the moments do not need every segment.
         """
+        network = self.policy.network
+        if not (network.normalise_observations or network.normalise_returns):
+            return (None, None)
         burn_in, rows, fresh = self._ppo.burn_in_steps, batch.rows, slice(None, batch.fresh_segments)
         if rows is not None:
             observation = tuple(leaf[rows.fresh(burn_in)] for leaf in batch.observation)

@@ -4,7 +4,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from penstock.algo.losses import Movement
@@ -13,8 +15,11 @@ from penstock.learning.gradient_steps import Descended, Epoch, Estimated, Steps
 from penstock.types.records import plain
 from penstock.types.statistics import LearningNumbers, declared
 
-_OF_MINIBATCHES = tuple(name for name in Descended.__slots__ if name not in ("log_prob", "refused"))
-"""Statistics of each gradient step."""
+_OF_ROWS = ("effective_sample_share", "fresh_effective_share", "explained_variance")
+"""Statistics of the rows of a batch."""
+
+_OF_MINIBATCHES = Descended.__slots__[1:]
+"""Statistics of each gradient step, in the order of `Descended.scalars`."""
 
 _OF_EPOCHS = Movement.__slots__
 """Statistics of each epoch."""
@@ -60,25 +65,27 @@ def measure(
 
     These, <float64>[...] on the device, come to the host in the same transfer.
     """
-    steps, weight = estimated.steps, estimated.behaviour_weight
-    done = [epoch.done for epoch in epochs]
-    movements = [epoch.movement for epoch in epochs]
-    refused = _column(done, "refused", steps)
-    measured = {
-        **{name: _mean(_column(done, name, steps), refused == 0.0) for name in _OF_MINIBATCHES},
-        **{name: _mean(_column(movements, name, steps)) for name in _OF_EPOCHS},
-        "effective_sample_share": effective_share(weight, estimated.counted),
-        "fresh_effective_share": effective_share(
-            weight[: estimated.fresh_count],
-            None if estimated.counted is None else estimated.counted[: estimated.fresh_count],
-        ),
-        "explained_variance": _explained_variance(steps),
-    }
+    steps, weight, counted = estimated.steps, estimated.behaviour_weight, estimated.counted
+    fresh = slice(None, estimated.fresh_count)
+    found = torch.stack(
+        [
+            effective_share(weight, counted),
+            effective_share(weight[fresh], None if counted is None else counted[fresh]),
+            _explained_variance(steps),
+        ]
+    )
+    scalars = [scalar for epoch in epochs for scalar in (*epoch.done.scalars, *_scalars(epoch.movement))]
     # The only synchronisation with the device.
-    found = torch.stack([*measured.values(), refused.sum()]).double()
-    found, *others = torch.split(torch.cat([found, *further]).cpu(), [len(found), *map(len, further)])
-    *values, refused_steps = found.tolist()
-    means = dict(zip(measured, values, strict=True))
+    parts = [found, *(each.reshape(-1) for each in scalars), *further]
+    sent = torch.cat([each.double() for each in parts]).cpu()
+    found, *rest = torch.split(sent, [len(each) for each in parts])
+    others = tuple(rest[len(scalars) :])
+    values = dict(zip(_OF_ROWS, found.tolist(), strict=True))
+    columns = _joined([each.numpy() for each in rest[: len(scalars)]])
+    refused = columns.pop("refused")
+    means = values | {
+        name: _finite_mean(column if name in _OF_EPOCHS else column[refused == 0.0]) for name, column in columns.items()
+    }
     learning = {name: means.pop(name) for name in declared(LearningNumbers) if name in means}
     statistics = TrainingStatistics(
         learning=LearningNumbers(
@@ -92,18 +99,25 @@ def measure(
         fresh_lag_mean=float(batch.staleness[: batch.fresh_segments].mean()) if batch.fresh_segments else 0.0,
         fresh_lag_max=int(batch.staleness[: batch.fresh_segments].max(initial=0)),
     )
-    return statistics, int(refused_steps), tuple(others)
+    return statistics, int(refused.sum()), others
 
 
-def _column(rows: Sequence[object], name: str, like: Steps) -> Tensor:
-    """Returns one attribute of all values, each <float32>[] or <float32>[M] on the device, as <float32>[N]."""
-    return torch.cat([getattr(row, name).reshape(-1) for row in rows]) if rows else like.advantage.new_empty(0)
+def _scalars(movement: Movement) -> tuple[Tensor, ...]:
+    return tuple(getattr(movement, name) for name in _OF_EPOCHS)
 
 
-def _mean(values: Tensor, chosen: Tensor | None = None) -> Tensor:
-    """Returns the mean of those chosen values, <float32>[N], that are finite; NaN if there are none."""
-    finite = values.isfinite() if chosen is None else chosen & values.isfinite()
-    return torch.where(finite, values, 0.0).sum() / finite.sum()
+def _joined(scalars: Sequence[NDArray[np.float64]]) -> dict[str, NDArray[np.float64]]:
+    """Returns the statistics of all epochs by name, <float64>[M] or <float64>[epochs], from those of each in turn."""
+    names = (*_OF_MINIBATCHES, *_OF_EPOCHS)
+    return {
+        name: np.concatenate([np.empty(0), *scalars[position :: len(names)]]) for position, name in enumerate(names)
+    }
+
+
+def _finite_mean(values: NDArray[np.float64]) -> float:
+    """Returns the mean of those values that are finite; NaN if there are none."""
+    finite = values[np.isfinite(values)]
+    return float(finite.mean()) if finite.size else math.nan
 
 
 def _explained_variance(steps: Steps) -> Tensor:
