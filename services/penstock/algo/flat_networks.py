@@ -77,12 +77,21 @@ def _activate(sums, flat, first, spacing, relu):  # type: ignore[no-untyped-def]
                     own[column] = _tanh(own[column] + bias[column])
 
 
-@numba.njit("void(float32[:, ::1], float32[::1])", nogil=True, cache=True, error_model="numpy")
-def _add_bias(sums, bias):  # type: ignore[no-untyped-def]
-    """Adds the bias to each row."""
-    for row in range(sums.shape[0]):
-        for column in range(sums.shape[1]):
-            sums[row, column] += bias[column]
+@numba.njit(
+    "void(float32[:, ::1], float32[:, ::1], float32[::1], float32[:, ::1])",
+    nogil=True,
+    cache=True,
+    error_model="numpy",
+    fastmath=_VECTORISED,
+)
+def _apply(below, weight, bias, results):  # type: ignore[no-untyped-def]
+    """Writes the results of a linear layer, which are few."""
+    for row in range(below.shape[0]):
+        for output in range(weight.shape[0]):
+            total = np.float32(0.0)
+            for column in range(below.shape[1]):
+                total += below[row, column] * weight[output, column]
+            results[row, output] = total + bias[output]
 
 
 @numba.njit(
@@ -145,14 +154,14 @@ class _Output:
 
     Attributes:
         weight, weight_gradient: <float32>[outputs, inputs].
-        transposed: <float32>[inputs, outputs] view of the weight.
+        array: The weight as an array.
         bias, bias_gradient: <float32>[outputs], as arrays.
         trunk: Number of its trunk.
     """
 
     weight: Tensor
-    transposed: Tensor
     weight_gradient: Tensor
+    array: Floats
     bias: Floats
     bias_gradient: Floats
     trunk: int
@@ -165,7 +174,7 @@ class _Rows:
         hidden: <float32>[trunks, N, width] outputs of each hidden layer, or their gradients.
         transposed: <float32>[trunks, width, N] views of them.
         arrays: The same as arrays.
-        last: <float32>[N, width] outputs of the last hidden layer of each trunk; none without hidden layers.
+        last, last_arrays: <float32>[N, width] outputs of the last hidden layer of each trunk; empty without any.
         ends: Outputs of the policy, <float32>[N, outputs], and of the value, <float32>[N, 1], or their gradients; each
             as a tensor, transposed, and as an array.
     """
@@ -179,6 +188,7 @@ class _Rows:
         self.transposed = [values.transpose(1, 2) for values in self.hidden]
         self.arrays: list[Floats] = [values.numpy() for values in self.hidden]
         self.last = [*self.hidden[-1]] if self.hidden else []
+        self.last_arrays: list[Floats] = [values.numpy() for values in self.last]
         ends = (rest[: rows * outputs].view(rows, outputs), rest[rows * outputs : rows * (outputs + 1)].view(rows, 1))
         self.ends: tuple[tuple[Tensor, Tensor, Floats], ...] = tuple(
             (values, values.t(), values.numpy()) for values in ends
@@ -230,10 +240,9 @@ class FlatNetwork:
             torch.bmm(below, layer.transposed, out=hidden)
             _activate(array, self._array, layer.bias, layer.spacing, self._relu)
             below = hidden
-        last = buffers.last or [features] * self._trunks
-        for output, (result, _, array) in zip(self._ends, buffers.ends, strict=True):
-            torch.mm(last[output.trunk], output.transposed, out=result)
-            _add_bias(array, output.bias)
+        for output, (_, _, array) in zip(self._ends, buffers.ends, strict=True):
+            last = buffers.last_arrays[output.trunk] if self._layers else features.contiguous().numpy()
+            _apply(last, output.array, output.bias, array)
         return buffers.ends[0][2], buffers.ends[1][2]
 
     def outputs_of(self, features: Tensor) -> tuple[Floats, Floats]:
@@ -312,7 +321,7 @@ class FlatNetwork:
         assert isinstance(linear, nn.Linear)
         assert linear.weight.grad is not None and linear.bias.grad is not None
         weight, bias = linear.weight.detach(), linear.bias.detach().numpy()
-        return _Output(weight, weight.t(), linear.weight.grad, bias, linear.bias.grad.numpy(), trunk)
+        return _Output(weight, linear.weight.grad, weight.numpy(), bias, linear.bias.grad.numpy(), trunk)
 
 
 def _hidden_layers(policy: Policy) -> list[list[nn.Linear]] | None:

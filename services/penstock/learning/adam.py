@@ -23,7 +23,7 @@ _EPSILON = 1e-5
 _VECTORISED = {"reassoc", "contract", "nsz"}
 
 
-@numba.njit("float64(float32[::1])", nogil=True, cache=True, error_model="numpy", fastmath=_VECTORISED)
+@numba.njit(nogil=True, error_model="numpy", fastmath=_VECTORISED)
 def _squared_norm(gradient):  # type: ignore[no-untyped-def]
     total = 0.0
     for position in range(gradient.size):
@@ -31,13 +31,7 @@ def _squared_norm(gradient):  # type: ignore[no-untyped-def]
     return total
 
 
-@numba.njit(
-    "void(float32[::1], float32[::1], float32[::1], float32[::1], float32, float32, float32)",
-    nogil=True,
-    cache=True,
-    error_model="numpy",
-    fastmath=_VECTORISED,
-)
+@numba.njit(nogil=True, error_model="numpy", fastmath=_VECTORISED)
 def _step(values, gradient, mean, square, scale, rate, root):  # type: ignore[no-untyped-def]
     """Takes the step of Adam on a gradient times `scale`, with a rate and a root that contain the bias corrections."""
     for position in range(values.size):
@@ -45,6 +39,34 @@ def _step(values, gradient, mean, square, scale, rate, root):  # type: ignore[no
         mean[position] += np.float32(1.0 - _BETA_1) * (slope - mean[position])
         square[position] = np.float32(_BETA_2) * square[position] + np.float32(1.0 - _BETA_2) * slope * slope
         values[position] -= rate * mean[position] / (np.sqrt(square[position]) * root + np.float32(_EPSILON))
+
+
+@numba.njit(
+    "float64(UniTuple(float32[::1], 4), float32[::1], int64, float64, float64, float64)",
+    nogil=True,
+    cache=True,
+    error_model="numpy",
+)
+def _clipped_step(tensors, count, border, most, largest, rate):  # type: ignore[no-untyped-def]
+    """Returns the norm of the gradient, and takes the step if it is below `largest`.
+
+    The `tensors` are the parameters, their gradient, and its two moments; `count` is the number of steps. The parts
+    before and from `border` on are clipped apart.
+    """
+    values, gradient, mean, square = tensors
+    squares = (_squared_norm(gradient[:border]), _squared_norm(gradient[border:]))
+    norm = math.sqrt(squares[0] + squares[1])
+    # `<` is false for NaN.
+    if norm < largest:
+        count[0] += np.float32(1.0)
+        steps = np.float64(count[0])
+        rate = np.float32(rate / (1.0 - _BETA_1**steps))
+        root = np.float32(1.0 / math.sqrt(1.0 - _BETA_2**steps))
+        for part in range(2):
+            rows = slice(0, border) if part == 0 else slice(border, values.size)
+            scale = np.float32(min(most / (math.sqrt(squares[part]) + 1e-6), 1.0))
+            _step(values[rows], gradient[rows], mean[rows], square[rows], scale, rate, root)
+    return norm
 
 
 class Adam:
@@ -133,25 +155,14 @@ class ClippedSteps:
         assert gradient is not None
         state = optimizer.state
         tensors = (parameters.detach(), gradient, state["exp_avg"], state["exp_avg_sq"])
-        parts = [slice(None)] if border is None else [slice(None, border), slice(border, None)]
-        self._parts = [[tensor.numpy()[part] for tensor in tensors] for part in parts]
-        self._steps: NDArray[np.float32] = state["step"].numpy()
+        self._tensors = tuple(tensor.numpy() for tensor in tensors)
+        self._border = parameters.numel() if border is None else border
+        self._count: NDArray[np.float32] = state["step"].numpy().reshape(1)
         self._optimizer, self._most, self._largest = optimizer, most, largest
 
     def __call__(self) -> tuple[float, bool]:
         """Takes a step. Returns the norm of the gradient, and whether the step was refused, so that nothing changed."""
         rate = self._optimizer.learning_rate
         assert isinstance(rate, float)
-        squares = [_squared_norm(part[1]) for part in self._parts]
-        norm = math.sqrt(sum(squares))
-        # `<` is false for NaN.
-        if not norm < self._largest:
-            return norm, True
-        steps = self._steps.item() + 1.0
-        rate /= 1.0 - _BETA_1**steps
-        root = 1.0 / math.sqrt(1.0 - _BETA_2**steps)
-        for (values, gradient, mean, square), squared in zip(self._parts, squares, strict=True):
-            scale = min(self._most / (math.sqrt(squared) + 1e-6), 1.0)
-            _step(values, gradient, mean, square, scale, rate, root)
-        self._steps[()] = steps
-        return norm, False
+        norm: float = _clipped_step(self._tensors, self._count, self._border, self._most, self._largest, rate)
+        return norm, not norm < self._largest

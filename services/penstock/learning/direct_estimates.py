@@ -18,8 +18,7 @@ from penstock.learning.batches import TrainingBatch
 from penstock.learning.gradient_steps import Estimated, Steps
 
 _NUMBERS = ("proximal_log_prob", "proximal_value", "anchor_log_prob", "advantage", "target", "importance")
-"""Fields of `Steps` that the loop writes, in the order of its columns. The product with the weight and the weight of the
-behaviour policy follow them."""
+"""Fields of `Steps` that `_gather` writes, in the order of its columns. Two further columns follow them."""
 
 
 @numba.njit(nogil=True, error_model="numpy", inline="always")
