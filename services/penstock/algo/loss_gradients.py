@@ -256,14 +256,16 @@ def _gaussian_loss(outputs, log_std, actions, rows, settings, results):  # type:
 )
 def _movement(log_probs, order, rows, proximal, clip_range, largest_log):  # type: ignore[no-untyped-def]
     count, divergence, clipped = order.size, 0.0, 0
+    # A ratio is compared by its log, which saves an exponential.
+    most = min(math.log(1.0 + clip_range), largest_log)
+    least = max(math.log(1.0 - clip_range), -largest_log) if clip_range < 1.0 else -math.inf
     for position in range(count):
         log_prob, row = log_probs[position], order[position]
         moved = log_prob - proximal[row]
         bounded = min(max(moved, -largest_log), largest_log) if moved == moved else moved
-        divergence += (math.exp(bounded) - 1.0) - moved
+        divergence += (math.exp(np.float64(bounded)) - 1.0) - moved
         change = log_prob - rows[row, _ANCHOR]
-        bounded = min(max(change, -largest_log), largest_log) if change == change else change
-        clipped += abs(math.exp(bounded) - 1.0) > clip_range
+        clipped += change > most or change < least
     return divergence / count, clipped / count
 
 

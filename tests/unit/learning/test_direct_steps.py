@@ -14,6 +14,7 @@ from torch import Tensor
 
 from helpers.environments import fresh_policy, spec_of
 from helpers.training import CPU, make_batch, make_learner
+from penstock.algo import losses
 from penstock.algo.distributions import DiagonalGaussian
 from penstock.algo.losses import LossSettings
 from penstock.algo.network import Network
@@ -180,6 +181,25 @@ def test_epochs_end_at_the_parameters_and_results_of_autograd(policy: Policy, se
     for name in ("log_prob", "policy_loss", "value_loss", "entropy", "gradient_norm", "refused"):
         ours, theirs = (getattr(done, name) for _, done in found)
         torch.testing.assert_close(ours, theirs, rtol=2e-2, atol=2e-3, msg=name)
+
+
+@given(st.integers(1, 40), st.sampled_from([0.2, 1.0, 3.0]), st.sampled_from([0.1, 5.0, 50.0]), st.integers(0, 9))
+def test_the_movement_of_an_epoch_is_that_of_torch(count: int, clip_range: float, spread: float, seed: int) -> None:
+    policy, settings = fresh_policy(spec_of("CartPole-v1")), dataclasses.replace(SETTINGS, clip_range=clip_range)
+    descent, steps = direct(make_step(policy), policy), random_steps(policy, count, seed)
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(count, generator=generator)
+    log_prob = steps.proximal_log_prob[order] + spread * torch.randn(count, generator=generator)
+    descent.begin(steps, settings, most_steps=count)
+    expected = losses.movement(
+        settings,
+        log_prob=log_prob,
+        anchor_log_prob=steps.anchor_log_prob[order],
+        proximal_log_prob=steps.proximal_log_prob[order],
+    )
+    found = descent.movement(order, log_prob)
+    torch.testing.assert_close(found.approximate_kl, expected.approximate_kl, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(found.clipped_share, expected.clipped_share)
 
 
 @pytest.mark.parametrize("target", [math.nan, math.inf, 1e30])
