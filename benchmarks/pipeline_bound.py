@@ -2,7 +2,7 @@
 
 One process does what a collected step needs and nothing else: the environments, the policy's products and tanh, and a
 draw. Another does what a gradient step needs and nothing else: the products and tanh of both networks, forwards and
-backwards, into buffers that are ready. Both run at once, because they share caches and bandwidth. Paces are per CPU
+backwards. Both run at once, because they share caches and bandwidth. Paces are per CPU
 second, so that other programs on the machine do not lower them. Called by `loop`, which reports Penstock's share.
 """
 
@@ -24,6 +24,10 @@ from benchmarks.like_for_like import variables
 from benchmarks.observed import ROOT
 from benchmarks.peers import equal_work
 from benchmarks.peers.equal_work import ENVIRONMENTS, HIDDEN, VECTOR_ENVIRONMENTS
+from helpers.environments import fresh_policy, spec_of
+from penstock.algo.flat_networks import FlatNetwork
+from penstock.algo.network import Network
+from penstock.algo.parameters import flatten
 
 SECONDS = 3.0
 LIMIT_S = 60.0
@@ -98,56 +102,24 @@ def collecting(env_id: str) -> Callable[[], int]:
 def training(env_id: str, minibatch: int) -> Callable[[], int]:
     """Returns a function that computes a gradient of both networks from one minibatch and returns its rows.
 
-    The gradient of the loss by the outputs is given, as are all buffers.
+    The gradient of the loss by the outputs is given. The products and activations are those of direct gradient steps,
+    which are the fastest that we know.
     """
     torch.set_num_threads(1)
-    environments = VECTOR_ENVIRONMENTS[env_id](num_envs=1)
-    inputs = environments.single_observation_space.shape[0]
-    space = environments.single_action_space
-    outputs = int(space.shape[0] if space.shape else space.n)
-    random = np.random.default_rng(0)
-    rows = torch.from_numpy(random.standard_normal((minibatch, inputs), np.float32))
-    networks = [_Network(_weights((inputs, *HIDDEN, width), random), rows, random) for width in (outputs, 1)]
+    hidden = Network(hidden_sizes=HIDDEN, normalise_observations=False, normalise_returns=False)
+    policy = fresh_policy(spec_of(env_id), network=hidden)
+    network = FlatNetwork(policy, flatten(policy))
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(minibatch, policy.observer.moments_shape[0], generator=generator)
+    for gradient in network.gradients_of_outputs(minibatch):
+        gradient[:] = torch.randn(gradient.shape, generator=generator).numpy()
 
     def step() -> int:
-        for network in networks:
-            network.gradient()
+        network.forward(rows)
+        network.backward(minibatch)
         return minibatch
 
     return step
-
-
-class _Network:
-    """The products and tanh of a network, forwards and backwards, for the same rows again and again."""
-
-    def __init__(self, weights: Sequence[NDArray[np.float32]], rows: torch.Tensor, random: np.random.Generator) -> None:
-        count = len(rows)
-        self._weights = [torch.from_numpy(weight) for weight in weights]
-        self._biases = [torch.zeros(weight.shape[1]) for weight in self._weights]
-        self._layers = [rows, *(torch.empty(count, weight.shape[1]) for weight in self._weights)]
-        self._errors = [torch.empty_like(layer) for layer in self._layers]
-        self._errors[-1].copy_(torch.from_numpy(random.standard_normal(self._errors[-1].shape, np.float32)))
-        self._gradients = [torch.empty_like(weight) for weight in self._weights]
-        self._bias_gradients = [torch.empty_like(bias) for bias in self._biases]
-
-    @torch.inference_mode()
-    def gradient(self) -> None:
-        last = len(self._weights) - 1
-        for index, weight in enumerate(self._weights):
-            after = self._layers[index + 1]
-            torch.addmm(self._biases[index], self._layers[index], weight, out=after)
-            if index < last:
-                # NumPy's tanh is several times as fast as that of torch.
-                np.tanh(after.numpy(), out=after.numpy())
-        for index in range(last, -1, -1):
-            torch.mm(self._layers[index].t(), self._errors[index + 1], out=self._gradients[index])
-            torch.sum(self._errors[index + 1], 0, out=self._bias_gradients[index])
-            if index:
-                error, layer = self._errors[index], self._layers[index]
-                torch.mm(self._errors[index + 1], self._weights[index].t(), out=error)
-                # The derivative of tanh is 1 - tanh^2; the layer is not needed again.
-                layer.mul_(layer).neg_().add_(1.0)
-                error.mul_(layer)
 
 
 def _weights(widths: Sequence[int], random: np.random.Generator) -> list[NDArray[np.float32]]:
