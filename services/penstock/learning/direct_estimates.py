@@ -175,14 +175,14 @@ def estimated(
         settings: Settings of the loss.
     """
     segments, steps = reward.shape
-    behaviour, weights = batch.behaviour_log_prob.numpy(), importance.numpy()
+    behaviour, weights = batch.behaviour_log_prob.contiguous().numpy(), importance.numpy()
     usable = np.empty((segments, steps), np.bool_)
     advantage, correction = np.empty((2, segments, steps), np.float32)
     by_segment = np.empty((2, segments), np.float32)
     bounds = (ppo.discount, ppo.trace_decay, ppo.rho_clip, ppo.trace_clip, float(ppo.v_trace))
-    flags = (batch.terminated.numpy(), batch.truncated.numpy(), batch.valid.numpy())
+    flags = tuple(each.contiguous().numpy() for each in (batch.terminated, batch.truncated, batch.valid))
     _trace(
-        (value, log_prob, behaviour, reward.numpy()),
+        (value, log_prob, behaviour, reward.contiguous().numpy()),
         flags,
         (*bounds, LARGEST_LOG, LARGEST_SPREAD),
         usable,

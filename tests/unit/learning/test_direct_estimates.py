@@ -83,3 +83,18 @@ def test_a_row_is_absurd_beside_the_median_of_the_others(scale: float) -> None:
     found = direct.estimate(batch, 0.1)
     assert bool(found.usable[1, 3]) == (scale > 1.0)
     assert_same(found, eager.estimate(batch, 0.1))
+
+
+def test_columns_may_be_views_of_larger_ones() -> None:
+    direct = make_learner(execution="auto")
+    batch = make_batch(segments=4, unroll_length=10)
+
+    def spaced(column: Tensor) -> Tensor:
+        return torch.stack([column, column], -1)[..., 0]
+
+    views = {
+        name: spaced(getattr(batch, name))
+        for name in ("reward", "terminated", "truncated", "valid", "behaviour_log_prob")
+    }
+    assert not views["reward"].is_contiguous()
+    assert_same(direct.estimate(dataclasses.replace(batch, **views), 0.1), direct.estimate(batch, 0.1))  # type: ignore[arg-type]
