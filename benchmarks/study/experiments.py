@@ -111,6 +111,19 @@ class Experiment:
 
 PRESETS = Experiment("Presets", "Every preset as it ships.", (Setting("as shipped"),))
 
+EXECUTION = Experiment(
+    "Execution",
+    "The preset as it ships: direct gradient steps and estimates, and policies of actors in NumPy. With autograd:"
+    " operation by operation in torch, in the learner and in the actors.",
+    (
+        Setting("direct"),
+        Setting("autograd", {"learner": {"execution": "eager"}, "actor": {"inference": "torch"}}),
+    ),
+    # Its steps to the threshold vary most between seeds.
+    tasks=("LunarLander-v3",),
+    compared=(("direct", "autograd"),),
+)
+
 _LARGE: Changes = {"actor": {"environments": 16}, "sampling": {"batch_segments": 32, "fresh_fraction": 0.5}}
 
 REPLAY = Experiment(
@@ -270,6 +283,7 @@ DEFAULTS = Experiment(
 EXPERIMENTS = {
     "collection": COLLECTION,
     "defaults": DEFAULTS,
+    "execution": EXECUTION,
     "presets": PRESETS,
     "replay": REPLAY,
     "lag": lags(8, 16),
