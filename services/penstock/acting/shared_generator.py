@@ -32,32 +32,30 @@ class _Streams:
         self.resetting: NDArray[np.bool_] = np.ones(len(seeds), np.bool_)
 
     def __getattr__(self, distribution: str) -> Any:
+        draws = [getattr(each, distribution) for each in self._generators]
+
         def draw(*parameters: Any, size: int | tuple[int, ...], **named: Any) -> NDArray[Any]:
             *shape, count = (size,) if isinstance(size, (int, np.integer)) else size
             chosen = self._chosen(int(count))
             if not chosen:
                 return np.empty((*shape, 0))
-            one, *others = (getattr(each, distribution) for each in chosen)
-            first = one(*parameters, size=tuple(shape), **named)
-            drawn = np.empty((*shape, len(chosen)), first.dtype)
-            drawn[..., 0] = first
-            for index, draws in enumerate(others, 1):
-                drawn[..., index] = draws(*parameters, size=tuple(shape), **named)
-            return drawn
+            drawn = np.array([draws[index](*parameters, size=tuple(shape), **named) for index in chosen])
+            return drawn.transpose(*range(1, drawn.ndim), 0)
 
         # The next access finds it without a call of this method.
         setattr(self, distribution, draw)
         return draw
 
-    def _chosen(self, count: int) -> list[np.random.Generator]:
-        resetting = int(np.count_nonzero(self.resetting))
-        if count == resetting:
-            return [self._generators[index] for index in self.resetting.nonzero()[0].tolist()] if count else []
+    def _chosen(self, count: int) -> Sequence[int]:
+        """Returns the indices of the environments that draw."""
+        resetting: list[int] = self.resetting.nonzero()[0].tolist()
+        if count == len(resetting):
+            return resetting
         if count == len(self._generators):
-            return self._generators
+            return range(count)
         raise ConfigurationError(
-            f"the environment drew for {count} environments while {resetting} of {len(self._generators)} were reset;"
-            " use environment.vectorization sync"
+            f"the environment drew for {count} environments while {len(resetting)} of {len(self._generators)} were"
+            " reset; use environment.vectorization sync"
         )
 
 
