@@ -18,6 +18,8 @@ from penstock.algo import published
 BLOCK = 16
 """Columns of one product: one vector of AVX-512 in float32, or two of AVX2."""
 
+_ZERO = np.zeros((), np.float32)
+
 Tensors = Mapping[str, NDArray[np.generic]]
 """Tensors of a published policy by name."""
 
@@ -88,7 +90,7 @@ class Layers:
             if self._is_tanh:
                 np.tanh(hidden, out=hidden)
             else:
-                np.maximum(hidden, 0.0, out=hidden)
+                np.maximum(hidden, _ZERO, out=hidden)
         np.matmul(self._last_weights, self._last_source, out=self._results[row])
 
 

@@ -13,10 +13,16 @@ from numpy.typing import NDArray
 
 from penstock.algo.noise import Noise, NoiseKind
 
-_MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
-_WEYL = (np.uint64(0x9E3779B9), np.uint64(0xBB67AE85))
-_LOW = np.uint64(0xFFFFFFFF)
-_HALF = np.uint64(32)
+
+def _word(value: int) -> NDArray[np.uint64]:
+    """Returns a number as an array <uint64>[], with which an operation takes a third of the time of a scalar."""
+    return np.array(value, np.uint64)
+
+
+_MULTIPLIERS = (_word(0xD2511F53), _word(0xCD9E8D57))
+_WEYL = (0x9E3779B9, 0xBB67AE85)
+_LOW = _word(0xFFFFFFFF)
+_HALF = _word(32)
 _ROUNDS = 10
 
 
@@ -29,13 +35,13 @@ class Purpose(enum.IntEnum):
 
 def _philox(counters: list[NDArray[np.uint64]], seed: int) -> list[NDArray[np.uint64]]:
     """Computes Philox4x32-10 (Salmon et al. 2011) over arrays: four 32-bit words per counter of four words."""
-    key = [np.uint64(seed & 0xFFFFFFFF), np.uint64(seed >> 32 & 0xFFFFFFFF)]
+    low, high = seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF
     first, second, third, fourth = counters
     for _ in range(_ROUNDS):
         left, right = first * _MULTIPLIERS[0], third * _MULTIPLIERS[1]
-        first, second = right >> _HALF ^ second ^ key[0], right & _LOW
-        third, fourth = left >> _HALF ^ fourth ^ key[1], left & _LOW
-        key = [(key[0] + _WEYL[0]) & _LOW, (key[1] + _WEYL[1]) & _LOW]
+        first, second = right >> _HALF ^ second ^ _word(low), right & _LOW
+        third, fourth = left >> _HALF ^ fourth ^ _word(high), left & _LOW
+        low, high = low + _WEYL[0] & 0xFFFFFFFF, high + _WEYL[1] & 0xFFFFFFFF
     return [first, second, third, fourth]
 
 
@@ -73,7 +79,7 @@ class Streams:
         # The parts of a counter are broadcast only where the rounds mix them, which saves more than one round of ten.
         counters = [
             step & _LOW,
-            lane | step >> _HALF << np.uint64(16),
+            lane | step >> _HALF << _word(16),
             self.environments.astype(np.uint64)[:, None, None],
             np.full((1, 1, 1), self.incarnation, np.uint64),
         ]
@@ -81,7 +87,7 @@ class Streams:
         uniform = np.empty((self.environments.size, steps, blocks, used), np.float32)
         for index, words in enumerate(_philox(counters, self.seed)[:used]):
             # A float32 has 24 significant bits; more could round up to 1.
-            uniform[..., index] = words >> np.uint64(8)
+            uniform[..., index] = words >> _word(8)
         np.multiply(uniform, np.float32(2.0**-24), out=uniform)
         return uniform.reshape(self.environments.size, steps, blocks * used)[..., :size]
 
