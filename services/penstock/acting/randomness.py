@@ -76,20 +76,17 @@ class Streams:
         blocks = -(-size // 4)
         step = np.arange(first_step, first_step + steps, dtype=np.uint64)[None, :, None]
         lane = np.arange(blocks, dtype=np.uint64)[None, None, :]
-        # The parts of a counter are broadcast only where the rounds mix them, which saves more than one round of ten.
-        counters = [
-            step & _LOW,
-            lane | step >> _HALF << _word(16),
-            self.environments.astype(np.uint64)[:, None, None],
-            np.full((1, 1, 1), self.incarnation, np.uint64),
-        ]
+        environment = self.environments.astype(np.uint64)[:, None, None]
+        # The parts of a counter are broadcast where the rounds mix them, which saves more than one round of ten.
+        counters = [step & _LOW, lane | step >> _HALF << _word(16), environment, _word(self.incarnation)]
+        shape = (environment.size, steps, blocks)
         used = min(size, 4)
-        uniform = np.empty((self.environments.size, steps, blocks, used), np.float32)
+        uniform = np.empty((*shape, used), np.float32)
         for index, words in enumerate(_philox(counters, self.seed)[:used]):
             # A float32 has 24 significant bits; more could round up to 1.
             uniform[..., index] = words >> _word(8)
         np.multiply(uniform, np.float32(2.0**-24), out=uniform)
-        return uniform.reshape(self.environments.size, steps, blocks * used)[..., :size]
+        return uniform.reshape(*shape[:2], blocks * used)[..., :size]
 
     def reset_seeds(self, purpose: Purpose = Purpose.TRAINING, failures: int = 0) -> list[int]:
         """Returns a seed for each environment's generator, from which it draws its resets and its dynamics.
@@ -133,5 +130,9 @@ def _normals(uniforms: NDArray[np.float32], size: int) -> NDArray[np.float32]:
     # 1 - u is in (0, 1], where the logarithm is finite.
     radius = np.sqrt(-2.0 * np.log1p(-uniforms[..., :pairs]))
     angle = np.float32(2.0 * np.pi) * uniforms[..., pairs:]
-    both = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)], axis=-1)
-    return both[..., :size].astype(np.float32)
+    normal = np.empty((*uniforms.shape[:-1], size), np.float32)
+    np.multiply(radius, np.cos(angle), out=normal[..., :pairs])
+    # With an odd size, the last sine is not used.
+    sines = size - pairs
+    np.multiply(radius[..., :sines], np.sin(angle[..., :sines]), out=normal[..., pairs:])
+    return normal

@@ -24,21 +24,21 @@ class _Streams:
     reset in this step, or all. They cost nothing for environments that do not reset.
 
     Attributes:
-        resetting: <bool>[N] environments that reset in this step.
+        resetting: Indices of the environments that reset in this step.
     """
 
     def __init__(self, seeds: Sequence[int]) -> None:
         self._generators = [seeding.np_random(seed)[0] for seed in seeds]
-        self.resetting: NDArray[np.bool_] = np.ones(len(seeds), np.bool_)
+        self.resetting: Sequence[int] = range(len(seeds))
 
     def __getattr__(self, distribution: str) -> Any:
         draws = [getattr(each, distribution) for each in self._generators]
 
         def draw(*parameters: Any, size: int | tuple[int, ...], **named: Any) -> NDArray[Any]:
-            *shape, count = (size,) if isinstance(size, (int, np.integer)) else size
-            chosen = self._chosen(int(count))
+            *shape, count = size if isinstance(size, tuple) else (size,)
+            chosen = self._chosen(count)
             if not chosen:
-                return np.empty((*shape, 0))
+                return np.empty(size)
             drawn = np.array([draws[index](*parameters, size=tuple(shape), **named) for index in chosen])
             return drawn.transpose(*range(1, drawn.ndim), 0)
 
@@ -48,13 +48,12 @@ class _Streams:
 
     def _chosen(self, count: int) -> Sequence[int]:
         """Returns the indices of the environments that draw."""
-        resetting: list[int] = self.resetting.nonzero()[0].tolist()
-        if count == len(resetting):
-            return resetting
+        if count == len(self.resetting):
+            return self.resetting
         if count == len(self._generators):
-            return range(count)
+            return range(len(self._generators))
         raise ConfigurationError(
-            f"the environment drew for {count} environments while {len(resetting)} of {len(self._generators)} were"
+            f"the environment drew for {count} environments while {len(self.resetting)} of {len(self._generators)} were"
             " reset; use environment.vectorization sync"
         )
 
@@ -82,12 +81,12 @@ class SeparateGenerators(VectorWrapper[Any, Any, Any]):
         self._streams = _Streams(seed)
         self.env.unwrapped.np_random = self._streams  # type: ignore[assignment]
         begun = self.env.reset(options=options)
-        self._streams.resetting = np.zeros(len(seed), np.bool_)
+        self._streams.resetting = ()
         return begun
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Takes one step in each environment."""
         outcome = self.env.step(actions)
         if self._streams is not None:
-            self._streams.resetting = outcome[2] | outcome[3]
+            self._streams.resetting = (outcome[2] | outcome[3]).nonzero()[0].tolist()
         return outcome

@@ -153,13 +153,13 @@ class _BoxMap:
         low, high = bounds(space)
         self._shape, self._bounded = space.shape, bounded(space)
         unit_low, unit_high = np.where(self._bounded, low, -1.0), np.where(self._bounded, high, 1.0)
-        self._scale = ((unit_high - unit_low) / 2.0).astype(np.float32)
-        self._centre = ((unit_high + unit_low) / 2.0).astype(np.float32)
+        self._scale = _once(((unit_high - unit_low) / 2.0).astype(np.float32))
+        self._centre = _once(((unit_high + unit_low) / 2.0).astype(np.float32))
         exact = all(np.array_equal(side, side.astype(np.float32)) for side in (low, high))
         self._dtype = np.dtype(space.dtype if exact else np.float64)
         # Clipping in float64 takes twice the time, and is needed only where float32 can't hold the bounds.
         self._clipped_as = np.dtype(np.float32 if exact else np.float64)
-        self._low, self._high = low.astype(self._clipped_as), high.astype(self._clipped_as)
+        self._low, self._high = _once(low.astype(self._clipped_as)), _once(high.astype(self._clipped_as))
 
     def __call__(self, action: NDArray[np.generic], squashed: bool) -> NDArray[np.generic]:
         if squashed:
@@ -175,6 +175,11 @@ class _BoxMap:
         np.minimum(clipped, self._high, out=clipped)
         shaped: NDArray[np.generic] = clipped.reshape(len(action), *self._shape).astype(self._dtype, copy=False)
         return shaped
+
+
+def _once(values: NDArray[Any]) -> NDArray[Any]:
+    """Returns <number>[A], or one element as <number>[] if all are equal: operations with that take half the time."""
+    return values[0].reshape(()) if (values == values[0]).all() else values
 
 
 def _observation_columns(spec: EnvironmentSpec, burn_in: int) -> list[Column]:
