@@ -21,12 +21,17 @@ from penstock.types.replay import Window, WindowHead
 from penstock.types.run import Assignment, Episode
 from penstock.types.statistics import Timing
 
+_DRAWN = 4096
+"""Draws of noise, over steps and environments, that are made at once if a window has fewer. The calls of one draw take
+most of its time below that number."""
+
 
 class Collector:
     """Collects the windows of one incarnation of an actor. Used by one thread.
 
-    A step costs one policy call and one environment call for all N environments. Noise is drawn once per window. The
-    next `collect` overwrites the columns of a window.
+    A step costs one policy call and one environment call for all N environments. Noise is drawn for one or more windows
+    at once, and what the environments do not need is computed after the last step of a window. The next `collect`
+    overwrites the columns of a window.
 
     An `EnvironmentFailed` drops the window in collection, and `begin_again` must be called before the next `collect`.
     The noise and the seeds of a dropped window are not used again.
@@ -54,7 +59,8 @@ class Collector:
         self._recorder = Recorder(environments.spec, self._columns)
         self._outcomes = Outcomes(self._columns, assignment.environments, discount)
         self._action_map = ActionMap(environments.spec.action)
-        self._sequence, self._steps, self._failures = 1, 0, failures
+        self._sequence, self._drawn_steps, self._failures = 1, 0, failures
+        self._noise: NDArray[np.float32] = np.zeros((environments.count, 0, 0), np.float32)
         self._episodes: list[Episode] = []
         self._valid_steps = 0
         self._bounds = ObservationBounds(environments.spec)
@@ -95,8 +101,7 @@ class Collector:
 
     def collect(self, runner: Runner) -> Window:
         """Steps each environment T times with the runner's weights; returns the window. Raises `EnvironmentFailed`."""
-        noise = self._streams.draw(runner.noise, self._steps, self._unroll_length)
-        self._steps += self._unroll_length
+        noise = self._next_noise(runner)
         self._environments.progress.doing = "step"
         try:
             with self._numbered():
@@ -119,6 +124,16 @@ class Collector:
         self._episodes += episodes
         self._valid_steps += int(np.count_nonzero(self._columns.column("valid")))
         return window
+
+    def _next_noise(self, runner: Runner) -> NDArray[np.float32]:
+        """Returns the random numbers of the next T steps, <float32>[N, T, ...], which are used once."""
+        steps = self._unroll_length
+        if not self._noise.shape[1]:
+            ahead = steps * max(1, _DRAWN // (steps * self._environments.count))
+            self._noise = self._streams.draw(runner.noise, self._drawn_steps, ahead)
+            self._drawn_steps += ahead
+        noise, self._noise = self._noise[:, :steps], self._noise[:, steps:]
+        return noise
 
     def _fill(self, runner: Runner, noise: NDArray[np.float32]) -> None:
         environments, recorder, outcomes = self._environments, self._recorder, self._outcomes

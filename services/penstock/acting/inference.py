@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from penstock.acting.protocols import Leaves, Library
+from penstock.acting.protocols import Leaves, Library, WindowPolicy
 from penstock.algo import weights as policy_weights
 from penstock.algo.distributions import Joint
 from penstock.algo.noise import Noise
@@ -90,7 +90,7 @@ class PolicyRunner:
         log_prob = distribution.log_prob(action)
         return _unpad(action, len(noise)), log_prob.numpy()[: len(noise)]
 
-    def begin(self, noise: NDArray[np.float32]) -> "_Window":
+    def begin(self, noise: NDArray[np.float32]) -> WindowPolicy:
         """Begins a window, as `acting.protocols.Runner`."""
         return _Window(self, noise)
 

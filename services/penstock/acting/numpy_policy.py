@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from penstock.acting.numpy_actions import Actions
 from penstock.acting.numpy_inputs import ENCODERS, Inputs
 from penstock.acting.numpy_layers import Layers
-from penstock.acting.protocols import Leaves, Library
+from penstock.acting.protocols import Leaves, Library, WindowPolicy
 from penstock.algo import published
 from penstock.algo.network import Network
 from penstock.algo.noise import Noise
@@ -94,7 +94,7 @@ class NumpyRunner:
         action = window.act(observation, mask=mask, begun=begun)
         return tuple(leaf.copy() for leaf in action), window.log_probs()[:, 0]
 
-    def begin(self, noise: NDArray[np.float32]) -> "_Window":
+    def begin(self, noise: NDArray[np.float32]) -> WindowPolicy:
         """Begins a window, as `acting.protocols.Runner`."""
         count, steps, _ = noise.shape
         self._resize(count, min(steps, self._actions.most_rows(count)))
