@@ -11,6 +11,8 @@ ELSEWHERE = {
     "acting/environment_check.py": "contract/test_environment_check.py",
     "acting/faults.py": "unit/acting/test_failing_environments.py",
     "acting/numpy_actions.py": "unit/acting/test_numpy_policy.py",
+    "acting/numpy_choices.py": "unit/acting/test_numpy_policy.py",
+    "acting/numpy_gaussian.py": "unit/acting/test_numpy_policy.py",
     "acting/numpy_inputs.py": "unit/acting/test_numpy_policy.py",
     "acting/numpy_layers.py": "unit/acting/test_numpy_policy.py",
     "acting/observation_bounds.py": "unit/acting/test_failing_environments.py",

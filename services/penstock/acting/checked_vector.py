@@ -1,5 +1,6 @@
 """A Gymnasium vector environment whose exceptions become failures and whose values are checked."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -38,16 +39,18 @@ class CheckedVector:
         self._only = 0 if envs.num_envs == 1 else None
         self._actions = leaves.ActionForm(spec.action, envs.single_action_space)
         self._checks = [ValueCheck(leaf) for leaf in spec.observation.leaves]
-        self._shapes = [space.observation_array[1] for space in spec.observation.spaces]
+        self._shapes = [(envs.num_envs, *space.observation_array[1]) for space in spec.observation.spaces]
         self._masks, self._mask_of = masks, masks.reader(envs) if masks else None
-        self.count = envs.num_envs
+        self.count, self._reward_shape = envs.num_envs, (envs.num_envs,)
         self.observation: Leaves = ()
         self._returned: Any = None
 
     def reset(self, seeds: Sequence[int]) -> dict[str, Any]:
         """Starts new episodes, with their observations in `observation`; returns infos. Raises `EnvironmentFailed`."""
         self._progress.doing = "reset"
-        self._returned, infos = self._call("in reset", self._envs.reset, seed=list(seeds))
+        begin: Callable[[], tuple[Any, dict[str, Any]]]
+        begin = functools.partial(self._envs.reset, seed=list(seeds))  # type: ignore[arg-type]
+        self._returned, infos = self._call("in reset", begin)
         self.observation = self._flat(self._returned, "in reset")
         self.check(self.observation, "in reset")
         return infos
@@ -62,9 +65,9 @@ class CheckedVector:
             "in step", self._envs.step, self._actions.batch(action)
         )
         reward = np.asarray(reward)
-        if reward.shape != (self.count,) or reward.dtype.kind not in "fiub":
+        if reward.shape != self._reward_shape or reward.dtype.kind not in "fiub":
             raise self._failure(f"rewards of shape {reward.shape} and type {reward.dtype}, not numbers of shape"
-                                f" {(self.count,)}", None)  # fmt: skip
+                                f" {self._reward_shape}", None)  # fmt: skip
         if found := faults.find_unusable(reward):
             raise self._failure(f"step returned the reward {found[1]}", found[0])
         self.observation = self._flat(self._returned)
@@ -98,10 +101,10 @@ class CheckedVector:
         """Closes the environments."""
         self._envs.close()
 
-    def _call(self, where: str, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
+    def _call(self, where: str, function: Callable[..., T], *arguments: Any) -> T:
         self._progress.environment = self._only
         try:
-            returned = function(*arguments, **named)
+            returned = function(*arguments)
         except foreign_errors.MISBEHAVIOUR as error:
             raise faults.raised(error, where, self._spec.id, self._only) from error
         self._progress.steps += 1
@@ -109,8 +112,7 @@ class CheckedVector:
 
     def check(self, observation: Leaves, where: str = "in step") -> None:
         """Raises `EnvironmentFailed` if leaves [N, ...] of observations can't be trained on."""
-        for values, shape, check in zip(observation, self._shapes, self._checks, strict=True):
-            expected = (self.count, *shape)
+        for values, expected, check in zip(observation, self._shapes, self._checks, strict=True):
             if values.shape != expected:
                 raise self._failure(f"observations of shape {values.shape}, not {expected}", None, where)
             try:

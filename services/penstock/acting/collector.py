@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from penstock.acting import faults
 from penstock.acting.environments import Environments
 from penstock.acting.observation_bounds import ObservationBounds
+from penstock.acting.outcomes import Outcomes
 from penstock.acting.protocols import Runner
 from penstock.acting.randomness import Streams
 from penstock.acting.recorder import Recorder
-from penstock.acting.single_environments import StepOutcome
 from penstock.acting.spaces import ActionMap
 from penstock.errors import EnvironmentFailed
 from penstock.types.block import Schema
@@ -21,12 +21,17 @@ from penstock.types.replay import Window, WindowHead
 from penstock.types.run import Assignment, Episode
 from penstock.types.statistics import Timing
 
+_DRAWN = 4096
+"""Draws of noise, over steps and environments, that are made at once if a window has fewer. The calls of one draw take
+most of its time below that number."""
+
 
 class Collector:
     """Collects the windows of one incarnation of an actor. Used by one thread.
 
-    A step costs one policy call and one environment call for all N environments. Noise is drawn once per window. The
-    next `collect` overwrites the columns of a window.
+    A step costs one policy call and one environment call for all N environments. Noise is drawn for one or more windows
+    at once, and what the environments do not need is computed after the last step of a window. The next `collect`
+    overwrites the columns of a window.
 
     An `EnvironmentFailed` drops the window in collection, and `begin_again` must be called before the next `collect`.
     The noise and the seeds of a dropped window are not used again.
@@ -50,14 +55,12 @@ class Collector:
         self._environments, self._assignment = environments, assignment
         numbers = np.array(assignment.environments, np.uint32)
         self._streams = Streams(assignment.seed, assignment.incarnation, numbers)
-        self._unroll_length, self._discount = schema.unroll_length, np.float32(discount)
-        self._columns = schema.empty(environments.count)
+        self._unroll_length, self._columns = schema.unroll_length, schema.empty(environments.count)
         self._recorder = Recorder(environments.spec, self._columns)
+        self._outcomes = Outcomes(self._columns, assignment.environments, discount)
         self._action_map = ActionMap(environments.spec.action)
-        self._sequence, self._steps, self._failures = 1, 0, failures
-        self._episode_return = np.zeros(environments.count)
-        self._episode_steps = np.zeros(environments.count, np.int64)
-        self._discounted_return = np.zeros(environments.count, np.float32)
+        self._sequence, self._drawn_steps, self._failures = 1, 0, failures
+        self._noise: NDArray[np.float32] = np.zeros((environments.count, 0, 0), np.float32)
         self._episodes: list[Episode] = []
         self._valid_steps = 0
         self._bounds = ObservationBounds(environments.spec)
@@ -69,7 +72,7 @@ class Collector:
         """Resets these environments, the old or similar ones, after a failure. Raises `EnvironmentFailed`."""
         self._environments = environments
         self._failures += 1
-        self._episode_return[:], self._episode_steps[:], self._discounted_return[:] = 0.0, 0, 0.0
+        self._outcomes.forget()
         self._recorder.forget()
         self._reset()
 
@@ -98,17 +101,13 @@ class Collector:
 
     def collect(self, runner: Runner) -> Window:
         """Steps each environment T times with the runner's weights; returns the window. Raises `EnvironmentFailed`."""
-        noise = self._streams.draw(runner.noise, self._steps, self._unroll_length)
-        ended_before = len(self._episodes)
-        self._steps += self._unroll_length
+        noise = self._next_noise(runner)
         self._environments.progress.doing = "step"
         try:
             with self._numbered():
                 self._fill(runner, noise)
+                episodes = self._outcomes.finish()
                 self._check()
-        except EnvironmentFailed:
-            del self._episodes[ended_before:]
-            raise
         finally:
             self._environments.progress.doing = ""
         window = Window(
@@ -122,35 +121,40 @@ class Collector:
             self._columns,
         )
         self._sequence += self._environments.count
-        self._valid_steps += int(self._columns.column("valid").sum())
+        self._episodes += episodes
+        self._valid_steps += int(np.count_nonzero(self._columns.column("valid")))
         return window
 
+    def _next_noise(self, runner: Runner) -> NDArray[np.float32]:
+        """Returns the random numbers of the next T steps, <float32>[N, T, ...], which are used once."""
+        steps = self._unroll_length
+        if not self._noise.shape[1]:
+            ahead = steps * max(1, _DRAWN // (steps * self._environments.count))
+            self._noise = self._streams.draw(runner.noise, self._drawn_steps, ahead)
+            self._drawn_steps += ahead
+        noise, self._noise = self._noise[:, :steps], self._noise[:, steps:]
+        return noise
+
     def _fill(self, runner: Runner, noise: NDArray[np.float32]) -> None:
-        columns, recorder = self._columns, self._recorder
-        reward, terminated, truncated = (columns.column(name) for name in ("reward", "terminated", "truncated"))
-        valid, discounted_return = columns.column("valid"), columns.column("discounted_return")
-        environments, progress = self._environments, self._environments.progress
+        environments, recorder, outcomes = self._environments, self._recorder, self._outcomes
+        progress, timing, squashed, clock = environments.progress, self.timing, runner.squashes, time.perf_counter
+        policy = runner.begin(noise)
         recorder.begin_window()
         for step in range(self._unroll_length):
-            started = time.perf_counter()
+            started = clock()
             progress.window_step = step
             begun = recorder.observe(step, environments, runner.state)
-            action, log_prob = runner.act(
-                environments.acting_observation, noise[:, step], mask=environments.action_mask, begun=begun
-            )
-            recorder.act(step, action, log_prob)
-            acted = time.perf_counter()
-            outcome = environments.step(self._action_map(action, squashed=runner.squashes))
-            stepped = time.perf_counter()
-            reward[:, step], valid[:, step] = outcome.reward, outcome.valid
-            terminated[:, step], truncated[:, step] = outcome.terminated, outcome.truncated
+            action = policy.act(environments.acting_observation, mask=environments.action_mask, begun=begun)
+            recorder.act(step, action)
+            acted = clock()
+            outcome = environments.step(self._action_map(action, squashed=squashed))
+            stepped = clock()
+            outcomes.record(step, outcome)
             recorder.advance(outcome.begun)
-            self._discounted_return = self._discounted_return * self._discount + outcome.reward
-            discounted_return[:, step] = self._discounted_return
-            self._count_episodes(outcome)
-            self.timing.policy_s += acted - started
-            self.timing.environment_s += stepped - acted
+            timing.policy_s += acted - started
+            timing.environment_s += stepped - acted
         recorder.observe(self._unroll_length, environments, runner.state)
+        recorder.finish(policy.log_probs())
 
     def _check(self) -> None:
         """Checks derived values; the environments' own were checked when returned. Notes a warning on bounds."""
@@ -174,24 +178,6 @@ class Collector:
         if warning:
             self._warning = ""
         return warning or ""
-
-    def _count_episodes(self, outcome: StepOutcome) -> None:
-        returns, steps = self._episode_return, self._episode_steps
-        returns += outcome.reward
-        steps += outcome.valid
-        ended = outcome.terminated | outcome.truncated
-        if not np.count_nonzero(ended):
-            return
-        for index in ended.nonzero()[0].tolist():
-            self._episodes.append(
-                Episode(
-                    returns.item(index),
-                    steps.item(index),
-                    self._assignment.environments[index],
-                    bool(outcome.truncated[index]),
-                )
-            )
-            returns[index], steps[index], self._discounted_return[index] = 0.0, 0, 0.0
 
     def take_episodes(self) -> tuple[tuple[Episode, ...], int]:
         """Returns the episodes that ended and the number of valid steps since the last call."""

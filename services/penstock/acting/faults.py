@@ -29,10 +29,11 @@ def raised(error: BaseException, where: str, env_id: str, index: int | None) -> 
 
 def all_usable(values: NDArray[np.generic]) -> bool:
     """Returns whether all values are finite as float32. Integers and booleans always are."""
-    if values.dtype.kind != "f":
+    dtype = values.dtype
+    if dtype.kind != "f":
         return True
     flat = values.ravel("K")
-    if values.dtype.itemsize >= 4 and flat.dot(flat) <= LARGEST:
+    if dtype.itemsize >= 4 and flat.dot(flat) <= LARGEST:
         # A small sum of squares has no large summand and no NaN.
         return True
     return bool((np.abs(values) <= LARGEST).all())

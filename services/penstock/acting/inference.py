@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from penstock.acting.protocols import Leaves, Library
+from penstock.acting.protocols import Leaves, Library, WindowPolicy
 from penstock.algo import weights as policy_weights
 from penstock.algo.distributions import Joint
 from penstock.algo.noise import Noise
@@ -90,6 +90,10 @@ class PolicyRunner:
         log_prob = distribution.log_prob(action)
         return _unpad(action, len(noise)), log_prob.numpy()[: len(noise)]
 
+    def begin(self, noise: NDArray[np.float32]) -> WindowPolicy:
+        """Begins a window, as `acting.protocols.Runner`."""
+        return _Window(self, noise)
+
     @one_thread()
     @torch.inference_mode()
     def act_greedily(
@@ -163,6 +167,27 @@ class PolicyRunner:
         state = np.broadcast_to(self.state, (count, *self.state.shape[1:]))
         first = np.zeros(count, np.bool_) if begun is None else begun
         return torch.from_numpy(_pad(state)), torch.from_numpy(_pad(first))
+
+
+class _Window:
+    """A policy that acts on the rows of one window (`acting.protocols.WindowPolicy`). Used by one thread."""
+
+    def __init__(self, runner: PolicyRunner, noise: NDArray[np.float32]) -> None:
+        self._runner, self._noise, self._step = runner, noise, 0
+        self._log_probs = np.zeros(noise.shape[:2], np.float32)
+
+    def act(
+        self, observation: Leaves, *, mask: NDArray[np.bool_] | None = None, begun: NDArray[np.bool_] | None = None
+    ) -> Leaves:
+        """Samples one action per row, as `acting.protocols.WindowPolicy`."""
+        action, log_prob = self._runner.act(observation, self._noise[:, self._step], mask=mask, begun=begun)
+        self._log_probs[:, self._step] = log_prob
+        self._step += 1
+        return action
+
+    def log_probs(self) -> NDArray[np.float32]:
+        """Returns the log probabilities of the sampled actions, as `acting.protocols.WindowPolicy`."""
+        return self._log_probs
 
 
 def _unpad(action: tuple[torch.Tensor, ...], count: int) -> Leaves:

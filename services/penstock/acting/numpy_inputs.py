@@ -20,6 +20,14 @@ ENCODERS = ("flat", "one_hot")
 """Encoders that have no parameters."""
 
 
+def _range(bound: float) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Returns both ends of a range as arrays <float32>[], which operations read faster than numbers."""
+    return np.array(-bound, np.float32), np.array(bound, np.float32)
+
+
+_STANDARDISED = _range(MAX_STANDARDISED)
+
+
 class Inputs:
     """Conversion of observations to inputs. Used by one thread.
 
@@ -59,7 +67,7 @@ class Inputs:
     def fill(self, observation: Leaves) -> None:
         """Converts raw observations, [count, ...] for each leaf."""
         for part, values in zip(self._parts, observation, strict=True):
-            part.fill(values.reshape(len(values), -1).T)
+            part.fill(values.T if values.ndim == 2 else values.reshape(len(values), -1).T)
 
 
 class _Numbers:
@@ -74,7 +82,7 @@ class _Numbers:
         self.width = math.prod(space.observation_array[1])
         self.moments: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None
         bound = math.inf if self.is_bits else MAX_OBSERVATION
-        self._low, self._high = np.float32(-bound), np.float32(bound)
+        self._low, self._high = _range(bound)
 
     def fill(self, values: NDArray[Any]) -> None:
         rows, whole = self.rows, self.whole
@@ -89,8 +97,8 @@ class _Numbers:
         mean, scale = self.moments
         np.subtract(values, mean, out=rows)
         np.multiply(whole, scale, out=whole)
-        np.maximum(whole, -MAX_STANDARDISED, out=whole)
-        np.minimum(whole, MAX_STANDARDISED, out=whole)
+        np.maximum(whole, _STANDARDISED[0], out=whole)
+        np.minimum(whole, _STANDARDISED[1], out=whole)
 
 
 class _OneHot:

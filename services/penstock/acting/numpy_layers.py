@@ -18,6 +18,8 @@ from penstock.algo import published
 BLOCK = 16
 """Columns of one product: one vector of AVX-512 in float32, or two of AVX2."""
 
+_ZERO = np.zeros((), np.float32)
+
 Tensors = Mapping[str, NDArray[np.generic]]
 """Tensors of a published policy by name."""
 
@@ -41,7 +43,7 @@ class Layers:
 
     Attributes:
         inputs: <float32>[features, columns] inputs of the first layer, to be filled before `run`.
-        outputs: <float32>[outputs, columns] result of the last `run`.
+        outputs: <float32>[rows, outputs, columns] results, one row for each `run`.
     """
 
     inputs: NDArray[np.float32]
@@ -54,7 +56,7 @@ class Layers:
         self._weights = [
             np.zeros((width, before + 1), np.float32, order="F") for before, width in pairwise(self._widths)
         ]
-        self.resize(1)
+        self.resize(1, 1)
 
     def load(self, tensors: Tensors) -> None:
         """Copies weights and biases. Raises `ConfigurationError` if they do not fit."""
@@ -63,32 +65,33 @@ class Layers:
             weights[:, :before] = tensor_of(tensors, f"{name}.weight", (width, before))
             weights[:, before] = tensor_of(tensors, f"{name}.bias", (width,))
 
-    def resize(self, count: int) -> None:
-        """Makes room for this many environments. The columns beyond them stay 0 in the inputs."""
+    def resize(self, count: int, rows: int) -> None:
+        """Makes room for this many environments and rows. The columns beyond them stay 0 in the inputs."""
         columns = padded(count)
         # The last row multiplies the biases.
         values = [np.zeros((width + 1, columns), np.float32) for width in self._widths[:-1]]
         for each in values:
             each[-1] = 1.0
-        self.inputs, self.outputs = values[0][:-1], np.zeros((self._widths[-1], columns), np.float32)
-        results = [*(each[:-1] for each in values[1:]), self.outputs]
-        self._products = [
-            (weights, _blocks(source), _blocks(result))
-            for weights, source, result in zip(self._weights, values, results, strict=True)
+        self.inputs = values[0][:-1]
+        self.outputs = np.zeros((rows, self._widths[-1], columns), np.float32)
+        hidden = [each[:-1] for each in values[1:]]
+        *weights, self._last_weights = self._weights
+        *sources, self._last_source = [_blocks(each) for each in values]
+        self._hidden = [
+            (weight, source, _blocks(result), result)
+            for weight, source, result in zip(weights, sources, hidden, strict=True)
         ]
-        self._hidden = results[:-1]
+        self._results = [_blocks(result) for result in self.outputs]
 
-    def run(self) -> NDArray[np.float32]:
-        """Computes and returns `outputs`."""
-        for (weights, source, result), hidden in zip(self._products, self._hidden, strict=False):
+    def run(self, row: int) -> None:
+        """Computes a row of the `outputs` from the inputs."""
+        for weights, source, result, hidden in self._hidden:
             np.matmul(weights, source, out=result)
             if self._is_tanh:
                 np.tanh(hidden, out=hidden)
             else:
-                np.maximum(hidden, 0.0, out=hidden)
-        weights, source, result = self._products[-1]
-        np.matmul(weights, source, out=result)
-        return self.outputs
+                np.maximum(hidden, _ZERO, out=hidden)
+        np.matmul(self._last_weights, self._last_source, out=self._results[row])
 
 
 def _blocks(values: NDArray[np.float32]) -> NDArray[np.float32]:

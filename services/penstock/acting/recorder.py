@@ -23,7 +23,7 @@ class Recorder:
         names = {column.name: column for column in schema.columns}
         self._observations = [columns.column(name) for name in spec.observation.columns("observation")]
         self._leads = [names[name].lead for name in spec.observation.columns("observation")]
-        self._actions = [columns.column(name) for name in spec.action.columns("action")]
+        actions = [columns.column(name) for name in spec.action.columns("action")]
         self._log_prob = columns.column("behaviour_log_prob")
         self._mask = columns.column("action_mask") if spec.mask_bits else None
         self._age = columns.column("frame_age") if "frame_age" in names else None
@@ -31,6 +31,12 @@ class Recorder:
         self._oldest = max(spec.frames - 1, 1)
         self._memory = columns.column("memory") if "memory" in names else None
         segments, steps = columns.segments, schema.unroll_length
+        # Views of the rows, one for each leaf, whose making takes as long as the copies into them.
+        self._observed = [
+            [column[:, lead + step] for column, lead in zip(self._observations, self._leads, strict=True)]
+            for step in range(steps + 1)
+        ]
+        self._acted = [[column[:, step] for column in actions] for step in range(steps)]
         shape = () if self._memory is None else self._memory.shape[2:]
         # States before each row from which a later segment may begin.
         self._states = np.zeros((segments, self._age_lead + steps, *shape), np.float32)
@@ -59,8 +65,8 @@ class Recorder:
 
     def observe(self, step: int, environments: Environments, state: NDArray[np.float32] | None) -> NDArray[np.bool_]:
         """Records row `step` of T + 1: what the policy sees, and its states before it. Returns `begun`."""
-        for column, lead, leaf in zip(self._observations, self._leads, environments.observation, strict=True):
-            column[:, lead + step] = leaf
+        for row, leaf in zip(self._observed[step], environments.observation, strict=True):
+            row[...] = leaf
         if self._age is not None:
             self._age[:, self._age_lead + step] = self._rows_before
         if step == self._schema.unroll_length:
@@ -84,8 +90,11 @@ class Recorder:
             older = np.minimum(self._rows_before + 1, self._oldest)
             self._rows_before = np.where(begun, 0, older).astype(np.uint8)
 
-    def act(self, step: int, action: tuple[NDArray[np.generic], ...], log_prob: NDArray[np.float32]) -> None:
-        """Records the actions at row `step` of T, one array [N, ...] per leaf, and their log probabilities."""
-        for column, leaf in zip(self._actions, action, strict=True):
-            column[:, step] = leaf
-        self._log_prob[:, step] = log_prob
+    def act(self, step: int, action: tuple[NDArray[np.generic], ...]) -> None:
+        """Records the actions at row `step` of T, one array [N, ...] per leaf."""
+        for row, leaf in zip(self._acted[step], action, strict=True):
+            row[...] = leaf
+
+    def finish(self, log_probs: NDArray[np.float32]) -> None:
+        """Records the log probabilities of the actions of a window, <float32>[N, T]."""
+        self._log_prob[...] = log_probs

@@ -24,40 +24,37 @@ class _Streams:
     reset in this step, or all. They cost nothing for environments that do not reset.
 
     Attributes:
-        resetting: <bool>[N] environments that reset in this step.
+        resetting: Indices of the environments that reset in this step.
     """
 
     def __init__(self, seeds: Sequence[int]) -> None:
         self._generators = [seeding.np_random(seed)[0] for seed in seeds]
-        self.resetting: NDArray[np.bool_] = np.ones(len(seeds), np.bool_)
+        self.resetting: Sequence[int] = range(len(seeds))
 
     def __getattr__(self, distribution: str) -> Any:
+        draws = [getattr(each, distribution) for each in self._generators]
+
         def draw(*parameters: Any, size: int | tuple[int, ...], **named: Any) -> NDArray[Any]:
-            *shape, count = (size,) if isinstance(size, (int, np.integer)) else size
-            chosen = self._chosen(int(count))
+            *shape, count = size if isinstance(size, tuple) else (size,)
+            chosen = self._chosen(count)
             if not chosen:
-                return np.empty((*shape, 0))
-            one, *others = (getattr(each, distribution) for each in chosen)
-            first = one(*parameters, size=tuple(shape), **named)
-            drawn = np.empty((*shape, len(chosen)), first.dtype)
-            drawn[..., 0] = first
-            for index, draws in enumerate(others, 1):
-                drawn[..., index] = draws(*parameters, size=tuple(shape), **named)
-            return drawn
+                return np.empty(size)
+            drawn = np.array([draws[index](*parameters, size=tuple(shape), **named) for index in chosen])
+            return drawn.transpose(*range(1, drawn.ndim), 0)
 
         # The next access finds it without a call of this method.
         setattr(self, distribution, draw)
         return draw
 
-    def _chosen(self, count: int) -> list[np.random.Generator]:
-        resetting = int(np.count_nonzero(self.resetting))
-        if count == resetting:
-            return [self._generators[index] for index in self.resetting.nonzero()[0].tolist()] if count else []
+    def _chosen(self, count: int) -> Sequence[int]:
+        """Returns the indices of the environments that draw."""
+        if count == len(self.resetting):
+            return self.resetting
         if count == len(self._generators):
-            return self._generators
+            return range(len(self._generators))
         raise ConfigurationError(
-            f"the environment drew for {count} environments while {resetting} of {len(self._generators)} were reset;"
-            " use environment.vectorization sync"
+            f"the environment drew for {count} environments while {len(self.resetting)} of {len(self._generators)} were"
+            " reset; use environment.vectorization sync"
         )
 
 
@@ -84,12 +81,12 @@ class SeparateGenerators(VectorWrapper[Any, Any, Any]):
         self._streams = _Streams(seed)
         self.env.unwrapped.np_random = self._streams  # type: ignore[assignment]
         begun = self.env.reset(options=options)
-        self._streams.resetting = np.zeros(len(seed), np.bool_)
+        self._streams.resetting = ()
         return begun
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Takes one step in each environment."""
         outcome = self.env.step(actions)
         if self._streams is not None:
-            self._streams.resetting = outcome[2] | outcome[3]
+            self._streams.resetting = (outcome[2] | outcome[3]).nonzero()[0].tolist()
         return outcome

@@ -6,6 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from numpy.typing import NDArray
 
 import helpers.failing  # noqa: F401 - registers Failing-v0
 from helpers.environments import assignment, decided_weights, fresh_weights, spec_of
@@ -13,6 +14,7 @@ from penstock.acting.collector import Collector
 from penstock.acting.environments import Environments, NextStepEnvironments, SameStepEnvironments, make_environments
 from penstock.acting.inference import PolicyRunner
 from penstock.acting.observation_bounds import ObservationBounds
+from penstock.acting.protocols import WindowPolicy
 from penstock.acting.single_environments import SingleEnvironments
 from penstock.acting.spaces import describe, segment_schema
 from penstock.acting.variants import EnvironmentVariants
@@ -258,11 +260,17 @@ def cartpole(failures: int = 0) -> Collector:
 
 
 def test_after_a_failure_neither_seeds_nor_noise_repeat() -> None:
-    acting = PolicyRunner(decided_weights(spec_of("CartPole-v1")))
-    collecting, beginnings, noises = cartpole(), [], []
+    noises: list[bytes] = []
+
+    class Noted(PolicyRunner):
+        def begin(self, noise: NDArray[np.float32]) -> WindowPolicy:
+            noises.append(noise.tobytes())
+            return super().begin(noise)
+
+    acting = Noted(decided_weights(spec_of("CartPole-v1")))
+    collecting, beginnings = cartpole(), []
     for failures in range(4):
         beginnings.append(collecting._environments.observation[0].tobytes())
-        noises.append(collecting._streams.draw(acting.policy.noise, collecting._steps, 8).tobytes())
         if failures:
             assert cartpole(failures)._environments.observation[0].tobytes() == beginnings[-1]
         collecting.collect(acting)

@@ -20,6 +20,7 @@ from helpers.environments import decided_weights, fresh_policy, spec_of
 from helpers.processes import WITH_HELPERS
 from helpers.spaces import LEAVES, OBSERVED_LEAVES, nested
 from helpers.timing import PATIENCE_S
+from penstock.acting import numpy_actions
 from penstock.acting.inference import PolicyRunner
 from penstock.acting.numpy_policy import NumpyRunner, applies_to
 from penstock.acting.protocols import Runner
@@ -364,3 +365,38 @@ def test_an_actor_and_an_evaluator_of_a_small_policy_load_neither_torch_nor_numb
         timeout=PATIENCE_S,
     )
     assert ended.stdout.strip() == "[]"
+
+
+@given(cases(), st.integers(1, 5), st.sampled_from([1, 2**16]))
+@settings(max_examples=60, deadline=None)
+def test_a_window_has_the_actions_of_its_steps_one_by_one(case: Case, steps: int, kept: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        # With one number, the outputs of each step are freed before the next.
+        patch.setattr(numpy_actions, "_KEPT", kept)
+        generator = np.random.default_rng(steps)
+        noise = generator.random((case.rows, steps, case.noise.shape[1]), np.float32)
+        window = runner_of(case.weights, temperature=case.temperature).begin(noise)
+        alone = runner_of(case.weights, temperature=case.temperature)
+        log_probs = np.zeros((case.rows, steps), np.float32)
+        for step in range(steps):
+            order = generator.permutation(case.rows)
+            observation = tuple(leaf[order] for leaf in case.observation)
+            mask = None if case.mask is None else case.mask[order]
+            expected, log_probs[:, step] = alone.act(observation, noise[:, step], mask=mask)
+            for found, leaf in zip(window.act(observation, mask=mask), expected, strict=True):
+                assert np.array_equal(found, leaf) and found.dtype == leaf.dtype
+        assert np.array_equal(window.log_probs(), log_probs)
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Taxi-v4", "Pendulum-v1"])
+def test_a_policy_neither_warns_nor_changes_how_numpy_warns(env_id: str) -> None:
+    spec = spec_of(env_id)
+    with np.errstate(all="raise"):
+        before = np.geterr()
+        runner = runner_of(decided_weights(spec))
+        # Noise of 0 has no logarithm.
+        window = runner.begin(np.zeros((2, 1, sum(part.size for part in runner.noise)), np.float32))
+        dtype, shape = spec.observation.spaces[0].observation_array
+        (action,) = window.act((np.ones((2, *shape), dtype),))
+        assert np.isfinite(action).all() and np.isfinite(window.log_probs()).all()
+        assert np.geterr() == before
