@@ -36,7 +36,7 @@ def encode(columns: Columns) -> list[bytes]:
         message, payload = blank_message([head.SerializeToString()], part.stop - part.start)
         payload[:] = 0xEE
         clear_gaps(places(columns.schema, columns.segments), part.start, payload)
-        pack(columns, part.start, payload)
+        pack(columns.contents, places(columns.schema, columns.segments), part.start, payload)
         messages.append(message)
     return messages
 

@@ -299,20 +299,21 @@ class RingStore:
         first: int,
         fragment: Fragment,
         sums: NDArray[np.uint64] | None = None,
-        starts: NDArray[np.int64] | None = None,
     ) -> None:
         """Copies bytes of a window's column to the reserved rows of its segments from index `first` on. Needs no lock.
 
         Bytes of earlier segments, which are stored already, are skipped. The 64-bit words of all bytes are added to
-        `sums` <uint64>[S] as they are read, as in `copy_and_sum`. `starts` <int64>[segments + 1] has the offsets of the
-        window's segments in the column's bytes if some are encoded, which is never so with `sums`.
+        `sums` <uint64>[S] as they are read, as in `copy_and_sum`.
         """
         region = self.columns[fragment.column]
         width = region.shape[1]
-        if starts is not None:
-            mine = starts[first:]
-            places = mine[:-1] - fragment.offset
-            copy_pieces(fragment.data, places, region.reshape(-1), self.rows(keys) * width, np.diff(mine))
+        if fragment.starts is not None:
+            data, mine = fragment.data, fragment.starts[first:]
+            if sums is not None:
+                # Another process may write to the source, so a second read of it could differ from what was summed.
+                data = np.empty_like(data)
+                copy_and_sum(fragment.data, data, sums)
+            copy_pieces(data, mine[:-1] - fragment.offset, region.reshape(-1), self.rows(keys) * width, np.diff(mine))
             return
         flat, row = region.reshape(-1), int(keys[0] % np.uint64(self.capacity))
         start, data = fragment.offset - first * width, fragment.data
