@@ -40,4 +40,5 @@ def _add(data: NDArray[np.uint8], sums: NDArray[np.uint64]) -> None:
         sums += np.add.reduce(words[: turns * SUMS].reshape(turns, SUMS), axis=0)
     sums[:last] += words[turns * SUMS :]
     if rest:
-        sums[last] += np.uint64(int.from_bytes(data[-rest:].tobytes(), "little"))
+        # A slice, because NumPy warns of an overflow in sums of scalars, and not of arrays.
+        sums[last : last + 1] += np.uint64(int.from_bytes(data[-rest:].tobytes(), "little"))
