@@ -1,4 +1,4 @@
-"""Encoding and decoding of a column's bytes by a codec.
+"""Encoding and decoding of columns' bytes by a codec.
 
 Decoding never fails on bytes that a peer has sent: it returns whether they decode to exactly the expected number of
 bytes, and writes at most that number. The functions release the interpreter lock and may be called from any thread.
@@ -16,6 +16,7 @@ from penstock.types.block import VALID, Columns
 from penstock.types.codecs import Codec, codec_number
 
 Decoder = Callable[[NDArray[np.uint8], NDArray[np.uint8]], bool]
+RowsEncoder = Callable[[NDArray[np.uint8], NDArray[np.uint8]], NDArray[np.int64]]
 
 
 def encode(codec: Codec, content: NDArray[np.uint8]) -> bytes:
@@ -23,6 +24,19 @@ def encode(codec: Codec, content: NDArray[np.uint8]) -> bytes:
     assert codec == Codec.LZ4, codec
     encoded: bytes = lz4.block.compress(content.data, store_size=False)
     return encoded
+
+
+def encode_rows(codec: Codec, rows: NDArray[np.uint8], into: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Encodes each of the C-ordered rows <uint8>[B, width] by itself. The results follow one another in `into`.
+
+    A row that the codec does not make smaller is copied as it is. `into`, <uint8>[...], has room for all rows raw.
+
+    Returns:
+        <int64>[B] sizes of the results in bytes; `width` for a copied row.
+    """
+    assert codec == Codec.LZ4, codec
+    assert into.size >= rows.size, (into.size, rows.size)
+    return _encode_lz4_rows(rows, into)
 
 
 def decode(form: int, data: NDArray[np.uint8], into: NDArray[np.uint8]) -> bool:
@@ -51,6 +65,49 @@ def void(columns: Columns, failed: Iterable[tuple[int, int]]) -> None:
         for column, array in zip(columns.schema.columns, columns.arrays, strict=True):
             if column.name == VALID:
                 array[segment] = False
+
+
+def _lz4_rows_through_bytes(rows: NDArray[np.uint8], into: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Encodes with lz4's own call, which returns a copy."""
+    sizes, end = np.empty(len(rows), np.int64), 0
+    for index, row in enumerate(rows):
+        encoded = np.frombuffer(encode(Codec.LZ4, row), np.uint8)
+        content = encoded if encoded.size < row.size else row
+        into[end : end + content.size] = content
+        sizes[index], end = content.size, end + content.size
+    return sizes
+
+
+def _lz4_rows_in_place() -> RowsEncoder | None:
+    """Returns an encoder without copies; None if lz4's module does not export the functions of its library."""
+    # The package has no call that encodes into memory of the caller.
+    try:
+        library = ctypes.CDLL(lz4.block._block.__file__)
+        begin, compress = library.LZ4_initStream, library.LZ4_compress_fast_continue
+        state_words = -(-int(library.LZ4_sizeofState()) // 8)
+    except (OSError, AttributeError):
+        return None
+    begin.argtypes, begin.restype = (ctypes.c_void_p, ctypes.c_size_t), ctypes.c_void_p
+    compress.argtypes = (*3 * (ctypes.c_void_p,), *3 * (ctypes.c_int,))
+
+    def in_place(rows: NDArray[np.uint8], into: NDArray[np.uint8]) -> NDArray[np.int64]:
+        count, width = rows.shape
+        sizes, end = np.empty(count, np.int64), 0
+        # Of 64-bit words, because it must be aligned like one. Each call has its own, for calls from several threads.
+        state = np.empty(state_words, np.uint64)
+        address, source, target = state.ctypes.data, rows.ctypes.data, into.ctypes.data
+        for index in range(count):
+            # A new stream for each row, which must decode without the others. LZ4_compress_default makes the same bytes
+            # and takes a fifth longer.
+            begin(address, state.nbytes)
+            size = compress(address, source + index * width, target + end, width, width - 1, 1)
+            if size <= 0:
+                size = width
+                into[end : end + width] = rows[index]
+            sizes[index], end = size, end + size
+        return sizes
+
+    return in_place
 
 
 def _lz4_through_bytes(data: NDArray[np.uint8], into: NDArray[np.uint8]) -> bool:
@@ -82,3 +139,4 @@ def _lz4_in_place() -> Decoder | None:
 
 
 _decode_lz4 = _lz4_in_place() or _lz4_through_bytes
+_encode_lz4_rows = _lz4_rows_in_place() or _lz4_rows_through_bytes

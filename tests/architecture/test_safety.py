@@ -19,8 +19,8 @@ MAY_WRITE = {
     "learning/journal.py",  # appends lines
     "learning/versions.py",  # overwrites one of two lines
     "replay/snapshots/chunk_files.py",  # bypasses the page cache
-    "replay/store/ring_store.py",  # maps a file
     "replay/store/staging.py",  # maps a file
+    "replay/store/store_files.py",  # maps a file
 }
 """Modules that write without `penstock.files`, and why."""
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,14 +15,20 @@ from helpers.segments import assert_same_columns
 from helpers.servers import Loopback, open_request, plan_request, plan_with, sample, until
 from helpers.timing import PATIENCE_S
 from penstock import compression
+from penstock.errors import PlaceLost
 from penstock.rpc import methods
 from penstock.rpc.clients import segment_sink
-from penstock.types.codecs import Codec, codec_numbers, form
+from penstock.types.codecs import Codec, Forms, codec_numbers, encoded_sizes, form
 from penstock.types.replay import Batch
 from penstock.v1 import block_pb2, replay_pb2
 from penstock.wire.batches import BatchAssembler, read_sample_response
 from penstock.wire.encoding import EncodedWindow, WindowEncoder
-from penstock.wire.windows import encode_encoded_window, encode_window
+from penstock.wire.windows import (
+    encode_append_response,
+    encode_encoded_window,
+    encode_staged_window,
+    encode_window,
+)
 
 OBSERVATION, SPEEDS, NOISE = 0, 1, 2
 """Columns of FRAMES that may be encoded, in the order of their forms."""
@@ -64,16 +71,69 @@ def test_windows_sent_encoded_arrive_as_they_were(loopback: Loopback, tmp_path: 
         assert sample("penstock_replay_sent_bytes_total") - sent[0] < 0.6 * raw
 
 
-def test_windows_in_shared_memory_stay_raw(loopback: Loopback, tmp_path: Path) -> None:
+@pytest.mark.parametrize("codecs", [(Codec.LZ4,), ()], ids=["encoded", "raw, for a service of an older release"])
+def test_windows_in_shared_memory_arrive_as_they_were(
+    loopback: Loopback, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codecs: tuple[Codec, ...]
+) -> None:
+    def answer(*arguments: Any) -> replay_pb2.AppendSegmentsResponse:
+        response = encode_append_response(*arguments)
+        if not codecs:
+            response.ClearField("staged_codecs")
+        return response
+
+    monkeypatch.setattr("penstock.rpc.servicers.append.wire.encode_append_response", answer)
     server = loopback.replay(folder=tmp_path, schema=FRAMES, rows=30, staging_bytes=2**27)
     source = loopback.source(server, plan_with(batch_segments=2, fresh_segments=2), schema=FRAMES)
     sink = loopback.sink(0, server, schema=FRAMES)
+    until(lambda: sink._staging is not None, "the staging area")
+    # More windows than slots and rows, so that each is used again.
+    for number in range(20):
+        until(lambda: sink.next_grant(0.5), "a grant")
+        window = frame_window(1 + 2 * number, version=number)
+        sink.send(window)
+        batch = until(lambda: source.next(0.5), "a batch")
+        assert_same_columns(batch.columns, window.columns)
+        stored = codec_numbers(server.store.forms[server.store.rows(batch.keys)])
+        assert (stored == ([Codec.LZ4, Codec.LZ4, Codec.RAW] if codecs else Codec.RAW)).all()
+        source.commit(batch, np.ones(2)).result(PATIENCE_S)
+    assert sample("penstock_actor_stages_windows") == 1
+
+
+def test_an_encoded_window_in_shared_memory_with_one_flipped_bit_is_refused(
+    loopback: Loopback, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def encode_and_flip(window: EncodedWindow, slot: int, checksum: int) -> bytes:
+        window.contents[OBSERVATION][-1] ^= 1
+        return encode_staged_window(window, slot, checksum)
+
+    monkeypatch.setattr("penstock.rpc.clients.segment_sink.wire.encode_staged_window", encode_and_flip)
+    server = loopback.replay(folder=tmp_path, schema=FRAMES, rows=30, staging_bytes=2**27)
+    loopback.source(server, plan_with(batch_segments=2, fresh_segments=2), schema=FRAMES)
+    sink = loopback.sink(0, server, schema=FRAMES)
+    until(lambda: sink._staging is not None, "the staging area")
     until(lambda: sink.next_grant(0.5), "a grant")
-    until(lambda: sample("penstock_actor_stages_windows") == 1, "the staging area")
+    sink.send(frame_window())
+    # The actor's own check finds the flipped bit too, before it sends the window again.
+    with pytest.raises(PlaceLost, match="changed in its staging area"):
+        until(lambda: sink.next_grant(0.5) and False, "the sink fails")
+    assert loopback.replay_status(server).counts.refused == 2
+    assert server.store.headers["key"].max() == 0
+
+
+def test_encoded_windows_of_a_broken_stream_move_from_shared_memory_to_messages(
+    loopback: Loopback, tmp_path: Path
+) -> None:
+    server = loopback.replay(folder=tmp_path, schema=FRAMES, rows=30, staging_bytes=2**27)
+    plan = plan_with(batch_segments=2, fresh_segments=2)
+    source = loopback.source(server, plan, schema=FRAMES)
+    sink = loopback.sink(0, server, schema=FRAMES)
+    until(lambda: sink._staging is not None and sink.next_grant(0.5), "a grant, and a staging area")
+    server.kill()
     window = frame_window()
     sink.send(window)
+    assert sink._pending[0].is_in(sink._staging)
+    loopback.replay(folder=tmp_path, port=server.port, schema=FRAMES, rows=30, staging_bytes=0)
     assert_same_columns(until(lambda: source.next(0.5), "a batch").columns, window.columns)
-    assert not server.store.forms.any()
 
 
 def test_a_batch_mixes_encoded_and_raw_segments(loopback: Loopback) -> None:
@@ -138,10 +198,16 @@ def test_an_encoded_window_is_sent_raw_to_an_older_service() -> None:
     assert pending.messages(None, (Codec.LZ4,)) == list(encode_window(window))
 
 
+def forms_of(encoded: EncodedWindow) -> Forms:
+    assert encoded.forms is not None
+    return encoded.forms
+
+
 def damaged_content(encoded: EncodedWindow) -> EncodedWindow:
-    piece = encoded.pieces[0][1].copy()
-    piece[piece.size // 2 :] = 0
-    return replace(encoded, pieces=((encoded.pieces[0][0], piece), *encoded.pieces[1:]))
+    first, second = encoded_sizes(FRAMES, forms_of(encoded))[:, OBSERVATION]
+    content = encoded.contents[0].copy()
+    content[first + second // 2 :] = 0
+    return replace(encoded, contents=(content, *encoded.contents[1:]))
 
 
 def fewer_bytes(encoded: EncodedWindow) -> EncodedWindow:
@@ -157,10 +223,11 @@ def more_bytes(encoded: EncodedWindow) -> EncodedWindow:
 
 
 def with_observation(encoded: EncodedWindow, content: bytes) -> EncodedWindow:
-    forms = encoded.forms.copy()
+    forms = forms_of(encoded).copy()
+    first = encoded.contents[0][: encoded_sizes(FRAMES, forms)[0, OBSERVATION]]
     forms[1, OBSERVATION] = form(Codec.LZ4, len(content))
-    pieces = (encoded.pieces[0][0], np.frombuffer(content, np.uint8))
-    return replace(encoded, forms=forms, pieces=(pieces, *encoded.pieces[1:]))
+    observation = np.concatenate([first, np.frombuffer(content, np.uint8)])
+    return replace(encoded, forms=forms, contents=(observation, *encoded.contents[1:]))
 
 
 def infinite_speed(encoded: EncodedWindow) -> EncodedWindow:

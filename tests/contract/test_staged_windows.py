@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from grpc import StatusCode
+from numpy.typing import NDArray
 
 from helpers.segments import SCHEMA, assert_same_columns, make_window
 from helpers.servers import (
@@ -31,10 +32,11 @@ from penstock.replay.store import staging
 from penstock.replay.store.staging import SLOTS, StagingAreas, StagingSlots
 from penstock.rpc import methods
 from penstock.types.block import Column, Columns, Schema
-from penstock.types.payloads import columns_in, layout
+from penstock.types.payloads import columns_in, layout, places
 from penstock.types.replay import StagingOffer
 from penstock.v1 import replay_pb2
 from penstock.wire import block
+from penstock.wire.encoding import raw_window
 from penstock.wire.staged_checksum import staged_checksum
 from penstock.wire.windows import encode_staged_window, encode_window
 
@@ -136,12 +138,22 @@ class StagedStream:
 
 
 def staged_request(slot: int) -> replay_pb2.AppendSegmentsRequest:
-    return replay_pb2.AppendSegmentsRequest.FromString(encode_staged_window(make_window(), slot, 0))
+    return replay_pb2.AppendSegmentsRequest.FromString(encode_staged_window(raw_window(make_window()), slot, 0))
 
 
 def staged(client: StagedStream, slot: int, schema: Schema = SCHEMA) -> Columns:
     """Returns the window of two segments in a slot."""
     return columns_in(schema, 2, client.slots[slot, : layout(schema, 2)[1]])
+
+
+def stage(columns: Columns, slot: NDArray[np.uint8]) -> None:
+    """Copies raw columns to a slot."""
+    block.pack(columns.contents, places(columns.schema, columns.segments), 0, slot)
+
+
+def checksum_in(client: StagedStream, slot: int, schema: Schema = SCHEMA) -> int:
+    """Returns the checksum of the raw window of two segments in a slot."""
+    return staged_checksum(staged(client, slot, schema).contents)
 
 
 def test_a_staged_window_with_one_flipped_bit_is_refused_and_counted(loopback: Loopback, tmp_path: Path) -> None:
@@ -150,18 +162,18 @@ def test_a_staged_window_with_one_flipped_bit_is_refused_and_counted(loopback: L
     window = make_window()
     for column, byte in ((0, 0), (3, 50), (4, -1)):
         client = StagedStream(loopback, server).proved()
-        block.pack(window.columns, 0, client.slots[2])
-        checksum = staged_checksum(staged(client, 2))
+        stage(window.columns, client.slots[2])
+        checksum = checksum_in(client, 2)
         staged(client, 2).arrays[column].reshape(-1).view(np.uint8)[byte] ^= 1
-        request = replay_pb2.AppendSegmentsRequest.FromString(encode_staged_window(window, 2, checksum))
+        request = replay_pb2.AppendSegmentsRequest.FromString(encode_staged_window(raw_window(window), 2, checksum))
         assert "a different checksum in the staging area" in client.refused(request)
     counts = loopback.ask(server.address, methods.GET_REPLAY_STATUS, REQUEST).counts
     assert (counts.refused, counts.inserted) == (6, 0)
     assert server.store.headers["key"].max() == 0
     # The same service stores the windows that its actor staged.
     client = StagedStream(loopback, server).proved()
-    block.pack(window.columns, 0, client.slots[2])
-    client.stream.send(encode_staged_window(window, 2, staged_checksum(staged(client, 2))))
+    stage(window.columns, client.slots[2])
+    client.stream.send(encode_staged_window(raw_window(window), 2, checksum_in(client, 2)))
     while client.stream.receive().stored_sequence != 2:
         pass
 
@@ -213,9 +225,9 @@ def test_a_staged_payload_is_checked_like_one_in_a_message(loopback: Loopback, t
     client = StagedStream(loopback, server).proved()
     columns = make_window().columns
     columns.arrays[0][0, 0, 0] = np.nan
-    block.pack(columns, 0, client.slots[1])
+    stage(columns, client.slots[1])
     request = staged_request(1)
-    request.window.staged_checksum = staged_checksum(staged(client, 1))
+    request.window.staged_checksum = checksum_in(client, 1)
     assert "observation" in client.refused(request)
     assert server.store.headers["key"].max() == 0
 
@@ -235,7 +247,7 @@ def test_a_window_without_a_valid_row_is_refused_in_messages_and_staged(loopback
     client = StagedStream(loopback, server, schema).proved()
     client.slots[...] = 0
     request = replay_pb2.AppendSegmentsRequest.FromString(
-        encode_staged_window(empty, 0, staged_checksum(staged(client, 0, schema)))
+        encode_staged_window(raw_window(empty), 0, checksum_in(client, 0, schema))
     )
     assert "valid marks no row" in client.refused(request)
     until(lambda: loopback.ask(server.address, methods.GET_REPLAY_STATUS, REQUEST).counts.refused == 4, "both count")

@@ -12,6 +12,7 @@ from penstock import compression
 from penstock.types.codecs import Codec, form
 
 DECODERS = [compression._lz4_through_bytes, compression._lz4_in_place()]
+ENCODERS = [compression._lz4_rows_through_bytes, compression._lz4_rows_in_place()]
 
 
 def guarded(size: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
@@ -38,6 +39,24 @@ def test_content_survives_encoding(decoder: compression.Decoder, content: bytes)
     assert decoder(np.frombuffer(encoded, np.uint8), into)
     assert into.tobytes() == content
     assert_guarded(whole)
+
+
+@pytest.mark.parametrize("encoder", ENCODERS)
+@given(rows=st.lists(contents, min_size=1, max_size=4), width=st.integers(1, 3000))
+def test_rows_are_encoded_one_after_another_or_copied(
+    encoder: compression.RowsEncoder, rows: list[bytes], width: int
+) -> None:
+    content = np.array([np.resize(np.frombuffer(row, np.uint8), width) for row in rows])
+    into, whole = guarded(content.size)
+    sizes = encoder(content, into)
+    assert_guarded(whole)
+    end = 0
+    for row, size in zip(content, sizes.tolist(), strict=True):
+        # As the package encodes the row alone. LZ4 may find no room although some dozen bytes would have been left.
+        alone = compression.encode(Codec.LZ4, row)
+        assert size == len(alone) < width or size == width < len(alone) + 40
+        assert into[end : end + size].tobytes() == (alone if size < width else row.tobytes())
+        end += size
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
@@ -83,9 +102,10 @@ def test_raw_bytes_are_copied_if_they_have_the_size() -> None:
     assert not compression.decode(0, raw[:49], into)
 
 
-def test_the_library_decodes_without_a_copy_on_this_platform() -> None:
-    assert compression._lz4_in_place() is not None
+def test_the_library_works_without_copies_on_this_platform() -> None:
+    assert compression._lz4_in_place() is not None and compression._lz4_rows_in_place() is not None
     assert compression._decode_lz4 is not compression._lz4_through_bytes
+    assert compression._encode_lz4_rows is not compression._lz4_rows_through_bytes
 
 
 def test_what_cannot_be_decoded_is_zeros_of_which_nothing_is_learned() -> None:

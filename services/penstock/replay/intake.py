@@ -14,7 +14,6 @@ from penstock.errors import InvalidSegment, PlaceLost, Unavailable
 from penstock.replay.admission import ActorKey
 from penstock.replay.segments import VERSIONS_AHEAD, Segments
 from penstock.types.block import Fragment, Schema
-from penstock.types.payloads import places
 from penstock.types.replay import Grant, WindowHead
 from penstock.types.run import largest_incarnation
 
@@ -88,7 +87,6 @@ class Intake:
         self._segments, self._lock, self._key = segments, lock, key
         self._head: WindowHead | None = None
         self._first = 0
-        self._starts: dict[int, NDArray[np.int64]] = {}
         self.keys: NDArray[np.uint64] = _NO_KEYS
         self.stored_sequence = segments.store.watermark(key.slot, key.incarnation)
 
@@ -153,13 +151,11 @@ class Intake:
             segments.priorities.forget(overwritten)
             segments.writing += keys.size
             self._head, self._first, self.keys = head, first, keys
-            assert store.schema is not None
-            self._starts = places(store.schema, head.segments, head.forms).starts
             return True
 
     def put(self, fragment: Fragment, sums: NDArray[np.uint64] | None = None) -> None:
         """Copies bytes of the window to its rows and sums them, as `RingStore.put`."""
-        self._segments.store.put(self.keys, self._first, fragment, sums, self._starts.get(fragment.column))
+        self._segments.store.put(self.keys, self._first, fragment, sums)
 
     def seal(self, now: float) -> int:
         """Turns the complete rows into segments and returns the last sequence stored for the actor.

@@ -4,7 +4,8 @@ import enum
 import functools
 import hashlib
 import math
-from dataclasses import dataclass
+import zlib
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,6 +68,15 @@ class Schema:
 
     unroll_length: int
     columns: tuple[Column, ...]
+    _key: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        # Caches of what follows from a schema look it up several times per message. A hash of all columns takes longer
+        # than the rest of such a look-up. The CRC is the same in every process, which a hash of strings is not.
+        object.__setattr__(self, "_key", zlib.crc32(repr((self.unroll_length, self.columns)).encode()))
+
+    def __hash__(self) -> int:
+        return self._key
 
     @property
     def segment_bytes(self) -> int:
@@ -124,6 +134,11 @@ class Columns:
         """Number of segments in these columns."""
         return len(self.arrays[0])
 
+    @property
+    def contents(self) -> tuple[NDArray[np.uint8], ...]:
+        """Bytes of each column, <uint8>[...]: a view of a contiguous column, and a copy of another."""
+        return tuple(np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in self.arrays)
+
     def column(self, name: str) -> NDArray[np.generic]:
         """Returns the array of the column with this name."""
         return self.arrays[self.schema.index(name)]
@@ -137,8 +152,11 @@ class Fragment:
         column: Position of the column in the schema.
         offset: Offset of the piece in the column's bytes, which are in C order over [segments, rows, *shape].
         data: <uint8>[...] bytes of the piece.
+        starts: <int64>[segments + 1] offsets of the segments in the column's bytes, and their end, if some segments are
+            encoded; else None.
     """
 
     column: int
     offset: int
     data: NDArray[np.uint8]
+    starts: NDArray[np.int64] | None = None

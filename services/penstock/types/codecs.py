@@ -65,13 +65,28 @@ def encodable(schema: Schema) -> tuple[int, ...]:
     )
 
 
+@functools.lru_cache(maxsize=64)
+def raw_sizes(schema: Schema) -> NDArray[np.int64]:
+    """Returns the bytes <int64>[encodable columns] of the columns that may be encoded, per segment. Read-only."""
+    sizes = np.array([schema.column_bytes[position] for position in encodable(schema)], np.int64)
+    sizes.flags.writeable = False
+    return sizes
+
+
 def encoded_sizes(schema: Schema, forms: Forms) -> NDArray[np.int64]:
     """Returns the bytes <int64>[segments, encodable columns] that each column of each segment has in its form.
 
     A size is at most the raw one, even in forms that were read while they were written.
     """
-    raw = np.array([schema.column_bytes[position] for position in encodable(schema)], np.int64)
-    return np.where(forms == 0, raw, np.minimum(form_sizes(forms), raw)).astype(np.int64)
+    raw = raw_sizes(schema)
+    return np.where(forms == 0, raw, np.minimum(form_sizes(forms), raw))
+
+
+def possible(schema: Schema, forms: Forms) -> bool:
+    """Returns whether forms are those of a sender: known codecs, and sizes from one byte to fewer than the raw ones."""
+    sizes = form_sizes(forms)
+    sound = (codec_numbers(forms) - np.uint32(1) < len(Codec) - 1) & (sizes > 0) & (sizes < raw_sizes(schema))
+    return bool((sound | (forms == 0)).all())
 
 
 def readable(forms: Forms, codecs: Sequence[Codec]) -> bool:

@@ -58,12 +58,13 @@ class Window(_message.Message):
     def __init__(self, first_sequence: _Optional[int] = ..., version: _Optional[int] = ..., environments: _Optional[_Iterable[int]] = ..., staged_in: _Optional[int] = ..., staged_checksum: _Optional[int] = ..., block: _Optional[_Union[_block_pb2.Block, _Mapping]] = ...) -> None: ...
 
 class AppendSegmentsResponse(_message.Message):
-    __slots__ = ("stored_sequence", "grants", "returned_grants", "staging", "codecs", "staging_proof", "contract")
+    __slots__ = ("stored_sequence", "grants", "returned_grants", "staging", "codecs", "staged_codecs", "staging_proof", "contract")
     STORED_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     GRANTS_FIELD_NUMBER: _ClassVar[int]
     RETURNED_GRANTS_FIELD_NUMBER: _ClassVar[int]
     STAGING_FIELD_NUMBER: _ClassVar[int]
     CODECS_FIELD_NUMBER: _ClassVar[int]
+    STAGED_CODECS_FIELD_NUMBER: _ClassVar[int]
     STAGING_PROOF_FIELD_NUMBER: _ClassVar[int]
     CONTRACT_FIELD_NUMBER: _ClassVar[int]
     stored_sequence: int
@@ -71,9 +72,10 @@ class AppendSegmentsResponse(_message.Message):
     returned_grants: int
     staging: StagingArea
     codecs: _containers.RepeatedScalarFieldContainer[_block_pb2.Codec]
+    staged_codecs: _containers.RepeatedScalarFieldContainer[_block_pb2.Codec]
     staging_proof: StagingProof
     contract: int
-    def __init__(self, stored_sequence: _Optional[int] = ..., grants: _Optional[_Iterable[_Union[Grant, _Mapping]]] = ..., returned_grants: _Optional[int] = ..., staging: _Optional[_Union[StagingArea, _Mapping]] = ..., codecs: _Optional[_Iterable[_Union[_block_pb2.Codec, str]]] = ..., staging_proof: _Optional[_Union[StagingProof, _Mapping]] = ..., contract: _Optional[int] = ...) -> None: ...
+    def __init__(self, stored_sequence: _Optional[int] = ..., grants: _Optional[_Iterable[_Union[Grant, _Mapping]]] = ..., returned_grants: _Optional[int] = ..., staging: _Optional[_Union[StagingArea, _Mapping]] = ..., codecs: _Optional[_Iterable[_Union[_block_pb2.Codec, str]]] = ..., staged_codecs: _Optional[_Iterable[_Union[_block_pb2.Codec, str]]] = ..., staging_proof: _Optional[_Union[StagingProof, _Mapping]] = ..., contract: _Optional[int] = ...) -> None: ...
 
 class StagingArea(_message.Message):
     __slots__ = ("path", "slot_bytes")

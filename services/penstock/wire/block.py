@@ -7,7 +7,7 @@ payload is appended unchanged. Any protobuf client can parse the result.
 
 import ctypes
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from penstock import compression
 from penstock.errors import InvalidSegment, Overloaded
 from penstock.types.block import COLUMN_ALIGNMENT, Columns, Fragment, Schema
-from penstock.types.codecs import Codec, Forms, codec_numbers, encodable, form_sizes
+from penstock.types.codecs import Codec, Forms, codec_numbers, encodable, form_sizes, possible
 from penstock.types.payloads import PayloadPool, Places, layout, places, views
 from penstock.v1 import block_pb2
 
@@ -43,29 +43,15 @@ _FIXED_SIZES = {1: 8, 5: 4}
 """Wire types of protobuf's encoding; the fixed-size ones with their sizes in bytes."""
 
 
-def pack(columns: Columns, start: int, into: NDArray[np.uint8]) -> None:
-    """Fills `into` with the columns' payload from byte `start` on. Leaves gaps between columns unchanged."""
-    offsets, _ = layout(columns.schema, columns.segments)
-    for array, offset in zip(columns.arrays, offsets, strict=True):
-        content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+def pack(contents: Sequence[NDArray[np.uint8]], where: Places, start: int, into: NDArray[np.uint8]) -> None:
+    """Fills `into` with a payload from byte `start` on. Leaves gaps between columns unchanged.
+
+    Each column has its content, <uint8>[...], from its offset on.
+    """
+    for content, offset in zip(contents, where.offsets, strict=True):
         first, last = max(start - offset, 0), min(start + into.size - offset, content.size)
         if first < last:
             into[offset + first - start : offset + last - start] = content[first:last]
-
-
-def pack_pieces(
-    pieces: Sequence[Sequence[NDArray[np.uint8]]], where: Places, start: int, into: NDArray[np.uint8]
-) -> None:
-    """Fills `into` with a payload from byte `start` on. Leaves gaps between columns unchanged.
-
-    The pieces of each column, <uint8>[...], follow one another from the column's offset on.
-    """
-    for offset, column in zip(where.offsets, pieces, strict=True):
-        for piece in column:
-            first, last = max(start - offset, 0), min(start + into.size - offset, piece.size)
-            if first < last:
-                into[offset + first - start : offset + last - start] = piece[first:last]
-            offset += piece.size
 
 
 def clear_gaps(where: Places, start: int, into: NDArray[np.uint8]) -> None:
@@ -200,7 +186,8 @@ class BlockPart:
         for index, (size, offset) in enumerate(zip(self.places.sizes, self.places.offsets, strict=True)):
             start, stop = max(self.start, offset), min(end, offset + size)
             if start < stop:
-                yield Fragment(index, start - offset, self.data[start - self.start : stop - self.start])
+                data, starts = self.data[start - self.start : stop - self.start], self.places.starts.get(index)
+                yield Fragment(index, start - offset, data, starts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,8 +252,8 @@ class BlockReader:
         head_bytes, payload = split_final(message)
         head = block_pb2.Block.FromString(head_bytes)
         if staged is not None:
-            if payload is not None or head.forms:
-                raise _malformed("a staged block has a payload or encoded columns")
+            if payload is not None:
+                raise _malformed("a staged block has a payload")
             data = staged[: head.total_bytes]
         else:
             data = np.frombuffer(payload if payload is not None else b"", np.uint8)
@@ -321,7 +308,7 @@ class BlockReader:
                     f" {block.total_bytes}, after {filled}"
                 )
             filled = end
-        return replace(packed, offsets=tuple(block.column_offsets), total_bytes=block.total_bytes)
+        return Places(tuple(block.column_offsets), packed.sizes, block.total_bytes, packed.forms, packed.starts)
 
 
 def _forms_in(schema: Schema, block: block_pb2.Block) -> Forms | None:
@@ -335,20 +322,27 @@ def _forms_in(schema: Schema, block: block_pb2.Block) -> Forms | None:
             " that may be encoded"
         )
     forms = np.frombuffer(block.forms, "<u4").astype(np.uint32).reshape(block.segments, len(columns))
+    if not possible(schema, forms):
+        raise _impossible(schema, forms)
+    return forms
+
+
+def _impossible(schema: Schema, forms: Forms) -> InvalidSegment:
+    """Returns the reason why forms are not `possible`."""
     numbers, sizes = codec_numbers(forms), form_sizes(forms)
-    for index, position in enumerate(columns):
+    for index, position in enumerate(encodable(schema)):
         name, width = schema.columns[position].name, schema.column_bytes[position]
         encoded = forms[:, index] != 0
         unknown = ~np.isin(numbers[encoded, index], [codec for codec in Codec if codec != Codec.RAW])
         if unknown.any():
             known = ", ".join(f"{codec.name.lower()} ({codec.value})" for codec in Codec)
-            raise _malformed(
+            return _malformed(
                 f"column {name} has codec {numbers[encoded, index][unknown][0]}, and this side reads {known}; send it"
                 " in one of these"
             )
         if not ((sizes[encoded, index] > 0) & (sizes[encoded, index] < width)).all():
-            raise _malformed(f"column {name} of {width} bytes is encoded to none, or to as many or more")
-    return forms
+            return _malformed(f"column {name} of {width} bytes is encoded to none, or to as many or more")
+    raise AssertionError("these forms are possible")
 
 
 class BlockAssembler:

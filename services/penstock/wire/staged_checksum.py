@@ -1,7 +1,8 @@
 """Checksum of a staged window, which its actor sends and the service verifies.
 
-Each column's bytes are padded with zeros to 64-bit words. Word i of a column is added to sum i % SUMS, modulo 2**64.
-The checksum is the CRC-32 (zlib's) of the sums. Gaps between columns are not included.
+Each column's bytes, in the forms in which they are staged, are padded with zeros to 64-bit words. Word i of a column is
+added to sum i % SUMS, modulo 2**64. The checksum is the CRC-32 (zlib's) of the sums. Gaps between columns are not
+included.
 
 Any change of one word is detected, as are zeroed and outdated pages. Swapped pages are detected too, because the words
 of a page are not a multiple of SUMS. Sums read memory ten times as fast as a CRC, and the service computes them while
@@ -9,20 +10,19 @@ it copies.
 """
 
 import zlib
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.types.block import Columns
-
 SUMS = 509
 
 
-def staged_checksum(columns: Columns) -> int:
-    """Returns the checksum of a window's C-ordered columns. Releases the interpreter lock."""
+def staged_checksum(contents: Sequence[NDArray[np.uint8]]) -> int:
+    """Returns the checksum of a window with these contents of columns, <uint8>[...]. Releases the interpreter lock."""
     sums = np.zeros(SUMS, np.uint64)
-    for array in columns.arrays:
-        _add(array.reshape(-1).view(np.uint8), sums)
+    for content in contents:
+        _add(content, sums)
     return checksum_of(sums)
 
 
@@ -40,4 +40,5 @@ def _add(data: NDArray[np.uint8], sums: NDArray[np.uint64]) -> None:
         sums += np.add.reduce(words[: turns * SUMS].reshape(turns, SUMS), axis=0)
     sums[:last] += words[turns * SUMS :]
     if rest:
-        sums[last] += np.uint64(int.from_bytes(data[-rest:].tobytes(), "little"))
+        # A slice, because NumPy warns of an overflow in sums of scalars, and not of arrays.
+        sums[last : last + 1] += np.uint64(int.from_bytes(data[-rest:].tobytes(), "little"))

@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 from penstock.errors import DamagedWindow, InvalidSegment
 from penstock.types.block import Columns, Fragment, Schema
 from penstock.types.codecs import ENCODINGS, Codec
-from penstock.types.payloads import Places, layout, places
+from penstock.types.payloads import Places, layout
 from penstock.types.records import plain
 from penstock.types.replay import Grant, StagingOffer, Window, WindowHead
 from penstock.types.run import Assignment
 from penstock.v1 import block_pb2, replay_pb2
 from penstock.wire import block
 from penstock.wire.block import BlockAssembler, BlockReader, EncodedColumns, split_final
-from penstock.wire.encoding import EncodedWindow
+from penstock.wire.encoding import EncodedWindow, raw_window
 from penstock.wire.fields import decoded
 from penstock.wire.schema import decode_schema, encode_schema
 
@@ -113,17 +113,14 @@ def decode_append_request(request: AppendRequest, *, staged: bool) -> Heartbeat 
 
 def encode_window(window: Window) -> Iterator[bytes]:
     """Yields serialised AppendSegmentsRequests, one per part, with raw columns."""
-    schema, segments = window.columns.schema, window.columns.segments
-    for request, start, payload in _blank_requests(window.head, schema, segments, places(schema, segments)):
-        block.pack(window.columns, start, payload)
-        yield request
+    return encode_encoded_window(raw_window(window))
 
 
 def encode_encoded_window(window: EncodedWindow) -> Iterator[bytes]:
     """Yields serialised AppendSegmentsRequests, one per part, with columns in their forms."""
-    where = places(window.schema, window.head.segments, window.forms)
-    for request, start, payload in _blank_requests(window.head, window.schema, window.head.segments, where):
-        block.pack_pieces(window.pieces, where, start, payload)
+    where = window.places
+    for request, start, payload in _blank_requests(window.head, window.schema, where):
+        block.pack(window.contents, where, start, payload)
         yield request
 
 
@@ -142,11 +139,9 @@ def decoded_window(head: WindowHead, schema: Schema, messages: Sequence[bytes]) 
     return Window(head, columns)
 
 
-def _blank_requests(
-    head: WindowHead, schema: Schema, segments: int, where: Places
-) -> Iterator[tuple[bytes, int, NDArray[np.uint8]]]:
+def _blank_requests(head: WindowHead, schema: Schema, where: Places) -> Iterator[tuple[bytes, int, NDArray[np.uint8]]]:
     """Yields the request of each part, the part's offset in the payload, and the part, <uint8>[...], to be written."""
-    for block_head, part in block.heads(schema, segments, where):
+    for block_head, part in block.heads(schema, head.segments, where):
         message = _window_head(head)
         if block_head.part:
             message.ClearField("environments")
@@ -156,9 +151,9 @@ def _blank_requests(
         yield request, part.start, payload
 
 
-def encode_staged_window(window: Window, slot: int, checksum: int) -> bytes:
+def encode_staged_window(window: EncodedWindow, slot: int, checksum: int) -> bytes:
     """Serialises the AppendSegmentsRequest of a window whose payload, with this checksum, is in a staging slot."""
-    whole, _ = next(block.heads(window.columns.schema, window.columns.segments))
+    whole, _ = next(block.heads(window.schema, window.head.segments, window.places))
     whole.parts = 1
     message = _window_head(window.head, staged_in=slot, staged_checksum=checksum, block=whole)
     return replay_pb2.AppendSegmentsRequest(window=message).SerializeToString()
@@ -257,8 +252,8 @@ class WindowReader:
 class AppendResponse:
     """A response on an actor's stream.
 
-    The fields are those of the contract's AppendSegmentsResponse; `staging_proof` is the number alone, and `codecs` has
-    those that this release writes.
+    The fields are those of the contract's AppendSegmentsResponse; `staging_proof` is the number alone, and `codecs` and
+    `staged_codecs` have those that this release writes.
     """
 
     stored_sequence: int
@@ -267,6 +262,7 @@ class AppendResponse:
     staging: StagingOffer | None
     staging_proof: int | None
     codecs: tuple[Codec, ...]
+    staged_codecs: tuple[Codec, ...]
 
 
 def encode_append_response(
@@ -277,12 +273,17 @@ def encode_append_response(
     staging_proof: int | None = None,
     codecs: Sequence[Codec] = (),
 ) -> replay_pb2.AppendSegmentsResponse:
-    """Encodes an acknowledgement with new and returned grants. The first also has the staging area and the codecs."""
+    """Encodes an acknowledgement with new and returned grants.
+
+    The first also has the staging area and the codecs, in which windows may be sent and staged.
+    """
+    names = [block_pb2.Codec.Name(codec) for codec in codecs]
     return replay_pb2.AppendSegmentsResponse(
         stored_sequence=stored_sequence,
         staging=None if staging is None else plain(staging),
         returned_grants=returned,
-        codecs=[block_pb2.Codec.Name(codec) for codec in codecs],
+        codecs=names,
+        staged_codecs=names,
         staging_proof=None if staging_proof is None else replay_pb2.StagingProof(number=staging_proof),
         grants=[replay_pb2.Grant(batch=grant.batch, minimum_version=grant.minimum_version) for grant in grants],
     )
@@ -296,5 +297,12 @@ def decode_append_response(message: replay_pb2.AppendSegmentsResponse) -> Append
         message.returned_grants,
         decoded(StagingOffer, message.staging) if message.HasField("staging") else None,
         message.staging_proof.number if message.HasField("staging_proof") else None,
-        tuple(codec for codec in ENCODINGS if int(codec) in set(map(int, message.codecs))),
+        _written(message.codecs),
+        _written(message.staged_codecs),
     )
+
+
+def _written(codecs: Sequence[int]) -> tuple[Codec, ...]:
+    """Returns those of a peer's codecs that this release writes, best first."""
+    named = set(map(int, codecs))
+    return tuple(codec for codec in ENCODINGS if int(codec) in named)

@@ -1,5 +1,7 @@
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from helpers.game_frames import FRAMES
 from helpers.random_segments import VECTOR
@@ -12,6 +14,8 @@ from penstock.types.codecs import (
     encodable,
     encoded_sizes,
     form,
+    form_sizes,
+    possible,
     readable,
 )
 from penstock.types.payloads import places
@@ -63,3 +67,25 @@ def test_encoded_columns_follow_one_another_at_multiples_of_8() -> None:
         4: [0, noise, noise + 3],
     }
     assert places(FRAMES, 2).sizes == tuple(2 * width for width in FRAMES.column_bytes) and observation == 19_200
+
+
+@given(
+    codecs=st.lists(st.sampled_from([0, 1, 1, 2, 15]), min_size=3, max_size=3),
+    sizes=st.lists(st.sampled_from([0, 1, 4095, 2**28 - 1]), min_size=3, max_size=3),
+    fitted=st.booleans(),
+)
+def test_possible_forms_have_a_known_codec_and_fewer_bytes_than_the_raw_column(
+    codecs: list[int], sizes: list[int], fitted: bool
+) -> None:
+    widths = [FRAMES.column_bytes[position] for position in encodable(FRAMES)]
+    if fitted:
+        # Around the bound of each column.
+        sizes = [width - 1 + (size == 0) for width, size in zip(widths, sizes, strict=True)]
+    forms = np.array([[0, 0, 0], [codec << 28 | size for codec, size in zip(codecs, sizes, strict=True)]], np.uint32)
+    wanted = all(
+        one == 0 or (int(number) in set(Codec) - {Codec.RAW} and 0 < int(size) < width)
+        for one, number, size, width in zip(
+            forms[1], codec_numbers(forms)[1], form_sizes(forms)[1], widths, strict=True
+        )
+    )
+    assert possible(FRAMES, forms) == wanted

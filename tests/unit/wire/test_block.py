@@ -1,5 +1,7 @@
+import copy
 import hashlib
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -36,7 +38,7 @@ def encode(columns: Columns) -> list[bytes]:
         message, payload = blank_message([head.SerializeToString()], part.stop - part.start)
         payload[:] = 0xEE
         clear_gaps(places(columns.schema, columns.segments), part.start, payload)
-        pack(columns, part.start, payload)
+        pack(columns.contents, places(columns.schema, columns.segments), part.start, payload)
         messages.append(message)
     return messages
 
@@ -221,6 +223,14 @@ def test_the_schema_hash_is_the_one_of_the_contract() -> None:
     )
     text = "penstock.v1\n16\nobservation 7 4 2 0\nframe 2 84,84 2 3\nmemory 8  3 0\n"
     assert schema.hash == int(hashlib.sha256(text.encode()).hexdigest()[:16], 16)
+
+
+def test_equal_schemas_have_equal_hashes() -> None:
+    column = Column("frame", "uint8", (84, 84), Extent.STEP_AND_NEXT, lead=3)
+    one, same = Schema(16, (column,)), copy.deepcopy(Schema(16, (column,)))
+    assert one == same and hash(one) == hash(same) and {one: 1}[same] == 1
+    others = [Schema(17, (column,)), Schema(16, (column, column)), Schema(16, (replace(column, lead=2),))]
+    assert all(one != other and hash(one) != hash(other) for other in others)
 
 
 # Refused messages

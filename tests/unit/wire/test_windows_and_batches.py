@@ -84,7 +84,7 @@ def test_a_payload_before_its_head_is_decoded_to_the_same_columns() -> None:
     ((head, part),) = block.heads(SCHEMA, 4)
     payload_alone, payload = block.blank_message([b""], part.stop)
     block.clear_gaps(places(SCHEMA, 4), 0, payload)
-    block.pack(window.columns, 0, payload)
+    block.pack(window.columns.contents, places(window.columns.schema, window.head.segments), 0, payload)
     reversed_block = payload_alone + head.SerializeToString()
     message, content = block.blank_message([b""], len(reversed_block))
     content[:] = np.frombuffer(reversed_block, np.uint8)
@@ -169,7 +169,7 @@ def make_batch(schema: Schema, segments: int) -> Batch:
 def encode_batch(batch: Batch, part: int, parts: int) -> list[bytes]:
     messages = []
     for message, start, payload in batch_messages(batch.head, batch.columns.schema, part, parts):
-        block.pack(batch.columns, start, payload)
+        block.pack(batch.columns.contents, places(batch.columns.schema, batch.columns.segments), start, payload)
         messages.append(message)
     return messages
 

@@ -17,12 +17,11 @@ from penstock.rpc.loop import LoopThread
 from penstock.telemetry import logs, metrics
 from penstock.types.block import Schema
 from penstock.types.codecs import Codec
-from penstock.types.payloads import columns_in, layout
 from penstock.types.replay import Grant, StagingOffer, Window
 from penstock.types.run import Assignment
 from penstock.wire import block
 from penstock.wire import windows as wire
-from penstock.wire.encoding import WindowEncoder
+from penstock.wire.encoding import WindowEncoder, raw_window
 from penstock.wire.staged_checksum import staged_checksum
 
 _MAX_UNACKNOWLEDGED = SLOTS
@@ -40,19 +39,17 @@ class _Pending:
     ) -> None:
         self.last_sequence, self._head, self._schema = window.head.last_sequence, window.head, window.columns.schema
         self.slot, self._staging, self._codecs = slot, staging, tuple(codecs)
-        self._encoded = False
+        encoded = encoder.encode(window, codecs)
+        self._encoded = encoded is not None
+        sent = encoded or raw_window(window)
         if staging is None:
-            encoded = encoder.encode(window, codecs)
-            self._encoded = encoded is not None
-            self._messages = list(
-                wire.encode_window(window) if encoded is None else wire.encode_encoded_window(encoded)
-            )
+            self._messages = list(wire.encode_encoded_window(sent))
         else:
-            schema, segments = window.columns.schema, window.columns.segments
-            payload = staging.slots[slot, : layout(schema, segments)[1]]
-            block.pack(window.columns, 0, payload)
-            self._window = Window(window.head, columns_in(schema, segments, payload))
-            self._checksum = staged_checksum(self._window.columns)
+            where = sent.places
+            payload = staging.slots[slot, : where.total_bytes]
+            block.pack(sent.contents, where, 0, payload)
+            self._window = sent.within(payload)
+            self._checksum = staged_checksum(self._window.contents)
 
     def is_in(self, staging: StagingSlots | None) -> bool:
         """Returns whether the window occupies a slot of this staging area."""
@@ -63,21 +60,24 @@ class _Pending:
 
         Raises `PlaceLost` if the window has changed.
         """
-        if self._staging is None:
-            if self._encoded and not set(self._codecs) <= set(codecs):
-                # An older release serves the store now.
-                self._messages = list(wire.encode_window(wire.decoded_window(self._head, self._schema, self._messages)))
-                self._encoded = False
-            return self._messages
-        if self._staging is staging:
+        if self._staging is staging and staging is not None:
             return [wire.encode_staged_window(self._window, self.slot, self._checksum)]
-        # The area belongs to a broken stream, and its memory is still mapped.
-        if staged_checksum(self._window.columns) != self._checksum:
+        if self._staging is not None:
+            self._leave_staging()
+        if self._encoded and not set(self._codecs) <= set(codecs):
+            # An older release serves the store now.
+            self._messages = list(wire.encode_window(wire.decoded_window(self._head, self._schema, self._messages)))
+            self._encoded = False
+        return self._messages
+
+    def _leave_staging(self) -> None:
+        """Copies the window to messages. Its area belongs to a broken stream, and the memory is still mapped."""
+        if staged_checksum(self._window.contents) != self._checksum:
             raise PlaceLost(
                 f"the window up to sequence {self.last_sequence} changed in its staging area before it was stored, and"
                 " no other copy exists"
             )
-        return list(wire.encode_window(self._window))
+        self._messages, self._staging = list(wire.encode_encoded_window(self._window)), None
 
 
 class ReplaySegmentSink:
@@ -98,7 +98,9 @@ class ReplaySegmentSink:
         self._resent = 0
         self._taken = 0
         self._sent = self._stored = 0
-        self._encoder, self._codecs = WindowEncoder(schema), tuple[Codec, ...]()
+        self._encoder = WindowEncoder(schema)
+        self._codecs: tuple[Codec, ...] = ()
+        self._staged_codecs: tuple[Codec, ...] = ()
         self._offered: StagingSlots | None = None
         self._staging: StagingSlots | None = None
         self._noted_messages = self._distrusts_staging = False
@@ -132,7 +134,7 @@ class ReplaySegmentSink:
                 )
             staging = self._staging
             slot = min(set(range(SLOTS)) - {each.slot for each in self._pending if each.is_in(staging)})
-            codecs = self._codecs
+            codecs = self._codecs if staging is None else self._staged_codecs
         pending = _Pending(window, staging, slot, self._encoder, codecs)
         with self._lock:
             self._stream.check()
@@ -202,7 +204,7 @@ class ReplaySegmentSink:
             )
         self._look_at(first.staging)
         with self._lock:
-            self._staging, self._codecs = None, first.codecs
+            self._staging, self._codecs, self._staged_codecs = None, first.codecs, first.staged_codecs
             while self._pending and self._pending[0].last_sequence <= first.stored_sequence:
                 self._pending.popleft()
             self._unsent = deque(self._pending)

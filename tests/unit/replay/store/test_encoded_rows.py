@@ -26,12 +26,13 @@ from penstock.replay.store.piece_copies import copy_pieces
 from penstock.replay.store.ring_store import RingStore
 from penstock.replay.store.store_reader import StoreReader
 from penstock.types.block import Columns, Fragment
-from penstock.types.codecs import ENCODINGS, Codec, encodable, form
+from penstock.types.codecs import ENCODINGS, Codec, Forms, encodable, form
 from penstock.types.payloads import columns_in, places
 from penstock.types.replay import Window
 from penstock.types.run import Weights
 from penstock.types.snapshots import SnapshotRequest
 from penstock.wire.encoding import EncodedWindow, WindowEncoder
+from penstock.wire.staged_checksum import SUMS, checksum_of, staged_checksum
 
 REPLAY_ONLY = replace(PLAN, fresh_segments=0, batch_segments=4)
 
@@ -42,12 +43,17 @@ def encoded(window: Window) -> EncodedWindow:
     return replace(result, head=replace(result.head, forms=result.forms))
 
 
+def forms_of(window: EncodedWindow) -> Forms:
+    assert window.forms is not None
+    return window.forms
+
+
 def fragments(window: EncodedWindow, piece_bytes: int = 2**20) -> list[Fragment]:
     """Returns the bytes of a window's columns in pieces of at most this size."""
-    whole = [np.concatenate(pieces) for pieces in window.pieces]
+    starts = window.places.starts
     return [
-        Fragment(position, start, content[start : start + piece_bytes])
-        for position, content in enumerate(whole)
+        Fragment(position, start, content[start : start + piece_bytes], starts.get(position))
+        for position, content in enumerate(window.contents)
         for start in range(0, content.size, piece_bytes)
     ]
 
@@ -59,10 +65,10 @@ def keys_of(first: int, count: int) -> NDArray[np.uint64]:
 def write(store: RingStore, window: Window, first_key: int, *, first: int = 0, piece_bytes: int = 2**20) -> None:
     """Stores a window's segments from index `first` on encoded, as already trained."""
     one = encoded(window)
-    keys, starts = keys_of(first_key, window.columns.segments - first), places(FRAMES, len(one.forms), one.forms).starts
-    store.reserve(keys, one.forms[first:])
+    keys = keys_of(first_key, window.columns.segments - first)
+    store.reserve(keys, forms_of(one)[first:])
     for fragment in fragments(one, piece_bytes):
-        store.put(keys, first, fragment, starts=starts.get(fragment.column))
+        store.put(keys, first, fragment)
     store.seal(keys, store.inspect(keys, one.head, first), one.head)
     store.headers["state"][store.rows(keys)] = State.SEEN
 
@@ -100,7 +106,7 @@ def test_windows_are_stored_from_any_segment_in_any_pieces_across_the_rings_end(
     keys = keys_of(next_key, 4 - first)
     came = gather(store, keys, part_bytes=piece_bytes)
     assert_same_columns(came, Columns(FRAMES, tuple(array[first:] for array in window.columns.arrays)))
-    np.testing.assert_array_equal(store.forms[store.rows(keys)], encoded(window).forms[first:])
+    np.testing.assert_array_equal(store.forms[store.rows(keys)], forms_of(encoded(window))[first:])
 
 
 @pytest.mark.parametrize("part_bytes", [2**30, 777])
@@ -167,13 +173,26 @@ def test_a_changed_byte_or_form_is_found(tmp_path: Path, damage: str) -> None:
     assert (again.recovery.segments, again.recovery.damaged) == (2, 1)
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_the_checksum_of_an_encoded_window_covers_all_its_bytes(first: int) -> None:
+    store, window = make_store(7, schema=FRAMES), encoded(frame_window(segments=4))
+    keys = keys_of(5, 4 - first)
+    store.reserve(keys, forms_of(window)[first:])
+    sums = np.zeros(SUMS, np.uint64)
+    for fragment in fragments(window, piece_bytes=2**30):
+        store.put(keys, first, fragment, sums)
+    assert checksum_of(sums) == staged_checksum(window.contents)
+    store.seal(keys, store.inspect(keys, window.head, first), window.head)
+    came = gather(store, keys, part_bytes=2**30)
+    assert_same_columns(came, Columns(FRAMES, tuple(a[first:] for a in frame_window(segments=4).columns.arrays)))
+
+
 def test_a_window_that_was_being_written_is_torn(tmp_path: Path) -> None:
     store, window = make_store(7, tmp_path, FRAMES), encoded(frame_window(1, segments=3))
     write(store, frame_window(1, segments=3), 1)
     keys = keys_of(8, 2)
-    store.reserve(keys, window.forms[:2])
-    starts = places(FRAMES, 3, window.forms).starts
-    store.put(keys, 0, fragments(window)[0], starts=starts[0])
+    store.reserve(keys, forms_of(window)[:2])
+    store.put(keys, 0, fragments(window)[0])
     again = RingStore(tmp_path, capacity_bytes(7, FRAMES))
     assert (again.recovery.segments, again.recovery.damaged, again.recovery.torn) == (1, 0, 2)
     assert_same_columns(
@@ -183,10 +202,10 @@ def test_a_window_that_was_being_written_is_torn(tmp_path: Path) -> None:
 
 def test_bytes_that_do_not_decode_are_refused_with_their_column() -> None:
     store, window = make_store(7, schema=FRAMES), encoded(frame_window(1, segments=2))
-    keys, starts = keys_of(1, 2), places(FRAMES, 2, window.forms).starts
+    keys = keys_of(1, 2)
     store.reserve(keys, window.forms)
     for fragment in fragments(window):
-        store.put(keys, 0, fragment, starts=starts.get(fragment.column))
+        store.put(keys, 0, fragment)
     store.columns[1][store.rows(keys)[1], :50] = 255
     with pytest.raises(InvalidSegment, match=r"column speeds has .* bytes of lz4 that don't decode to 7200 bytes"):
         store.inspect(keys, window.head, 0)
@@ -247,9 +266,7 @@ def test_a_snapshot_has_rows_as_they_are_stored_and_restores_them(tmp_path: Path
         taken = running.outcome.result(PATIENCE_S)
         assert (taken.segments, taken.absent, taken.damaged) == (12, 0, 0)
     chunks = sum(path.stat().st_size for path in (tmp_path / "snapshots" / "first").glob("*.chunk"))
-    stored = sum(
-        int(np.concatenate(encoded(frame_window(n, segments=1)).pieces[p]).size) for n in range(1, 13) for p in range(5)
-    )
+    stored = sum(encoded(frame_window(n, segments=1)).contents[p].size for n in range(1, 13) for p in range(5))
     assert chunks < stored + 3 * FRAMES.segment_bytes < 12 * FRAMES.segment_bytes
     # The second snapshot shares all chunks.
     assert taken.shared_bytes == chunks

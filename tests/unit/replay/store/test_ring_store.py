@@ -99,7 +99,7 @@ def test_the_checksum_covers_all_bytes_of_a_window(first: int, next_key: int) ->
     for index, column in enumerate(window.columns.arrays):
         store.put(keys, first, Fragment(index, 0, column.reshape(-1).view(np.uint8)), sums)
     store.seal(keys, store.inspect(keys, window.head, first), window.head)
-    assert checksum_of(sums) == staged_checksum(window.columns)
+    assert checksum_of(sums) == staged_checksum(window.columns.contents)
     stored = SCHEMA.empty(keys.size)
     read_rows(store, store.rows(keys), stored)
     for came, sent in zip(stored.arrays, window.columns.arrays, strict=True):
