@@ -174,7 +174,7 @@ class ReplaySegmentSink:
             self._grants.clear()
 
     async def _run(self, backoff: Backoff) -> None:
-        call = open_stream(self._stream.channel, methods.APPEND_SEGMENTS)
+        call = open_stream(self._stream.channel, methods.APPEND_SEGMENTS, self._stream.address)
         try:
             await call.write(wire.encode_open_append(self._schema, self._assignment))
             responses = aiter(call)

@@ -53,6 +53,8 @@ class ReplayServicer:
             },
             # In addition to the actors' streams: a learner's ranks, commits, health checks and status queries.
             max_streams=max_actors + 64,
+            # Without a folder nothing is shared with clients on this host, as with those on others.
+            local=buffer.store.folder is not None,
         )
 
     @property
