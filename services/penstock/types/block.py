@@ -4,7 +4,8 @@ import enum
 import functools
 import hashlib
 import math
-from dataclasses import dataclass
+import zlib
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,6 +68,15 @@ class Schema:
 
     unroll_length: int
     columns: tuple[Column, ...]
+    _key: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        # Caches of what follows from a schema look it up several times per message. A hash of all columns takes longer
+        # than the rest of such a look-up. The CRC is the same in every process, which a hash of strings is not.
+        object.__setattr__(self, "_key", zlib.crc32(repr((self.unroll_length, self.columns)).encode()))
+
+    def __hash__(self) -> int:
+        return self._key
 
     @property
     def segment_bytes(self) -> int:

@@ -40,13 +40,23 @@ from penstock.replay.store.layout import (
 from penstock.replay.store.lz4_blocks import first_malformed
 from penstock.replay.store.piece_copies import copy_pieces
 from penstock.replay.store.records import Records, session_of
-from penstock.replay.store.row_checks import check_values, checksums_of, copy_and_sum, has_values_to_check
+from penstock.replay.store.row_checks import (
+    check_values,
+    checksums_of,
+    copy_and_sum,
+    begin_headers,
+    has_values_to_check,
+    inspect_raw,
+    kind_of,
+    reserve_rows,
+)
 from penstock.types.block import VALID, Fragment, Schema
 from penstock.types.codecs import Codec, Forms, codec_number, encodable, form_sizes
 from penstock.types.payloads import Places
 from penstock.types.replay import MAX_SLOTS, MappedStore, WindowHead
 
 _RAW: Forms = np.zeros(0, np.uint32)
+_UNSEEN, _SEEN, _WRITING = int(State.UNSEEN), int(State.SEEN), int(State.WRITING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +118,8 @@ class RingStore:
         self.capacity = 0
         self.headers: NDArray[Any] = np.zeros(0, HEADER)
         self._layout: Regions | None = None
+        self._checked: NDArray[np.int64] = np.zeros((0, 3), np.int64)
+        self._marked = False
         self._proof = secrets.randbits(62)
         self.columns: tuple[NDArray[np.uint8], ...] = ()
         self.forms: Forms = np.zeros((0, 0), np.uint32)
@@ -167,6 +179,9 @@ class RingStore:
         regions = Regions(self._memory, schema, len(self._memory))
         self._layout, self.columns, self.forms = regions, regions.columns, regions.forms
         self.headers, self.schema, self.capacity = regions.headers, schema, regions.capacity
+        kinds = map(kind_of, schema.columns)
+        self._checked = np.array([*zip(regions.offsets, schema.column_bytes, kinds, strict=True)], np.int64)
+        self._marked = any(column.name == VALID for column in schema.columns)
 
     def _recover(self) -> Recovery:
         keys, states = self.headers["key"], self.headers["state"]
@@ -271,27 +286,29 @@ class RingStore:
         result: NDArray[np.bool_] = (self.headers["key"][self.rows(keys)] == keys) & (keys != 0)
         return result
 
-    def reserve(self, keys: NDArray[np.uint64], forms: Forms | None = None) -> None:
+    def reserve(self, keys: NDArray[np.uint64], forms: Forms | None = None) -> NDArray[np.int64]:
         """Empties the rows of these consecutive keys, for `put` and then `seal` or `release`.
 
         Args:
             keys: <uint64>[B] keys.
             forms: Forms of the segments' columns; None if all are raw.
 
+        Returns:
+            <int64>[...] rows that held seen segments.
+
         Raises:
             Overloaded: A row to overwrite is unseen or leased, or is reserved for another window.
         """
-        rows = self.rows(keys)
-        states = self.headers["state"][rows]
-        taken = (self.headers["key"][rows] != 0) & (states != State.SEEN) | (states == State.WRITING)
-        if taken.any():
+        rows = np.empty(keys.size, np.int64)
+        seen = reserve_rows(self.headers, keys, _SEEN, _WRITING, rows)
+        if seen < 0:
             raise Overloaded(
                 f"the store's {self.capacity} rows are full of segments that were not trained yet; raise"
                 " replay.capacity_bytes"
             )
-        self.headers["key"][rows] = 0
-        self.headers["state"][rows] = State.WRITING
-        self.forms[rows] = 0 if forms is None else forms
+        for start, stop, row in self._side_by_side(keys):
+            self.forms[row : row + stop - start] = 0 if forms is None else forms[start:stop]
+        return rows[:seen]
 
     def put(
         self,
@@ -339,25 +356,44 @@ class RingStore:
             InvalidSegment: The window has invalid values, or no row to learn from. The rows stay reserved.
         """
         assert self.schema is not None
-        rows = self.rows(keys)
-        marked, learnable = any(column.name == VALID for column in self.schema.columns), False
-        header = np.zeros(rows.size, HEADER)
-        header["key"] = keys
-        header["sequence"] = np.arange(head.first_sequence + first, head.last_sequence + 1)
-        header["version"], header["batch"] = head.version, -1
-        header["slot"], header["incarnation"] = head.slot, head.incarnation
-        header["environment"], header["state"] = head.environments[first:], State.UNSEEN
-        for start, stop in runs(rows):
-            side_by_side = slice(rows[start], rows[stop - 1] + 1)
+        learnable, header = False, np.empty(keys.size, HEADER)
+        environments = np.ascontiguousarray(head.environments[first:])
+        begin_headers(
+            header, keys, head.first_sequence + first, head.version, head.slot, head.incarnation, environments, _UNSEEN
+        )
+        for start, stop, row in self._side_by_side(keys):
+            side_by_side = slice(row, row + stop - start)
+            found = self._inspect_raw(side_by_side, header[start:stop])
+            learnable |= found == 1
+            if found >= 0:
+                continue
             for position, column in enumerate(self.schema.columns):
                 for content in self._decoded(position, side_by_side):
                     check_values(column, content)
                     learnable |= column.name == VALID and bool(content.any())
             header["checksum"][start:stop] = self._checksums(header[start:stop], side_by_side)
-        if marked and not learnable:
+        if self._marked and not learnable:
             # At least every second step of an environment is valid, so an actor can't have collected these bytes.
             raise InvalidSegment(f"malformed segments: column {VALID} marks no row of the window to learn from")
         return header
+
+    def _side_by_side(self, keys: NDArray[np.uint64]) -> Iterator[tuple[int, int, int]]:
+        """Yields the start and stop of each run of these consecutive keys whose rows are adjacent, and its first row."""
+        row = int(keys[0]) % self.capacity
+        before_end = min(keys.size, self.capacity - row)
+        yield 0, before_end, row
+        if before_end < keys.size:
+            yield before_end, keys.size, 0
+
+    def _inspect_raw(self, rows: slice, header: NDArray[Any]) -> int:
+        """Checks adjacent rows as `inspect_raw` and returns its result; -1 also if some columns are encoded."""
+        assert self._layout is not None
+        forms = self.forms[rows]
+        if forms.any():
+            return -1
+        return int(
+            inspect_raw(self._layout.memory, self._checked, rows.start, rows.stop, forms.view(np.uint8), header)
+        )
 
     def _decoded(self, position: int, rows: slice) -> Iterator[NDArray[np.uint8]]:
         """Yields a column's bytes <uint8>[..., width] in adjacent rows, decoded; each array is valid until the next.
@@ -397,10 +433,10 @@ class RingStore:
 
     def seal(self, keys: NDArray[np.uint64], header: NDArray[Any], head: WindowHead) -> None:
         """Turns reserved rows into unseen segments. The keys are written last."""
-        rows = self.rows(keys)
         header["key"] = 0
-        self.headers[rows] = header
-        self.headers["key"][rows] = keys
+        for start, stop, row in self._side_by_side(keys):
+            self.headers[row : row + stop - start] = header[start:stop]
+            self.headers["key"][row : row + stop - start] = keys[start:stop]
         self._raise_watermark(head.slot, head.incarnation, head.last_sequence)
 
     def release(self, keys: NDArray[np.uint64]) -> None:
