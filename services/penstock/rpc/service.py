@@ -216,6 +216,10 @@ async def opening_message(requests: AsyncIterator[T]) -> T:
 
 async def write_whole(context: Context, message: Message | bytes) -> None:
     """Writes a whole message even when cancelled, because gRPC accepts no other message or status meanwhile."""
+    if context.local is not None:
+        # A local socket takes the whole message before it waits.
+        await context.write(message)
+        return
     writing = asyncio.ensure_future(context.write(message))
     try:
         await asyncio.shield(writing)
