@@ -67,6 +67,16 @@ class Stream:
             begun, self._begun = self._begun, True
             await self._call.write(message if begun else stamped(message))
 
+    def write_now(self, message: bytes) -> bool:
+        """Sends the next request at once, from any thread, if the stream has moved to a local socket.
+
+        Returns False if it has not. Raises `SocketEnded` if it has ended. The caller must write nothing else meanwhile.
+        """
+        if self._local is None:
+            return False
+        self._local.send(message)
+        return True
+
     async def done_writing(self) -> None:
         """Signals that no more requests follow."""
         async with self._writing:
