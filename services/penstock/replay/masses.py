@@ -23,16 +23,14 @@ _REBASE_EXPONENT = 256.0
 """Binary exponent at which the reference is raised. Doubles overflow at 1024, and priorities need headroom too."""
 
 
-@numba.njit(
-    "void(float64[::1], int64[::1], float64, float64, float64, int64, float64, float64[::1])", nogil=True, cache=True
-)
-def _masses(priorities, versions, alpha, epsilon, half_life, reference, largest, masses):  # type: ignore[no-untyped-def]
+@numba.njit("void(float64[::1], int64[::1], float64, float64, float64, int64, float64[::1])", nogil=True, cache=True)
+def _masses(priorities, versions, alpha, epsilon, half_life, reference, masses):  # type: ignore[no-untyped-def]
     for index in range(priorities.size):
         exponent = (versions[index] - reference) / half_life
         # Below -1000 the factor is practically 0, and above 1000 the largest mass applies. Unclipped, a mass could be
         # zero times infinity.
         factor = np.exp2(min(max(exponent, -1000.0), 1000.0))
-        masses[index] = min((priorities[index] + epsilon) ** alpha * factor, largest)
+        masses[index] = min((priorities[index] + epsilon) ** alpha * factor, _LARGEST_MASS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +53,7 @@ class MassFunction:
         """Returns the stored masses <float64>[B] for raw priorities <float64>[B] and acting versions <int64>[B]."""
         priorities, versions = np.ascontiguousarray(priorities, np.float64), np.ascontiguousarray(versions, np.int64)
         masses = np.empty(priorities.size)
-        _masses(
-            priorities, versions, self.alpha, self.epsilon, self.half_life, self.reference, _LARGEST_MASS, masses
-        )
+        _masses(priorities, versions, self.alpha, self.epsilon, self.half_life, self.reference, masses)
         return masses
 
     def rebased(self, version: int) -> tuple["MassFunction", float]:

@@ -10,8 +10,8 @@ import grpc
 from google.protobuf.message import Message
 
 from penstock.errors import Unavailable
-from penstock.rpc.contract import check_contract, contract_of, stamped
 from penstock.rpc import local_socket
+from penstock.rpc.contract import check_contract, contract_of, stamped
 from penstock.rpc.errors import from_rpc
 from penstock.rpc.local_socket import MAX_MESSAGE_BYTES, LocalSocket, Offer, SocketEnded
 from penstock.rpc.server import KEEPALIVE
@@ -54,6 +54,7 @@ class Stream:
         """Takes over a call, whose responses `read` parses."""
         self._call, self._read, self._begun = call, read, False
         self._local: LocalSocket | None = None
+        self._finished = False
         # A request must not be sent by gRPC after its requests have been ended for those in the local socket.
         self._writing = asyncio.Lock()
         self._responses = self._checked()
@@ -80,6 +81,7 @@ class Stream:
     async def done_writing(self) -> None:
         """Signals that no more requests follow."""
         async with self._writing:
+            self._finished = True
             if self._local is not None:
                 self._local.finish()
             else:
@@ -130,13 +132,14 @@ class Stream:
         self._call.add_done_callback(lambda call: local.close_soon())
         async with self._writing:
             self._local = local
-            await self._call.done_writing()
+            if self._finished:
+                local.finish()
+            else:
+                await self._call.done_writing()
         return by_grpc
 
 
-def open_stream(
-    channel: grpc.aio.Channel, method: Method, address: str = "", *, wait_for_ready: bool = True
-) -> Stream:
+def open_stream(channel: grpc.aio.Channel, method: Method, address: str = "", *, wait_for_ready: bool = True) -> Stream:
     """Opens a bidirectional stream, which waits until the peer is reachable unless `wait_for_ready` is False.
 
     It may move to a local socket if the `address` of the channel is given.

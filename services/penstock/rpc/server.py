@@ -136,7 +136,7 @@ class Server:
     def _offered(self, context: Context) -> contextlib.AbstractContextManager[Offer | None]:
         if self._local is None:
             return contextlib.nullcontext()
-        return self._local.offered(context.call.invocation_metadata() or (), self.port, context.move)
+        return self._local.offered(tuple(context.call.invocation_metadata() or ()), self.port, context.move)
 
     async def report_storage(self, sound: bool) -> None:
         """Reports in the health of `STORAGE` whether the service's disk can be written."""

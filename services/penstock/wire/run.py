@@ -8,8 +8,17 @@ from typing import assert_never
 
 from penstock.errors import InvalidSegment, Overloaded, RunFinished
 from penstock.types.evaluation import EvaluationResult, EvaluationTask
-from penstock.types.records import plain, record_of
-from penstock.types.run import ActorProgress, ActorReport, Assignment, EnvironmentFault, Episode, Hello, LostPlace, Weights
+from penstock.types.records import plain
+from penstock.types.run import (
+    ActorProgress,
+    ActorReport,
+    Assignment,
+    EnvironmentFault,
+    Episode,
+    Hello,
+    LostPlace,
+    Weights,
+)
 from penstock.types.spaces import EnvironmentSpec
 from penstock.types.statistics import Timing
 from penstock.types.status import RunStatus

@@ -104,9 +104,7 @@ def _lease(headers, keys, batch, leased, environments):  # type: ignore[no-untyp
         environments[position] = header.environment
 
 
-@numba.njit(
-    numba.int64(_HEADERS, numba.uint64[::1], numba.uint32, numba.uint32, numba.uint64[::1]), cache=True
-)
+@numba.njit(numba.int64(_HEADERS, numba.uint64[::1], numba.uint32, numba.uint32, numba.uint64[::1]), cache=True)
 def _return_leased(headers, keys, leased, unseen, returned):  # type: ignore[no-untyped-def]
     capacity, found = np.uint64(headers.size), 0
     for position in range(keys.size):

@@ -41,10 +41,10 @@ from penstock.replay.store.lz4_blocks import first_malformed
 from penstock.replay.store.piece_copies import copy_pieces
 from penstock.replay.store.records import Records, session_of
 from penstock.replay.store.row_checks import (
+    begin_headers,
     check_values,
     checksums_of,
     copy_and_sum,
-    begin_headers,
     has_values_to_check,
     inspect_raw,
     kind_of,
@@ -56,7 +56,7 @@ from penstock.types.payloads import Places
 from penstock.types.replay import MAX_SLOTS, MappedStore, WindowHead
 
 _RAW: Forms = np.zeros(0, np.uint32)
-_UNSEEN, _SEEN, _WRITING = int(State.UNSEEN), int(State.SEEN), int(State.WRITING)
+_SEEN, _WRITING = int(State.SEEN), int(State.WRITING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,8 +359,9 @@ class RingStore:
         learnable, header = False, np.empty(keys.size, HEADER)
         environments = np.ascontiguousarray(head.environments[first:])
         begin_headers(
-            header, keys, head.first_sequence + first, head.version, head.slot, head.incarnation, environments, _UNSEEN
+            header, keys, head.first_sequence + first, head.version, head.slot, head.incarnation, environments
         )
+        header["state"] = State.UNSEEN
         for start, stop, row in self._side_by_side(keys):
             side_by_side = slice(row, row + stop - start)
             found = self._inspect_raw(side_by_side, header[start:stop])
@@ -378,7 +379,7 @@ class RingStore:
         return header
 
     def _side_by_side(self, keys: NDArray[np.uint64]) -> Iterator[tuple[int, int, int]]:
-        """Yields the start and stop of each run of these consecutive keys whose rows are adjacent, and its first row."""
+        """Yields start and stop of the runs of these consecutive keys whose rows are adjacent, and each first row."""
         row = int(keys[0]) % self.capacity
         before_end = min(keys.size, self.capacity - row)
         yield 0, before_end, row
@@ -391,9 +392,7 @@ class RingStore:
         forms = self.forms[rows]
         if forms.any():
             return -1
-        return int(
-            inspect_raw(self._layout.memory, self._checked, rows.start, rows.stop, forms.view(np.uint8), header)
-        )
+        return int(inspect_raw(self._layout.memory, self._checked, rows.start, rows.stop, forms.view(np.uint8), header))
 
     def _decoded(self, position: int, rows: slice) -> Iterator[NDArray[np.uint8]]:
         """Yields a column's bytes <uint8>[..., width] in adjacent rows, decoded; each array is valid until the next.

@@ -158,22 +158,28 @@ def reserve_rows(headers, keys, seen, writing, rows):  # type: ignore[no-untyped
         numba.uint32,
         numba.uint32,
         numba.uint32[::1],
-        numba.uint32,
     ),
     nogil=True,
     cache=True,
 )
-def begin_headers(headers, keys, sequence, version, slot, incarnation, environments, state):  # type: ignore[no-untyped-def]
-    """Writes <HEADER>[B] headers of segments with these keys, consecutive sequences and no priority or checksum."""
+def begin_headers(headers, keys, sequence, version, slot, incarnation, environments):  # type: ignore[no-untyped-def]
+    """Writes <HEADER>[B] headers of segments with these keys, consecutive sequences, and no priority or checksum.
+
+    Their state is not set.
+    """
     for position in range(keys.size):
         header = headers[position]
         header.key, header.sequence = keys[position], sequence + np.uint64(position)
         header.version, header.batch, header.priority, header.checksum = version, -1, 0.0, 0
         header.slot, header.incarnation = slot, incarnation
-        header.environment, header.state = environments[position], state
+        header.environment = environments[position]
 
 
-_BOOLEAN, _LEARNABLE, _HALF, _SINGLE, _DOUBLE = 1, 2, 3, 4, 5
+_BOOLEAN = 1
+_LEARNABLE = 2
+_HALF = 3
+_SINGLE = 4
+_DOUBLE = 5
 _KINDS = {"bool": _BOOLEAN, "float16": _HALF, "float32": _SINGLE, "float64": _DOUBLE}
 
 
@@ -218,7 +224,7 @@ def inspect_raw(memory, columns, first, stop, forms, headers):  # type: ignore[n
     for column in range(columns.shape[0]):
         offset, width, kind = columns[column, 0], columns[column, 1], columns[column, 2]
         content = memory[offset + first * width : offset + stop * width]
-        if kind == _BOOLEAN or kind == _LEARNABLE:
+        if kind in (_BOOLEAN, _LEARNABLE):
             bits = np.uint8(0)
             for index in range(content.size):
                 bits |= content[index]
