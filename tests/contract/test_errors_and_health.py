@@ -32,7 +32,8 @@ from penstock.rpc.clients.evaluation_work import EvaluationWork
 from penstock.rpc.clients.membership import Membership
 from penstock.rpc.clients.segment_sink import ReplaySegmentSink
 from penstock.rpc.health import is_serving
-from penstock.rpc.server import MAX_MESSAGE_BYTES, serve_health_only
+from penstock.rpc.local_socket import MAX_MESSAGE_BYTES
+from penstock.rpc.server import serve_health_only
 from penstock.rpc.service import Method
 from penstock.types.run import Weights
 from penstock.types.waits import Awaited, WaitReason

@@ -32,7 +32,7 @@ from helpers.servers import (
 from helpers.timing import PATIENCE_S, Bound, longest_of, seconds_of
 from penstock.rpc import methods
 from penstock.rpc.contract import stamped
-from penstock.rpc.server import MAX_MESSAGE_BYTES
+from penstock.rpc.local_socket import MAX_MESSAGE_BYTES
 from penstock.rpc.service import Method
 from penstock.types.block import Column, Schema
 from penstock.v1 import block_pb2, replay_pb2

@@ -12,7 +12,7 @@ from numba.core.dispatcher import Dispatcher
 from penstock import compiled_code
 from penstock.algo import advantages, flat_networks, loss_gradients
 from penstock.learning import adam
-from penstock.replay import sum_tree
+from penstock.replay import masses, sum_tree
 from penstock.replay.store import header_scans, lz4_blocks, piece_copies, row_checks
 
 
@@ -57,6 +57,7 @@ def test_compiled_code_depends_on_no_other_file() -> None:
         loss_gradients,
         header_scans,
         lz4_blocks,
+        masses,
         piece_copies,
         row_checks,
         sum_tree,

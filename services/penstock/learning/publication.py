@@ -24,6 +24,7 @@ class Publication:
     def __init__(self, learner: Learner, sink: WeightSink, *, beside: bool | None = None) -> None:
         """Creates a thread if weights are to be encoded `beside` the training, by default on CUDA."""
         self._learner, self._sink = learner, sink
+        self._encoder = weights.Encoder(learner.policy)
         if beside is None:
             beside = learner.parameters.device.type == "cuda"
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="publication") if beside else None
@@ -34,8 +35,7 @@ class Publication:
 
         Raises `Diverged` if a value is not finite. An error of an earlier version's publication is raised here too.
         """
-        policy, thread = self._learner.policy, self._thread
-        state = {name: tensor.detach() for name, tensor in policy.state_dict().items()}
+        thread, state = self._thread, self._encoder.state()
         if thread is None:
             self._learner.check_finite()
             self._send(version, on_host(state))
@@ -57,4 +57,4 @@ class Publication:
             self._thread.shutdown()
 
     def _send(self, version: int, state: weights.State) -> None:
-        self._sink.publish(weights.encode(self._learner.policy, version, state))
+        self._sink.publish(self._encoder.encode(version, state))

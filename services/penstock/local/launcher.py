@@ -34,6 +34,10 @@ from penstock.types.status import RunStatus
 
 _POLL_S = 0.2
 _STATUS_TIMEOUT_S = 1.0
+_STATUS_INTERVAL_S, _STATUS_SHARE = 1.0, 0.05
+"""Seconds between two requests for the status, and their largest share of the time since the start.
+
+A short run has a status at every look, and a long one spends less on them."""
 _START_TIMEOUT_S = 120.0
 _LIVE_TIMEOUT_S = 1.0
 
@@ -201,11 +205,13 @@ class _Session:
         """Restarts dead children and calls the observer until the learner exits with code 0."""
         client, learner = StatusClient(self._thread, places.learner), self._children.find("learner")
         try:
+            began, asked = time.monotonic(), 0.0
             while learner.exit_code != 0:
-                news = self._children.revive()
+                news, now = self._children.revive(), time.monotonic()
                 try:
-                    self._status = client.get(_STATUS_TIMEOUT_S)
-                    news += self._note_status()
+                    if now - asked >= min((now - began) * _STATUS_SHARE, _STATUS_INTERVAL_S):
+                        asked, self._status = now, client.get(_STATUS_TIMEOUT_S)
+                        news += self._note_status()
                 except Unavailable:
                     self._status = dataclasses.replace(self._status, waiting_for="the learner")
                 self._observer(self._status, [*news, *actors.adapt(self._status)])

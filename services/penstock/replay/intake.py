@@ -144,8 +144,7 @@ class Intake:
             if not segments.gate.spend(self._key):
                 return False
             keys = np.arange(session.next_key, session.next_key + head.segments - first, dtype=np.uint64)
-            overwritten = segments.priorities.seen_among(store.rows(keys))
-            store.reserve(keys, None if head.forms is None else head.forms[first:])
+            overwritten = store.reserve(keys, None if head.forms is None else head.forms[first:])
             session.next_key += keys.size
             session.save()
             segments.priorities.forget(overwritten)
@@ -192,7 +191,7 @@ class Intake:
             if segments.gate.plan is not None and segments.gate.plan.fresh_segments == 0:
                 segments.replay_at_once(store.rows(keys))
             else:
-                segments.fresh.arrived(keys)
+                segments.fresh.arrived(keys, head.version)
             self.stored_sequence = head.last_sequence
             return head.last_sequence
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import InvalidSegment, NotReady, Overloaded, SchemaMismatch
 from penstock.replay.segments import Lease, Segments
-from penstock.replay.store.header_scans import find_committed
+from penstock.replay.store.header_scans import find_committed, largest_of
 from penstock.types.codecs import Codec, readable
 from penstock.types.payloads import Places, places
 from penstock.types.replay import BatchHead, CommitOutcome, SamplingPlan
@@ -214,7 +214,8 @@ class Leases:
             InvalidSegment: A priority is negative or not finite, the counts differ, the batch is not leased or not the
                 next to commit, or a segment was neither leased to it nor trained before.
         """
-        if keys.shape != priorities.shape or not np.isfinite(priorities).all() or priorities.min(initial=0.0) < 0.0:
+        largest = largest_of(priorities)
+        if keys.shape != priorities.shape or largest < 0.0:
             raise InvalidSegment(
                 f"priorities must be finite, not negative and as many as keys; got {priorities.size} for {keys.size}"
                 " keys"
@@ -241,8 +242,8 @@ class Leases:
                 self._pass_over(number)
                 return CommitOutcome(0, 0)
             rows, positions = found
-            segments.index.mark_seen(rows, priorities[positions])
-            segments.index.note_largest(priorities)
+            segments.index.mark_seen(rows, priorities if rows.size == keys.size else priorities[positions])
+            segments.index.note_largest(largest)
             segments.fresh.close(number)
             record.next_batch = number + 1
             record.save()

@@ -12,6 +12,7 @@ and the reference is raised long before a double overflows. Versions are those o
 
 from dataclasses import dataclass
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,6 +21,16 @@ _LARGEST_MASS = 1e290
 
 _REBASE_EXPONENT = 256.0
 """Binary exponent at which the reference is raised. Doubles overflow at 1024, and priorities need headroom too."""
+
+
+@numba.njit("void(float64[::1], int64[::1], float64, float64, float64, int64, float64[::1])", nogil=True, cache=True)
+def _masses(priorities, versions, alpha, epsilon, half_life, reference, masses):  # type: ignore[no-untyped-def]
+    for index in range(priorities.size):
+        exponent = (versions[index] - reference) / half_life
+        # Below -1000 the factor is practically 0, and above 1000 the largest mass applies. Unclipped, a mass could be
+        # zero times infinity.
+        factor = np.exp2(min(max(exponent, -1000.0), 1000.0))
+        masses[index] = min((priorities[index] + epsilon) ** alpha * factor, _LARGEST_MASS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +51,10 @@ class MassFunction:
 
     def masses(self, priorities: NDArray[np.float64], versions: NDArray[np.int64]) -> NDArray[np.float64]:
         """Returns the stored masses <float64>[B] for raw priorities <float64>[B] and acting versions <int64>[B]."""
-        exponent = (versions - self.reference) / self.half_life
-        # Below -1000 the factor is practically 0, and above 1000 the largest mass applies. Unclipped, a mass could be
-        # zero times infinity.
-        factor = np.exp2(np.clip(exponent, -1000.0, 1000.0))
-        with np.errstate(over="ignore"):
-            masses = (priorities + self.epsilon) ** self.alpha * factor
-        result: NDArray[np.float64] = np.minimum(masses, _LARGEST_MASS)
-        return result
+        priorities, versions = np.ascontiguousarray(priorities, np.float64), np.ascontiguousarray(versions, np.int64)
+        masses = np.empty(priorities.size)
+        _masses(priorities, versions, self.alpha, self.epsilon, self.half_life, self.reference, masses)
+        return masses
 
     def rebased(self, version: int) -> tuple["MassFunction", float]:
         """Returns a rebased function if one is due, and the factor for all stored masses (1 if not).

@@ -76,10 +76,9 @@ class PriorityIndex:
         self.seen += new
         self._tree.update(rows, self._masses(priorities, versions))
 
-    def note_largest(self, priorities: NDArray[np.float64]) -> None:
-        """Updates `largest_priority` from a batch's priorities."""
-        decayed = self.largest_priority * _LARGEST_PRIORITY_DECAY
-        self.largest_priority = max(decayed, float(priorities.max(initial=0.0)))
+    def note_largest(self, priority: float) -> None:
+        """Updates `largest_priority` from the largest of a batch's priorities."""
+        self.largest_priority = max(self.largest_priority * _LARGEST_PRIORITY_DECAY, priority)
 
     def seen_among(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Returns those of these rows that hold seen segments. A caller that overwrites them must `forget` them."""

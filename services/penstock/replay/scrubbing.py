@@ -15,7 +15,9 @@ import numpy as np
 from penstock.replay.buffer import ReplayBuffer
 
 STEP_BYTES = 8 * 2**20
-_PAUSE_S = 0.5
+_LEAST_PAUSE_S = 0.5
+_LEAST_ROUND_S = 600.0
+"""Shortest time of a round, so that a small store costs less than a large one."""
 
 
 class Scrub:
@@ -26,13 +28,21 @@ class Scrub:
         self._store, self._buffer, self._next_row = buffer.store, buffer, 0
 
     async def run(self, dropped: Callable[[int], None]) -> None:
-        """Takes a step every half second. `dropped` receives the number of damaged segments if there are any."""
+        """Takes steps, a pause apart. `dropped` receives the number of damaged segments if there are any."""
         while True:
-            await asyncio.sleep(_PAUSE_S)
+            await asyncio.sleep(self.pause_s)
             # On another thread, because pages that are no longer in memory are read from disk.
             damaged = await asyncio.to_thread(self.step)
             if damaged:
                 dropped(damaged)
+
+    @property
+    def pause_s(self) -> float:
+        """Seconds between two steps: a round takes ten minutes, or longer if that needs more than 16 MiB/s."""
+        if self._store.schema is None:
+            return _LEAST_PAUSE_S
+        steps = self._store.capacity * self._store.schema.segment_bytes / STEP_BYTES
+        return max(_LEAST_PAUSE_S, _LEAST_ROUND_S / max(steps, 1.0))
 
     def step(self) -> int:
         """Checks the next 8 MiB or so without the buffer's lock. Returns the number of damaged segments it dropped."""

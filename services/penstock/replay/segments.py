@@ -17,6 +17,7 @@ from penstock.gate_law import least_capacity, store_conflict
 from penstock.replay.admission import Gate
 from penstock.replay.priority_index import PriorityIndex
 from penstock.replay.store.ages import Ages
+from penstock.replay.store.header_scans import NO_VERSION, lease, return_leased
 from penstock.replay.store.layout import State, bytes_for
 from penstock.replay.store.ring_store import RingStore
 from penstock.types.block import Schema
@@ -29,6 +30,12 @@ VERSIONS_AHEAD = LARGEST_VERSION_JUMP + 1_000
 A learner can skip `LARGEST_VERSION_JUMP` numbers and a few hundred more: each power cut costs 100
 (`learning.versions`), and its last commits may not have arrived.
 """
+
+
+_UNKNOWN = -1
+"""Bound on versions that excludes none, because versions begin at 0."""
+
+_NO_ROWS = np.zeros(0, np.int64)
 
 
 @dataclass(slots=True)
@@ -64,6 +71,8 @@ class FreshSegments:
         headers = store.headers
         self._unseen = deque(sorted(int(key) for key in headers["key"][self._in_state(State.UNSEEN)]))
         self._orphans = self._in_state(State.LEASED).size
+        # Lower bound on the versions of the unseen segments, so that most batches need not look for late ones.
+        self._oldest = _UNKNOWN
 
     @property
     def unseen(self) -> int:
@@ -75,8 +84,9 @@ class FreshSegments:
         """Number of fresh segments in uncommitted batches."""
         return self._orphans + sum(lease.fresh_segments for lease in self.leases.values())
 
-    def arrived(self, keys: NDArray[np.uint64]) -> None:
-        """Adds segments that were just stored."""
+    def arrived(self, keys: NDArray[np.uint64], version: int) -> None:
+        """Adds segments of this version that were just stored."""
+        self._oldest = min(self._oldest, version) if self._unseen else version
         self._unseen.extend(keys.tolist())
 
     def next_number(self, recorded: int) -> int:
@@ -85,11 +95,13 @@ class FreshSegments:
 
     def take_older(self, oldest: int) -> NDArray[np.int64]:
         """Takes the unseen segments of versions below `oldest` and returns their rows <int64>[L]."""
-        if not self._unseen:
-            return np.zeros(0, np.int64)
+        if not self._unseen or self._oldest >= oldest:
+            return _NO_ROWS
         keys = np.array(self._unseen, np.uint64)
         rows = self._store.rows(keys)
-        late = self._store.headers["version"][rows] < oldest
+        versions = self._store.headers["version"][rows]
+        late = versions < oldest
+        self._oldest = int(versions[~late].min(initial=NO_VERSION))
         if late.any():
             self._unseen = deque(int(key) for key in keys[~late])
         retired: NDArray[np.int64] = rows[late]
@@ -110,20 +122,16 @@ class FreshSegments:
         """
         if len(self._unseen) < count:
             return None
-        headers = self._store.headers
         keys = np.array([self._unseen.popleft() for _ in range(count)], np.uint64)
-        rows = self._store.rows(keys)
-        headers["batch"][rows] = number
-        headers["state"][rows] = State.LEASED
-        return self._in_order(keys)
+        return keys[np.lexsort((keys, lease(self._store, keys, number)))]
 
     def close(self, number: int) -> None:
         """Ends a lease. Segments missing from its commit become unseen again, so that none stays leased forever."""
-        lease, headers = self.leases.pop(number), self._store.headers
-        rows = self._store.rows(lease.keys[: lease.fresh_segments])
-        left = rows[headers["state"][rows] == State.LEASED]
-        headers["state"][left] = State.UNSEEN
-        self._unseen.extendleft(sorted((int(key) for key in headers["key"][left]), reverse=True))
+        closed = self.leases.pop(number)
+        left = return_leased(self._store, closed.keys[: closed.fresh_segments])
+        if left.size:
+            self._oldest = _UNKNOWN
+            self._unseen.extendleft(sorted(left.tolist(), reverse=True))
 
     def close_until(self, number: int) -> int:
         """Ends all leases up to `number`, whose segments become unseen again. Returns how many segments these are."""
@@ -137,6 +145,7 @@ class FreshSegments:
         """Ends all leases, whose segments become unseen again. Returns how many segments these are."""
         headers, leased = self._store.headers, self._in_state(State.LEASED)
         headers["state"][leased] = State.UNSEEN
+        self._oldest = _UNKNOWN
         self._unseen = deque(sorted([*self._unseen, *(int(key) for key in headers["key"][leased])]))
         self.leases.clear()
         self._orphans = 0

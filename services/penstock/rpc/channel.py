@@ -10,14 +10,19 @@ import grpc
 from google.protobuf.message import Message
 
 from penstock.errors import Unavailable
+from penstock.rpc import local_socket
 from penstock.rpc.contract import check_contract, contract_of, stamped
 from penstock.rpc.errors import from_rpc
-from penstock.rpc.server import KEEPALIVE, MAX_MESSAGE_BYTES
+from penstock.rpc.local_socket import MAX_MESSAGE_BYTES, LocalSocket, Offer, SocketEnded
+from penstock.rpc.server import KEEPALIVE
 from penstock.rpc.service import Method, serialise, unwrap
 from penstock.telemetry import logs
 
 UNARY_TIMEOUT_S = 5.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
+_STATUS_S = 5.0
+"""Seconds within which a call ends after its local socket."""
+
 _ABSENCE_S = 3.0
 """Seconds after which an unreachable peer is logged. Services that start together connect in less."""
 
@@ -40,54 +45,116 @@ def connect(address: str) -> grpc.aio.Channel:
 
 
 class Stream:
-    """Client side of a stream. The first message of either side carries the contract number."""
+    """Client side of a stream. The first message of either side carries the contract number.
 
-    def __init__(self, call: Any) -> None:
-        self._call, self._begun = call, False
+    Later messages use a local socket if the server offers one that exists on this host.
+    """
+
+    def __init__(self, call: Any, read: Callable[[bytes], Any]) -> None:
+        """Takes over a call, whose responses `read` parses."""
+        self._call, self._read, self._begun = call, read, False
+        self._local: LocalSocket | None = None
+        self._finished = False
+        # A request must not be sent by gRPC after its requests have been ended for those in the local socket.
+        self._writing = asyncio.Lock()
         self._responses = self._checked()
 
     async def write(self, message: Message | bytes) -> None:
         """Sends the next request."""
-        begun, self._begun = self._begun, True
-        await self._call.write(message if begun else stamped(message))
+        async with self._writing:
+            if self._local is not None:
+                await self._local.write(serialise(message))
+                return
+            begun, self._begun = self._begun, True
+            await self._call.write(message if begun else stamped(message))
+
+    def write_now(self, message: bytes) -> bool:
+        """Sends the next request at once, from any thread, if the stream has moved to a local socket.
+
+        Returns False if it has not. Raises `SocketEnded` if it has ended. The caller must write nothing else meanwhile.
+        """
+        if self._local is None:
+            return False
+        self._local.send(message)
+        return True
 
     async def done_writing(self) -> None:
         """Signals that no more requests follow."""
-        await self._call.done_writing()
+        async with self._writing:
+            self._finished = True
+            if self._local is not None:
+                self._local.finish()
+            else:
+                await self._call.done_writing()
 
     def cancel(self) -> None:
         """Cancels the stream."""
         self._call.cancel()
+        if self._local is not None:
+            self._local.close()
 
     def __aiter__(self) -> AsyncIterator[Any]:
         return self._responses
 
     async def _checked(self) -> AsyncIterator[Any]:
         """Yields the responses. Raises `ConfigurationError` if the server uses another contract."""
-        opened = False
-        async for response in self._call:
-            if not opened:
+        received = by_grpc = 0
+        responses = aiter(self._call)
+        async for response in responses:
+            received += 1
+            if received == 1:
                 check_contract(contract_of(response), "the server")
-                opened = True
+                by_grpc = await self._move()
             yield response
+            if received == by_grpc:
+                break
+        if self._local is not None:
+            while (data := await self._local.read()) is not None:
+                yield self._read(data)
+            try:
+                async with asyncio.timeout(_STATUS_S):
+                    # Raises the call's error, if it ended with one.
+                    await anext(responses, None)
+            except TimeoutError:
+                raise SocketEnded("the server ended the local socket and not the call") from None
+
+    async def _move(self) -> int:
+        """Moves the stream to the server's local socket, if possible.
+
+        Returns the number of responses that come by gRPC; 0 if all do.
+        """
+        offer = Offer.of(tuple(await self._call.initial_metadata()))
+        connected = await local_socket.connect(offer) if offer is not None else None
+        if connected is None:
+            return 0
+        local, by_grpc = connected
+        # The end of a call by its keepalive, for example, must also end the wait for messages.
+        self._call.add_done_callback(lambda call: local.close_soon())
+        async with self._writing:
+            self._local = local
+            if self._finished:
+                local.finish()
+            else:
+                await self._call.done_writing()
+        return by_grpc
 
 
-def open_stream(channel: grpc.aio.Channel, method: Method, *, wait_for_ready: bool = True) -> Stream:
-    """Opens a bidirectional stream, which waits until the peer is reachable unless `wait_for_ready` is False."""
-    call = channel.stream_stream(
-        method.path,
-        request_serializer=serialise,
-        response_deserializer=method.read_response or method.response.FromString,
-    )
-    return Stream(call(wait_for_ready=wait_for_ready))
+def open_stream(channel: grpc.aio.Channel, method: Method, address: str = "", *, wait_for_ready: bool = True) -> Stream:
+    """Opens a bidirectional stream, which waits until the peer is reachable unless `wait_for_ready` is False.
+
+    It may move to a local socket if the `address` of the channel is given.
+    """
+    read = method.read_response or method.response.FromString
+    call = channel.stream_stream(method.path, request_serializer=serialise, response_deserializer=read)
+    metadata = local_socket.called_port(address) if address else None
+    return Stream(call(wait_for_ready=wait_for_ready, metadata=metadata), read)
 
 
 def open_responses(channel: grpc.aio.Channel, method: Method, **request: Any) -> AsyncIterator[Any]:
     """Opens a stream of responses to one request with these values."""
-    call = channel.unary_stream(
-        method.path, request_serializer=serialise, response_deserializer=method.response.FromString
-    )
-    return aiter(Stream(call(stamped(method.request(**request)))))
+    read = method.response.FromString
+    call = channel.unary_stream(method.path, request_serializer=serialise, response_deserializer=read)
+    return aiter(Stream(call(stamped(method.request(**request))), read))
 
 
 async def call_unary(
@@ -110,7 +177,7 @@ async def translated(peer: str) -> AsyncIterator[None]:
         error = unwrap(raised)
         if isinstance(error, grpc.aio.AioRpcError):
             raise from_rpc(error, peer) from None
-        if isinstance(error, (asyncio.InvalidStateError, StopAsyncIteration)):
+        if isinstance(error, (asyncio.InvalidStateError, StopAsyncIteration, SocketEnded)):
             # Raised by a write to or a read from a call that has just ended.
             raise Unavailable(f"{peer} ended the call") from None
         raise error from None

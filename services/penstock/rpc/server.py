@@ -1,6 +1,7 @@
 """gRPC server with the standard health service, on one address."""
 
 import asyncio
+import contextlib
 import resource
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -11,10 +12,10 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from penstock.errors import ConfigurationError
 from penstock.rpc.health import STORAGE
+from penstock.rpc.local_socket import MAX_MESSAGE_BYTES, LocalListener, Offer
 from penstock.rpc.ready_file import ReadyFile
-from penstock.rpc.service import Capacity, Handler, Method, ServicerContext, handler
+from penstock.rpc.service import Capacity, Context, Handler, Method, ServicerContext, handler
 
-MAX_MESSAGE_BYTES = 4 * 2**20
 KEEPALIVE = (
     ("grpc.keepalive_time_ms", 5_000),
     # The first timeout covers bytes that TCP does not acknowledge, because the link is cut or the host is dead. The
@@ -74,11 +75,15 @@ class _Health(health.aio.HealthServicer):
 class Server:
     """Server of some of the contract's methods. All calls must run on the event loop that created it."""
 
-    def __init__(self, behaviours: Mapping[Method, Callable[..., Awaitable[Any]]], *, max_streams: int) -> None:
+    def __init__(
+        self, behaviours: Mapping[Method, Callable[..., Awaitable[Any]]], *, max_streams: int, local: bool = False
+    ) -> None:
         """Creates the server of these methods, each with its coroutine function, without starting it.
 
-        Concurrent calls above `max_streams`, apart from health checks, get RESOURCE_EXHAUSTED.
+        Concurrent calls above `max_streams`, apart from health checks, get RESOURCE_EXHAUSTED. If `local` is true,
+        streams of clients on this host may move to a local socket.
         """
+        self._local = LocalListener() if local else None
         # The other half of the file descriptors is for files.
         connections = min(_MOST_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
         self._server = grpc.aio.server(
@@ -90,7 +95,7 @@ class Server:
         capacity = Capacity(max_streams)
         services: dict[str, dict[str, Handler]] = {}
         for method, behaviour in behaviours.items():
-            services.setdefault(method.service, {})[method.name] = handler(method, behaviour, capacity)
+            services.setdefault(method.service, {})[method.name] = handler(method, behaviour, capacity, self._offered)
         for service, handlers in services.items():
             self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
         self._services = list(services)
@@ -120,11 +125,18 @@ class Server:
         if self._ready is not None:
             self._ready.close()
         await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
+        if self._local is not None:
+            self._local.close()
         await self._server.stop(_DRAIN_S)
         # gRPC prints a traceback for each of its own tasks that the end of the loop would cancel.
         ending = [task for task in asyncio.all_tasks() if _is_of_grpc(task)]
         if ending:
             await asyncio.wait(ending, timeout=_DRAIN_S)
+
+    def _offered(self, context: Context) -> contextlib.AbstractContextManager[Offer | None]:
+        if self._local is None:
+            return contextlib.nullcontext()
+        return self._local.offered(tuple(context.call.invocation_metadata() or ()), self.port, context.move)
 
     async def report_storage(self, sound: bool) -> None:
         """Reports in the health of `STORAGE` whether the service's disk can be written."""

@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError, Message
 from penstock.errors import ConfigurationError, InvalidSegment, Overloaded, PenstockError
 from penstock.rpc.contract import CONTRACT, check_contract, contract_of, stamped
 from penstock.rpc.errors import to_status, trailing_metadata
+from penstock.rpc.local_socket import LocalSocket, Offer
 from penstock.telemetry import logs, metrics
 
 _OPENING_TIMEOUT_S = 10.0
@@ -36,10 +37,13 @@ class Context:
 
     Attributes:
         call: gRPC's object for the call.
+        local: Local socket to which the stream has moved; None while all messages are sent by gRPC.
     """
 
     def __init__(self, call: ServicerContext) -> None:
-        self.call, self._contract, self._begun = call, CONTRACT, False
+        self.call, self._contract = call, CONTRACT
+        self.local: LocalSocket | None = None
+        self._written = 0
 
     def peer(self) -> str:
         """Returns the client's address."""
@@ -57,8 +61,21 @@ class Context:
 
     async def write(self, message: Message | bytes) -> None:
         """Sends the next response of a stream."""
-        begun, self._begun = self._begun, True
-        await self.call.write(message if begun else stamped(message, self._contract))
+        if self.local is not None:
+            await self.local.write(serialise(message))
+            return
+        self._written += 1
+        await self.call.write(message if self._written > 1 else stamped(message, self._contract))
+
+    def move(self, local: LocalSocket) -> int:
+        """Directs all later responses to this socket. Returns the number of responses by gRPC, with one in transit."""
+        self.local = local
+        return self._written
+
+    def leave(self) -> None:
+        """Ends the stream's local socket, if there is one, after the responses."""
+        if self.local is not None:
+            self.local.end()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +141,16 @@ _HANDLERS = {
 """Constructors of gRPC's handlers by the type of a method."""
 
 
-def handler(method: Method, behaviour: Callable[..., Awaitable[Any]], capacity: Capacity) -> Handler:
+def handler(
+    method: Method,
+    behaviour: Callable[..., Awaitable[Any]],
+    capacity: Capacity,
+    offered: Callable[[Context], contextlib.AbstractContextManager[Offer | None]],
+) -> Handler:
     """Returns the gRPC handler of a servicer's function, (request or requests, context) -> response or None.
 
-    Each of its calls occupies room in `capacity`.
+    Each of its calls occupies room in `capacity`. A stream of requests runs in the context `offered`, which has the
+    local socket that it may use.
     """
 
     async def observed(request: Any, call: ServicerContext) -> Any:
@@ -140,7 +163,10 @@ def handler(method: Method, behaviour: Callable[..., Awaitable[Any]], capacity: 
             request = _read_all(request, read, context) if method.request_stream else read(request)
             if method.kind == "server_stream":
                 context.open(request)
-            with capacity.taken():
+            with capacity.taken(), contextlib.ExitStack() as stay:
+                if method.request_stream and (offer := stay.enter_context(offered(context))) is not None:
+                    stay.callback(context.leave)
+                    await call.send_initial_metadata(offer.metadata())
                 response = await behaviour(request, context)
             if method.request_stream:
                 await asyncio.sleep(_CANCELLATION_DELAY_S)
@@ -174,6 +200,9 @@ async def _read_all(requests: AsyncIterator[bytes], read: Callable[[bytes], T], 
             context.open(message)
             opened = True
         yield message
+    if context.local is not None:
+        while (data := await context.local.read()) is not None:
+            yield read(data)
 
 
 async def opening_message(requests: AsyncIterator[T]) -> T:
@@ -187,6 +216,10 @@ async def opening_message(requests: AsyncIterator[T]) -> T:
 
 async def write_whole(context: Context, message: Message | bytes) -> None:
     """Writes a whole message even when cancelled, because gRPC accepts no other message or status meanwhile."""
+    if context.local is not None:
+        # A local socket takes the whole message before it waits.
+        await context.write(message)
+        return
     writing = asyncio.ensure_future(context.write(message))
     try:
         await asyncio.shield(writing)

@@ -1,6 +1,7 @@
 """Conversion of the learner's calls: plans, batches and commits, and the status of a replay service."""
 
 import math
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeVar
@@ -56,6 +57,10 @@ _HEAD_COLUMNS: dict[str, type[np.generic]] = {
     "skipped": np.int64,
 }
 """Columns of a batch's head by name, with their element types."""
+
+_LITTLE_ENDIAN = {dtype: np.dtype(dtype).newbyteorder("<") for dtype in _HEAD_COLUMNS.values()}
+
+_COUNTS = tuple(field.name for field in fields(StoreCounts))
 
 SampleRequest = replay_pb2.SampleBatchesRequest
 
@@ -230,7 +235,7 @@ def encode_batch_head(
         part=part,
         parts=parts,
         fresh_segments=draw.fresh_segments,
-        counts=encoded(replay_pb2.StoreCounts, draw.counts),
+        counts=encode_counts(draw.counts),
         mass=replay_pb2.Mass(total=draw.mass.total, reference=draw.mass.reference),
         **columns,
         committed=answer.committed if answer is not None else None,
@@ -258,9 +263,14 @@ def decode_batch_head(message: replay_pb2.SampleBatchesResponse) -> BatchHead:
     return head
 
 
+def encode_counts(counts: StoreCounts) -> replay_pb2.StoreCounts:
+    """Encodes a store's counts. Heads have them, so that the general `encoded` would take a tenth of their time."""
+    return replay_pb2.StoreCounts(**{name: getattr(counts, name) for name in _COUNTS})
+
+
 def decode_counts(message: replay_pb2.StoreCounts) -> StoreCounts:
     """Decodes a store's counts."""
-    return StoreCounts(*(getattr(message, field.name) for field in fields(StoreCounts)))
+    return StoreCounts(*map(message.__getattribute__, _COUNTS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -415,8 +425,8 @@ def column_of(data: bytes, dtype: type[Number]) -> NDArray[Number]:
     if len(data) % np.dtype(dtype).itemsize:
         raise InvalidSegment(f"{len(data)} bytes are not a multiple of the size of {np.dtype(dtype).name}")
     # Copied, because an array over `bytes` is read-only.
-    return np.frombuffer(data, np.dtype(dtype).newbyteorder("<")).astype(dtype)
+    return np.frombuffer(data, _LITTLE_ENDIAN.get(dtype) or np.dtype(dtype).newbyteorder("<")).astype(dtype)
 
 
 def _bytes_of(column: NDArray[np.generic]) -> bytes:
-    return column.astype(column.dtype.newbyteorder("<"), copy=False).tobytes()
+    return (column if sys.byteorder == "little" else column.astype(column.dtype.newbyteorder("<"))).tobytes()

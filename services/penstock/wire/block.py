@@ -120,11 +120,18 @@ def split_final(message: bytes | memoryview) -> tuple[bytes, memoryview | None]:
     view = memoryview(message)
     head, final, position, end = [], None, 0, len(view)
     while position < end:
-        start = position
-        tag, position = _read_varint(view, position)
+        start, tag = position, view[position]
+        # Most tags and sizes have one byte, and a call for each would take longer than the rest.
+        if tag < 0x80:
+            position += 1
+        else:
+            tag, position = _read_varint(view, position)
         kind = tag & 7
         if kind == _LENGTH_DELIMITED:
-            size, position = _read_varint(view, position)
+            if position < end and view[position] < 0x80:
+                size, position = view[position], position + 1
+            else:
+                size, position = _read_varint(view, position)
             if tag == _FINAL_FIELD_TAG[0]:
                 if final is not None:
                     raise _malformed("it has two blocks")

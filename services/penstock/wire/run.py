@@ -8,8 +8,17 @@ from typing import assert_never
 
 from penstock.errors import InvalidSegment, Overloaded, RunFinished
 from penstock.types.evaluation import EvaluationResult, EvaluationTask
-from penstock.types.records import plain, record_of
-from penstock.types.run import ActorProgress, ActorReport, Assignment, EnvironmentFault, Hello, LostPlace, Weights
+from penstock.types.records import plain
+from penstock.types.run import (
+    ActorProgress,
+    ActorReport,
+    Assignment,
+    EnvironmentFault,
+    Episode,
+    Hello,
+    LostPlace,
+    Weights,
+)
 from penstock.types.spaces import EnvironmentSpec
 from penstock.types.statistics import Timing
 from penstock.types.status import RunStatus
@@ -104,9 +113,16 @@ def encode_report(report: ActorReport) -> run_pb2.ActorReport:
 
 def decode_report(message: run_pb2.ActorReport) -> ActorReport:
     """Decodes an actor's report. Raises `InvalidSegment` for impossible counts, times or returns."""
-    values = values_of(message)
-    values["timing"] = {name: values.pop(name) for name in Timing.__slots__}
-    report = record_of(ActorReport, values)
+    # Field by field, because a fast actor reports a thousand episodes per second.
+    report = ActorReport(
+        env_steps=message.env_steps,
+        first_step_at_s=message.first_step_at_s,
+        episodes=tuple(
+            Episode(each.episode_return, each.steps, each.environment, each.truncated) for each in message.episodes
+        ),
+        timing=Timing(*(getattr(message, name) for name in Timing.__slots__)),
+        segments=message.segments,
+    )
     for name, seconds in {**plain(report.timing), "first_step_at_s": report.first_step_at_s}.items():
         most = math.inf if name == "first_step_at_s" else _MOST_SECONDS
         if not 0.0 <= seconds <= most or math.isinf(seconds):

@@ -11,6 +11,7 @@ from helpers.environments import fresh_policy
 from penstock.algo import weights as policy_weights
 from penstock.algo.network import Network
 from penstock.algo.policies import Inputs, Policy
+from penstock.algo.published import read_metadata, read_version
 from penstock.errors import ConfigurationError
 from penstock.types.run import Weights
 from penstock.types.spaces import (
@@ -111,3 +112,24 @@ def test_weights_for_an_unknown_kind_of_space_are_refused(spec: EnvironmentSpec)
         assert newer != data
         with pytest.raises(ConfigurationError, match=r"kind of space that this release does not support, 'x+'[^\n]*$"):
             policy_weights.load(Weights.of(1, newer))
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_an_encoder_writes_each_version_as_the_policy_is_then(network: Network) -> None:
+    policy = fresh_policy(NESTED, network=network)
+    encoder = policy_weights.Encoder(policy)
+    encoder.encode(1, encoder.state())
+    for module in policy.modules():
+        for name, buffer in list(module.named_buffers(recurse=False)):
+            # Replaced, not changed in place, as some normalisers do.
+            setattr(module, name, buffer + 1)
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.mul_(2.0)
+    weights = encoder.encode(10**6, encoder.state())
+    assert weights.version == 10**6
+    assert read_version(weights.data) == 10**6
+    assert read_metadata(weights.data) == policy_weights.describe(policy, 10**6)
+    restored = policy_weights.load(weights).state_dict()
+    assert restored.keys() == policy.state_dict().keys()
+    assert all(torch.equal(restored[name], tensor) for name, tensor in policy.state_dict().items())

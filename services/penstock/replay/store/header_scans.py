@@ -17,7 +17,7 @@ NO_VERSION = np.iinfo(np.int64).max
 """Oldest version of a block in which no row has mass."""
 
 _HEADERS = numba.from_dtype(HEADER)[::1]
-_LEASED, _SEEN = int(State.LEASED), int(State.SEEN)
+_UNSEEN, _LEASED, _SEEN = int(State.UNSEEN), int(State.LEASED), int(State.SEEN)
 
 # numba invalidates its cache only when the file of a function changes, not when a constant from another file does. The
 # codes of states are therefore arguments.
@@ -81,6 +81,57 @@ def _find_older(headers, masses, limit, oldest, rows):  # type: ignore[no-untype
             else:
                 oldest[block] = min(oldest[block], headers[row].version)
     return found
+
+
+@numba.njit(numba.float64(numba.float64[::1]), cache=True)
+def _largest(priorities):  # type: ignore[no-untyped-def]
+    largest = 0.0
+    for priority in priorities:
+        if not 0.0 <= priority < np.inf:
+            return -1.0
+        largest = max(largest, priority)
+    return largest
+
+
+@numba.njit(numba.void(_HEADERS, numba.uint64[::1], numba.int64, numba.uint32, numba.uint32[::1]), cache=True)
+def _lease(headers, keys, batch, leased, environments):  # type: ignore[no-untyped-def]
+    capacity = np.uint64(headers.size)
+    for position in range(keys.size):
+        header = headers[np.int64(keys[position] % capacity)]
+        # The state is written last. A batch number without it means nothing after a kill.
+        header.batch = batch
+        header.state = leased
+        environments[position] = header.environment
+
+
+@numba.njit(numba.int64(_HEADERS, numba.uint64[::1], numba.uint32, numba.uint32, numba.uint64[::1]), cache=True)
+def _return_leased(headers, keys, leased, unseen, returned):  # type: ignore[no-untyped-def]
+    capacity, found = np.uint64(headers.size), 0
+    for position in range(keys.size):
+        header = headers[np.int64(keys[position] % capacity)]
+        if header.state == leased:
+            header.state = unseen
+            returned[found] = header.key
+            found += 1
+    return found
+
+
+def largest_of(priorities: NDArray[np.float64]) -> float:
+    """Returns the largest of <float64>[B] priorities, 0 without any; -1 if one is negative or not finite."""
+    return float(_largest(np.ascontiguousarray(priorities, np.float64)))
+
+
+def lease(store: RingStore, keys: NDArray[np.uint64], batch: int) -> NDArray[np.uint32]:
+    """Leases the segments <uint64>[B] to a batch and returns the numbers <uint32>[B] of their environments."""
+    environments = np.empty(keys.size, np.uint32)
+    _lease(store.headers, keys, batch, _LEASED, environments)
+    return environments
+
+
+def return_leased(store: RingStore, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Makes those of the segments <uint64>[B] unseen that are still leased, and returns their keys <uint64>[...]."""
+    returned = np.empty(keys.size, np.uint64)
+    return returned[: _return_leased(store.headers, keys, _LEASED, _UNSEEN, returned)]
 
 
 def find_committed(

@@ -143,6 +143,8 @@ class Regions:
         headers: <HEADER>[capacity].
         columns: <uint8>[capacity, bytes of a segment's column], one per column.
         forms: Forms of the rows' columns. Without columns that may be encoded it has no region.
+        memory: <uint8>[...] all of it.
+        offsets: Offset of each column's region in the memory, in bytes.
         proof: <uint64>[1] number written by the service, with which a reader proves that it sees the same memory.
     """
 
@@ -150,9 +152,14 @@ class Regions:
         """Creates the views of the regions. Raises `ConfigurationError` if fewer than two segments fit."""
         self.capacity, self._memory, self._end = rows_within(capacity_bytes, schema), memory, 0
         self._schema, self._encodable = schema, encodable(schema)
+        self.memory = np.frombuffer(memory, np.uint8)
         self.headers = self._region(HEADER.itemsize).reshape(-1).view(HEADER)
         after_headers, columns_start = self.headers.nbytes, self._end
-        self.columns = tuple(self._region(column.segment_bytes(schema.unroll_length)) for column in schema.columns)
+        offsets, columns = [], []
+        for width in schema.column_bytes:
+            offsets.append(self._end)
+            columns.append(self._region(width))
+        self.offsets, self.columns = tuple(offsets), tuple(columns)
         forms = (
             self._region(_FORM.itemsize * len(self._encodable))
             if self._encodable

@@ -12,7 +12,7 @@ without the lock if the keys are checked again afterwards. So are `put` and `ins
 """
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +32,15 @@ from penstock.replay.store.layout import (
 )
 from penstock.replay.store.records import Records, session_of
 from penstock.replay.store.recovery import Recovery, scan_rows
+from penstock.replay.store.row_checks import begin_headers, reserve_rows
 from penstock.replay.store.segment_rows import SegmentRows
 from penstock.replay.store.store_files import allocate, check_files, description_in
 from penstock.types.block import Fragment, Schema
 from penstock.types.codecs import Forms
 from penstock.types.payloads import Places
 from penstock.types.replay import MAX_SLOTS, MappedStore, WindowHead
+
+_SEEN, _WRITING = int(State.SEEN), int(State.WRITING)
 
 
 class RingStore:
@@ -226,27 +229,29 @@ class RingStore:
         result: NDArray[np.bool_] = (self.headers["key"][self.rows(keys)] == keys) & (keys != 0)
         return result
 
-    def reserve(self, keys: NDArray[np.uint64], forms: Forms | None = None) -> None:
+    def reserve(self, keys: NDArray[np.uint64], forms: Forms | None = None) -> NDArray[np.int64]:
         """Empties the rows of these consecutive keys, for `put` and then `seal` or `release`.
 
         Args:
             keys: <uint64>[B] keys.
             forms: Forms of the segments' columns; None if all are raw.
 
+        Returns:
+            <int64>[...] rows that held seen segments.
+
         Raises:
             Overloaded: A row to overwrite is unseen or leased, or is reserved for another window.
         """
-        rows = self.rows(keys)
-        states = self.headers["state"][rows]
-        taken = (self.headers["key"][rows] != 0) & (states != State.SEEN) | (states == State.WRITING)
-        if taken.any():
+        rows = np.empty(keys.size, np.int64)
+        seen = reserve_rows(self.headers, keys, _SEEN, _WRITING, rows)
+        if seen < 0:
             raise Overloaded(
                 f"the store's {self.capacity} rows are full of segments that were not trained yet; raise"
                 " replay.capacity_bytes"
             )
-        self.headers["key"][rows] = 0
-        self.headers["state"][rows] = State.WRITING
-        self.forms[rows] = 0 if forms is None else forms
+        for start, stop, row in self._side_by_side(keys):
+            self.forms[row : row + stop - start] = 0 if forms is None else forms[start:stop]
+        return rows[:seen]
 
     def put(
         self,
@@ -267,21 +272,29 @@ class RingStore:
         Raises:
             InvalidSegment: The window has invalid values, or no row to learn from. The rows stay reserved.
         """
-        header = np.zeros(keys.size, HEADER)
-        header["key"] = keys
-        header["sequence"] = np.arange(head.first_sequence + first, head.last_sequence + 1)
-        header["version"], header["batch"] = head.version, -1
-        header["slot"], header["incarnation"] = head.slot, head.incarnation
-        header["environment"], header["state"] = head.environments[first:], State.UNSEEN
-        self._rows_of_segments.inspect(self.rows(keys), header)
+        header = np.empty(keys.size, HEADER)
+        environments = np.ascontiguousarray(head.environments[first:])
+        begin_headers(
+            header, keys, head.first_sequence + first, head.version, head.slot, head.incarnation, environments
+        )
+        header["state"] = State.UNSEEN
+        self._rows_of_segments.inspect(self._side_by_side(keys), header)
         return header
+
+    def _side_by_side(self, keys: NDArray[np.uint64]) -> Iterator[tuple[int, int, int]]:
+        """Yields start and stop of the runs of these consecutive keys whose rows are adjacent, and each first row."""
+        row = int(keys[0]) % self.capacity
+        before_end = min(keys.size, self.capacity - row)
+        yield 0, before_end, row
+        if before_end < keys.size:
+            yield before_end, keys.size, 0
 
     def seal(self, keys: NDArray[np.uint64], header: NDArray[Any], head: WindowHead) -> None:
         """Turns reserved rows into unseen segments. The keys are written last."""
-        rows = self.rows(keys)
         header["key"] = 0
-        self.headers[rows] = header
-        self.headers["key"][rows] = keys
+        for start, stop, row in self._side_by_side(keys):
+            self.headers[row : row + stop - start] = header[start:stop]
+            self.headers["key"][row : row + stop - start] = keys[start:stop]
         self._raise_watermark(head.slot, head.incarnation, head.last_sequence)
 
     def release(self, keys: NDArray[np.uint64]) -> None:

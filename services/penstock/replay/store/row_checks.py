@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from penstock.errors import InvalidSegment
 from penstock.replay.store.encoded_rows import Pieces
-from penstock.types.block import Column
+from penstock.replay.store.layout import HEADER
+from penstock.types.block import VALID, Column
 from penstock.types.codecs import Forms
 
 _LANES = 32
@@ -106,12 +107,143 @@ def checksums_of(
     return checksums
 
 
-@numba.njit(["boolean(uint32[::1], uint32)", "boolean(uint64[::1], uint64)"], nogil=True, cache=True)
+@numba.njit(
+    ["boolean(uint16[::1], uint16)", "boolean(uint32[::1], uint32)", "boolean(uint64[::1], uint64)"],
+    nogil=True,
+    cache=True,
+)
 def _any_with_all_bits(words, mask):  # type: ignore[no-untyped-def]
     found = False
     for index in range(words.size):
         found |= (words[index] & mask) == mask
     return found
+
+
+_HEADERS = numba.from_dtype(HEADER)[::1]
+
+# The codes of states are arguments, because numba's cache does not notice when a constant of another file changes.
+
+
+@numba.njit(
+    numba.int64(_HEADERS, numba.uint64[::1], numba.uint32, numba.uint32, numba.int64[::1]), nogil=True, cache=True
+)
+def reserve_rows(headers, keys, seen, writing, rows):  # type: ignore[no-untyped-def]
+    """Empties the rows of these keys <uint64>[B] of a store's headers <HEADER>[capacity] and marks them as written to.
+
+    Writes the rows of seen segments to <int64>[B] `rows` and returns their number; -1, without any change, if a row has
+    an unseen or leased segment or is already written to.
+    """
+    capacity, found = np.uint64(headers.size), 0
+    for position in range(keys.size):
+        header = headers[np.int64(keys[position] % capacity)]
+        if header.state == writing or (header.key != 0 and header.state != seen):
+            return -1
+    for position in range(keys.size):
+        row = np.int64(keys[position] % capacity)
+        header = headers[row]
+        if header.key != 0:
+            rows[found] = row
+            found += 1
+        header.key = 0
+        header.state = writing
+    return found
+
+
+@numba.njit(
+    numba.void(
+        _HEADERS,
+        numba.uint64[::1],
+        numba.uint64,
+        numba.int64,
+        numba.uint32,
+        numba.uint32,
+        numba.uint32[::1],
+    ),
+    nogil=True,
+    cache=True,
+)
+def begin_headers(headers, keys, sequence, version, slot, incarnation, environments):  # type: ignore[no-untyped-def]
+    """Writes <HEADER>[B] headers of segments with these keys, consecutive sequences, and no priority or checksum.
+
+    Their state is not set.
+    """
+    for position in range(keys.size):
+        header = headers[position]
+        header.key, header.sequence = keys[position], sequence + np.uint64(position)
+        header.version, header.batch, header.priority, header.checksum = version, -1, 0.0, 0
+        header.slot, header.incarnation = slot, incarnation
+        header.environment = environments[position]
+
+
+_BOOLEAN = 1
+_LEARNABLE = 2
+_HALF = 3
+_SINGLE = 4
+_DOUBLE = 5
+_KINDS = {"bool": _BOOLEAN, "float16": _HALF, "float32": _SINGLE, "float64": _DOUBLE}
+
+
+def kind_of(column: Column) -> int:
+    """Returns which values of a column `inspect_raw` checks; 0 for none."""
+    return _LEARNABLE if column.name == VALID and column.dtype == "bool" else _KINDS.get(column.dtype, 0)
+
+
+@numba.njit(
+    numba.int64(
+        numba.uint8[::1],
+        numba.int64[:, ::1],
+        numba.int64,
+        numba.int64,
+        numba.uint8[:, ::1],
+        _HEADERS,
+    ),
+    nogil=True,
+    cache=True,
+)
+def inspect_raw(memory, columns, first, stop, forms, headers):  # type: ignore[no-untyped-def]
+    """Checks the values in adjacent rows whose columns are all raw, and writes their checksums into their headers.
+
+    The store's <uint8>[bytes] memory has the columns <int64>[columns, 3]: the offset of each, the bytes of a segment,
+    and its `kind_of`. The rows are those from `first` to before `stop`, with forms <uint8>[rows, bytes] and headers
+    <HEADER>[rows]. In NumPy, each column and field would need calls of its own, and a small window spends its time in
+    these.
+
+    Returns:
+        1 if all values are valid and some row is to be learnt from, 0 if none is, and -1 for an invalid value.
+    """
+    rows, learnable = stop - first, 0
+    identity, checksums = np.empty((rows, 6), np.uint64), np.zeros(rows, np.uint64)
+    for row in range(rows):
+        header = headers[row]
+        identity[row, 0], identity[row, 1], identity[row, 2] = header.key, header.sequence, header.slot
+        identity[row, 3], identity[row, 4] = header.incarnation, header.environment
+        identity[row, 5] = np.uint64(header.version)
+    mix_rows(identity.view(np.uint8), checksums)
+    if forms.shape[1]:
+        mix_rows(forms, checksums)
+    for column in range(columns.shape[0]):
+        offset, width, kind = columns[column, 0], columns[column, 1], columns[column, 2]
+        content = memory[offset + first * width : offset + stop * width]
+        if kind in (_BOOLEAN, _LEARNABLE):
+            bits = np.uint8(0)
+            for index in range(content.size):
+                bits |= content[index]
+            if bits > 1:
+                return -1
+            if kind == _LEARNABLE and bits:
+                learnable = 1
+        elif kind == _HALF:
+            if _any_with_all_bits(content.view(np.uint16), np.uint16(0x7C00)):
+                return -1
+        elif kind == _SINGLE:
+            if _any_with_all_bits(content.view(np.uint32), np.uint32(0x7F800000)):
+                return -1
+        elif kind == _DOUBLE and _any_with_all_bits(content.view(np.uint64), np.uint64(0x7FF0000000000000)):
+            return -1
+        mix_rows(content.reshape(rows, width), checksums)
+    for row in range(rows):
+        headers[row].checksum = checksums[row]
+    return learnable
 
 
 def has_values_to_check(column: Column) -> bool:

@@ -4,7 +4,7 @@ A row has each column raw or encoded, as its forms say. Nothing here knows which
 keys again after it has read rows that another thread may overwrite. No method takes a lock. `ring_store` calls them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,14 @@ from penstock.replay.store.encoded_rows import decode_rows
 from penstock.replay.store.layout import Regions, runs
 from penstock.replay.store.lz4_blocks import first_malformed
 from penstock.replay.store.piece_copies import copy_pieces
-from penstock.replay.store.row_checks import check_values, checksums_of, copy_and_sum, has_values_to_check
+from penstock.replay.store.row_checks import (
+    check_values,
+    checksums_of,
+    copy_and_sum,
+    has_values_to_check,
+    inspect_raw,
+    kind_of,
+)
 from penstock.types.block import VALID, Fragment, Schema
 from penstock.types.codecs import Codec, Forms, codec_number, encodable, form_sizes
 from penstock.types.payloads import Places
@@ -31,6 +38,9 @@ class SegmentRows:
         self._columns, self._forms = regions.columns, regions.forms
         self._form_of = {position: index for index, position in enumerate(encodable(schema))}
         """Index in the forms of each column that may be encoded, by its position."""
+        kinds = map(kind_of, schema.columns)
+        self._checked = np.array([*zip(regions.offsets, schema.column_bytes, kinds, strict=True)], np.int64)
+        self._marked = any(column.name == VALID for column in schema.columns)
 
     def put(
         self,
@@ -71,23 +81,37 @@ class SegmentRows:
         flat[begin : begin + before_end] = data[:before_end]
         flat[: data.size - before_end] = data[before_end:]
 
-    def inspect(self, rows: NDArray[np.int64], header: NDArray[Any]) -> None:
-        """Checks the values in the rows <int64>[B] of a window, and writes the checksums of their <HEADER>[B] headers.
+    def inspect(self, runs_of_rows: Iterable[tuple[int, int, int]], header: NDArray[Any]) -> None:
+        """Checks the values in the rows of a window, and writes the checksums of their <HEADER>[B] headers.
+
+        `runs_of_rows` has start and stop of each run of segments in adjacent rows, and its first row.
 
         Raises:
             InvalidSegment: The window has invalid values, or no row to learn from.
         """
-        marked, learnable = any(column.name == VALID for column in self._schema.columns), False
-        for start, stop in runs(rows):
-            side_by_side = slice(int(rows[start]), int(rows[stop - 1]) + 1)
+        learnable = False
+        for start, stop, row in runs_of_rows:
+            side_by_side = slice(row, row + stop - start)
+            found = self._inspect_raw(side_by_side, header[start:stop])
+            learnable |= found == 1
+            if found >= 0:
+                continue
             for position, column in enumerate(self._schema.columns):
                 for content in self._decoded(position, side_by_side):
                     check_values(column, content)
                     learnable |= column.name == VALID and bool(content.any())
             header["checksum"][start:stop] = self._checksums(header[start:stop], side_by_side)
-        if marked and not learnable:
+        if self._marked and not learnable:
             # At least every second step of an environment is valid, so an actor can't have collected these bytes.
             raise InvalidSegment(f"malformed segments: column {VALID} marks no row of the window to learn from")
+
+    def _inspect_raw(self, rows: slice, header: NDArray[Any]) -> int:
+        """Checks adjacent rows as `inspect_raw` and returns its result; -1 also if some columns are encoded."""
+        forms = self._forms[rows]
+        if forms.any():
+            return -1
+        memory = self._regions.memory
+        return int(inspect_raw(memory, self._checked, rows.start, rows.stop, forms.view(np.uint8), header))
 
     def gather(self, rows: NDArray[np.int64], where: Places, start: int, into: NDArray[np.uint8]) -> None:
         """Copies the bytes of these rows <int64>[B], column after column, from byte `start` on until `into` is full.

@@ -198,7 +198,7 @@ class ReplayBatchSource:
             # A new store in place of a lost one starts at this batch and answers earlier commits as repeated.
             first = self._ready[-1].number + 1 if self._ready else self.next_number
         assert plan is not None
-        call = open_stream(self._stream.channel, methods.SAMPLE_BATCHES)
+        call = open_stream(self._stream.channel, methods.SAMPLE_BATCHES, self._stream.address)
         stream = SamplingStream(call, replace(plan, next_batch=first), self._schema, self._pool)
 
         def take(response: wire.SampleResponse) -> None:

@@ -30,6 +30,7 @@ class Connection:
 
     def __init__(self, thread: LoopThread, service: Literal["replay", "learner"], address: str) -> None:
         """Creates a channel to host:port, which connects on first use. Must not be called on the loop."""
+        self.address = address
         self.thread, self.service, self.peer = thread, service, f"{_SERVICES[service]} at {address}"
         self.channel = thread.run(_connect(address))
 

@@ -125,7 +125,7 @@ class Membership:
                     metrics.ACTOR_WEIGHTS_TIME.set(time.time())
                 self._lock.notify_all()
 
-        call = open_stream(self._stream.channel, methods.JOIN)
+        call = open_stream(self._stream.channel, methods.JOIN, self._stream.address)
         await exchange(call, wire.encode_hello(self._hello), beside=(lambda: self._write(call),), take=take)
 
     async def _write(self, call: Stream) -> None:

@@ -13,6 +13,7 @@ from penstock.replay.store.staging import SLOTS, StagingSlots
 from penstock.rpc import methods
 from penstock.rpc.channel import Backoff, Stream, open_stream
 from penstock.rpc.clients.connection import PersistentStream
+from penstock.rpc.local_socket import SocketEnded
 from penstock.rpc.loop import LoopThread
 from penstock.telemetry import logs, metrics
 from penstock.types.block import Schema
@@ -105,7 +106,9 @@ class ReplaySegmentSink:
         self._staging: StagingSlots | None = None
         self._noted_messages = self._distrusts_staging = False
         self._wake = asyncio.Event()
+        # Windows that the loop has not written completely to the open stream.
         self._unsent: deque[_Pending] = deque()
+        self._call: Stream | None = None
         self._stream.open()
 
     def next_grant(self, timeout_s: float) -> Grant | None:
@@ -141,9 +144,27 @@ class ReplaySegmentSink:
             self._pending.append(pending)
             self._sent = pending.last_sequence
             self._account()
+            sent = self._send_now(pending)
+            if not sent:
+                self._unsent.append(pending)
             metrics.ACTOR_UNACKNOWLEDGED.set(len(self._pending))
         metrics.ACTOR_VERSION.set(window.head.version)
-        self._thread.call(self._submit, pending)
+        if not sent:
+            self._thread.call(self._wake.set)
+
+    def _send_now(self, pending: _Pending) -> bool:
+        """Sends a staged window from this thread, which saves waking the loop, unless others wait to be sent.
+
+        Returns whether it is sent. The caller holds the lock.
+        """
+        if self._call is None or self._unsent or not pending.is_in(self._staging):
+            return False
+        try:
+            [message] = pending.messages(self._staging, self._codecs)
+            return self._call.write_now(message)
+        except SocketEnded:
+            # The stream is about to break. The next one sends what is pending.
+            return True
 
     def drain(self, timeout_s: float) -> bool:
         """Waits up to `timeout_s` until all sent windows are stored. Returns whether they are."""
@@ -164,10 +185,6 @@ class ReplaySegmentSink:
         else:
             self._resent += 1
 
-    def _submit(self, pending: _Pending) -> None:
-        self._unsent.append(pending)
-        self._wake.set()
-
     def _note_break(self, reason: PenstockError) -> None:
         if isinstance(reason, DamagedWindow) and not self._distrusts_staging:
             self._distrusts_staging = True
@@ -176,11 +193,11 @@ class ReplaySegmentSink:
             self._grants.clear()
 
     async def _run(self, backoff: Backoff) -> None:
-        call = open_stream(self._stream.channel, methods.APPEND_SEGMENTS)
+        call = open_stream(self._stream.channel, methods.APPEND_SEGMENTS, self._stream.address)
         try:
             await call.write(wire.encode_open_append(self._schema, self._assignment))
             responses = aiter(call)
-            self._resume(wire.decode_append_response(await anext(responses)))
+            self._resume(call, wire.decode_append_response(await anext(responses)))
             backoff.reset()
             if self._offered is not None:
                 await call.write(wire.encode_staging_proof(self._offered.number))
@@ -190,9 +207,11 @@ class ReplaySegmentSink:
                     self._take(wire.decode_append_response(response))
                 writing.cancel()
         finally:
+            with self._lock:
+                self._call = None
             call.cancel()
 
-    def _resume(self, first: wire.AppendResponse) -> None:
+    def _resume(self, call: Stream, first: wire.AppendResponse) -> None:
         """Drops windows that the service has stored and resends the others under the first grants of this stream.
 
         Raises `PlaceLost` if the store was replaced by an older one or by another run's.
@@ -207,7 +226,7 @@ class ReplaySegmentSink:
             self._staging, self._codecs, self._staged_codecs = None, first.codecs, first.staged_codecs
             while self._pending and self._pending[0].last_sequence <= first.stored_sequence:
                 self._pending.popleft()
-            self._unsent = deque(self._pending)
+            self._unsent, self._call = deque(self._pending), call
             self._resent, self._taken = len(self._pending), 0
             self._lock.notify_all()
         self._wake.set()
@@ -271,8 +290,10 @@ class ReplaySegmentSink:
         while True:
             self._wake.clear()
             while self._unsent:
-                for message in self._unsent.popleft().messages(self._staging, self._codecs):
+                for message in self._unsent[0].messages(self._staging, self._codecs):
                     await call.write(message)
+                with self._lock:
+                    self._unsent.popleft()
             try:
                 async with asyncio.timeout(_HEARTBEAT_S):
                     await self._wake.wait()

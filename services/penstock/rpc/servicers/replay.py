@@ -4,6 +4,7 @@ The servicers decode requests, call the buffer, which decides, and encode respon
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -19,6 +20,8 @@ from penstock.v1 import replay_pb2
 from penstock.wire.batches import encode_status
 
 _TICK_S = 0.5
+_OBSERVATION_S = 2.0
+"""Seconds between refreshes of the metrics, whose quantiles cost a millisecond. Monitoring reads them less often."""
 _VERSION_PATIENCE_S = 30.0
 """Seconds that a window waits for a connected learner to report its version. A hung learner's stream ends in 15 s."""
 
@@ -53,6 +56,8 @@ class ReplayServicer:
             },
             # In addition to the actors' streams: a learner's ranks, commits, health checks and status queries.
             max_streams=max_actors + 64,
+            # Without a folder nothing is shared with clients on this host, as with those on others.
+            local=buffer.store.folder is not None,
         )
 
     @property
@@ -62,10 +67,13 @@ class ReplayServicer:
 
     async def tick(self) -> None:
         """Takes back grants of silent and stuck actors and refreshes the metrics, until it is cancelled."""
+        observed = 0.0
         while True:
             await asyncio.sleep(_TICK_S)
             self._actors.distribute()
-            self._observe()
+            if time.monotonic() - observed >= _OBSERVATION_S:
+                observed = time.monotonic()
+                self._observe()
 
     def _observe(self) -> None:
         """Sets the metrics that describe the current state. The servicers count events themselves."""

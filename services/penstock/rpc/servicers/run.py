@@ -92,7 +92,7 @@ class RunServicer:
             **more_methods,
         }
         # In addition to the actors: evaluators, health checks and status queries.
-        return Server(behaviours, max_streams=max_actors + 64)
+        return Server(behaviours, max_streams=max_actors + 64, local=True)
 
     # For the training loop
 

@@ -24,6 +24,7 @@ from penstock.rpc.servicers.append import ANSWERED_WITHIN_S, AppendServicer
 from penstock.telemetry import metrics
 from penstock.types.codecs import Codec
 from penstock.types.replay import BatchHead, CommitOutcome, SamplingPlan
+from penstock.types.waits import Awaited
 from penstock.v1 import replay_pb2
 from penstock.wire import batches as wire
 
@@ -235,5 +236,9 @@ class SampleServicer:
 
     def _commit(self, commit: wire.Commit) -> CommitOutcome:
         outcome = self._buffer.leases.commit(commit.session, commit.number, commit.keys, commit.priorities)
-        self._actors.distribute()
+        if commit.keys.size and self._buffer.training_waits_for() != Awaited.NOTHING:
+            # No batch that waits can be drawn now, so the commit only makes room for grants.
+            self._actors.hand_out_grants()
+        else:
+            self._actors.distribute()
         return outcome

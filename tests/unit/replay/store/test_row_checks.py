@@ -4,8 +4,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import InvalidSegment
-from penstock.replay.store.row_checks import check_values, copy_and_sum, mix_pieces
-from penstock.types.block import Column
+from penstock.replay.store.layout import HEADER
+from penstock.replay.store.row_checks import (
+    check_values,
+    checksums_of,
+    copy_and_sum,
+    inspect_raw,
+    kind_of,
+    mix_pieces,
+)
+from penstock.types.block import DATA_TYPES, VALID, Column
 
 
 def checksum(row: bytes, seed: int = 0) -> int:
@@ -72,3 +80,48 @@ def test_bytes_are_copied_and_their_words_are_summed(data: bytes, before: int, s
     for word in range(-(-len(data) // 8)):
         expected[word % sums] += int.from_bytes(data[8 * word : 8 * word + 8], "little")
     assert added.tolist() == [value % 2**64 for value in expected]
+
+
+def inspected(columns: list[Column], contents: list[np.ndarray]) -> tuple[int, np.ndarray]:
+    """Inspects rows 1 and 2 of a store of three with these columns, and returns the result and their headers."""
+    widths = [content.shape[1] * content.itemsize for content in contents]
+    ends = np.cumsum([3 * width for width in widths])
+    memory = np.concatenate([content.view(np.uint8).reshape(-1) for content in contents])
+    places = [
+        (end - 3 * width, width, kind_of(column)) for end, width, column in zip(ends, widths, columns, strict=True)
+    ]
+    headers = np.zeros(2, HEADER)
+    headers["key"], headers["sequence"], headers["version"] = [8, 9], [3, 4], 5
+    headers["slot"], headers["incarnation"], headers["environment"] = 1, 2, [6, 7]
+    result = inspect_raw(memory, np.array(places, np.int64), 1, 3, np.zeros((2, 4), np.uint8), headers)
+    return int(result), headers
+
+
+@pytest.mark.parametrize("dtype", DATA_TYPES)
+def test_raw_rows_have_the_checksums_of_all_rows_and_the_values_that_checks_refuse(dtype: str) -> None:
+    columns = [Column("some", dtype), Column(VALID, "bool")]
+    some = np.random.default_rng(0).integers(0, 2, (3, 8)).astype(dtype)
+    valid = np.zeros((3, 3), bool)
+    assert inspected(columns, [some, valid])[0] == 0
+    # Only the rows to inspect count.
+    valid[0] = True
+    assert inspected(columns, [some, valid])[0] == 0
+    valid[2, 1] = True
+    result, headers = inspected(columns, [some, valid])
+    assert result == 1
+    contents = [some[1:].view(np.uint8), valid[1:].view(np.uint8)]
+    expected = checksums_of(headers, np.zeros((2, 1), np.uint32), contents)
+    assert headers["checksum"].tolist() == expected.tolist()
+    faults: dict[str, list[float]] = {
+        "bool": [2],
+        "float16": [np.nan, np.inf],
+        "float32": [np.nan, -np.inf],
+        "float64": [np.nan, np.inf],
+    }
+    for fault in faults.get(dtype, []):
+        spoilt = some.copy()
+        spoilt.view(np.uint8 if dtype == "bool" else dtype)[1, 7] = fault
+        assert inspected(columns, [spoilt, valid])[0] == -1
+    spoilt = valid.copy()
+    spoilt.view(np.uint8)[1, 0] = 4
+    assert inspected(columns, [some, spoilt])[0] == -1
