@@ -100,6 +100,8 @@ class Learner:
         # A CUDA graph would capture a number as a constant.
         rate = torch.tensor(ppo.learning_rate, device=device) if graphed else ppo.learning_rate
         self.optimizer = Adam(self.parameters, rate)
+        # All are updated in place. A walk over the modules would cost as much as the sums of these tensors.
+        self._held = [self.parameters, *self.policy.buffers(), *self.optimizer.state.values()]
         self._gain = PriorityGain(sampling.usual_alpha, sampling.epsilon, ppo.epochs * ppo.minibatches)
         self.generator = torch.Generator().manual_seed(seed)
         own = self.policy.own_value_network
@@ -230,9 +232,8 @@ class Learner:
     @torch.no_grad()
     def sums(self) -> Tensor:
         """Returns a sum that is finite for each finite tensor that the learner holds, <float64>[N] on the device."""
-        held = [self.parameters, *self.policy.buffers(), *self.optimizer.state.values()]
         # The sum of finite float32 values is finite in double precision.
-        return torch.stack([each.sum(dtype=torch.float64) for each in held])
+        return torch.stack([each.sum(dtype=torch.float64) for each in self._held])
 
     @torch.no_grad()
     def estimate(self, batch: TrainingBatch, progress: float) -> Estimated:
