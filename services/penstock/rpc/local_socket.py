@@ -118,7 +118,7 @@ class LocalSocket:
             await self._arrival
         message = self._unread.popleft()
         self._unread_bytes -= len(message)
-        if self._paused and self._unread_bytes < _UNREAD_BYTES:
+        if self._paused and not self._ended and self._unread_bytes < _UNREAD_BYTES:
             self._paused = False
             self._loop.add_reader(self._connection, self._receive)
         return message

@@ -34,11 +34,7 @@ def test_messages_of_any_size_arrive_whole_and_in_order() -> None:
     sent = [b"", b"a", bytes(range(256)) * 40, b"x" * MAX_MESSAGE_BYTES, b"last"]
 
     async def test(one: LocalSocket, other: LocalSocket) -> None:
-        async def write() -> None:
-            for message in sent:
-                await one.write(message)
-
-        writing = asyncio.create_task(write())
+        writing = asyncio.create_task(_write(one, sent))
         assert [await other.read() for _ in sent] == sent
         await writing
 
@@ -115,6 +111,25 @@ def test_an_ended_socket_delivers_what_was_sent() -> None:
         assert await other.read() is None
 
     with_pair(test)
+
+
+def test_messages_of_a_full_socket_can_be_read_after_it_was_closed() -> None:
+    async def test(one: LocalSocket, other: LocalSocket) -> None:
+        writing = asyncio.create_task(_write(one, 8 * [b"x" * MAX_MESSAGE_BYTES]))
+        while not other._paused:
+            await asyncio.sleep(0.001)
+        received = len(other._unread)
+        other.close()
+        assert [await other.read() for _ in range(received)] == received * [b"x" * MAX_MESSAGE_BYTES]
+        assert await other.read() is None
+        writing.cancel()
+
+    with_pair(test)
+
+
+async def _write(one: LocalSocket, messages: list[bytes]) -> None:
+    for message in messages:
+        await one.write(message)
 
 
 def test_closing_ends_the_own_wait_and_that_of_the_peer() -> None:
