@@ -89,7 +89,14 @@ def test_heartbeats_without_steps_do_not_keep_grants_and_the_other_actor_continu
 
     until(taken, "its window to be stored")
     actor.end()
-    until(lambda: sample("penstock_replay_stuck_actors") == 0, "no stuck actor")
+    steps = itertools.count(5)
+
+    def steps_on() -> bool:
+        # Without steps it would be stuck again before the metric is next computed.
+        stuck.send(beat(next(steps)))
+        return sample("penstock_replay_stuck_actors") == 0
+
+    until(steps_on, "no stuck actor")
 
 
 def test_after_the_return_of_its_grants_an_actor_receives_no_more_than_the_gate_permits(loopback: Loopback) -> None:

@@ -59,10 +59,12 @@ class Outcomes:
         """Computes the running discounted returns, which restart after each row of <bool>[T, N] where one ended."""
         self._factors[1:] = np.where(ended[:-1], np.float32(0.0), self._discount)
         running = self._running
-        for factor, reward, discounted in self._rows:
-            np.multiply(running, factor, out=discounted)
-            np.add(discounted, reward, out=discounted)
-            running = discounted
+        # The collector refuses an infinite sum with a reason.
+        with np.errstate(over="ignore"):
+            for factor, reward, discounted in self._rows:
+                np.multiply(running, factor, out=discounted)
+                np.add(discounted, reward, out=discounted)
+                running = discounted
         self._running = np.where(ended[-1], np.float32(0.0), running)
 
     def _episodes(self, ended: NDArray[np.bool_]) -> list[Episode]:
