@@ -164,7 +164,7 @@ def origin(document: Document) -> str:
 
 
 def _source(document: Document) -> str:
-    source = document["provenance"]
+    source = document.get("provenance", document)
     return f"Measured on {source['machine']}, at commit `{source['commit'][:12]}`, {source['date'][:10]}: medians of"
 
 
@@ -244,7 +244,45 @@ def sum_tree(document: Document) -> str:
     )
 
 
+def replay(result: str) -> Callable[[Document], str]:
+    """Returns the function that shows a result of `make bench-replay`, with the name of its file."""
+
+    def table(document: Document) -> str:
+        return "\n".join(
+            [
+                "| case | segment | rate over the peer's | goal | CPU s per million segments, ours and the peer's"
+                " | the peer's CPU over ours | kB on the wire, ours and the peer's |",
+                "|---|---|---|---|---|---|---|",
+                *(_replay_row(case) for case in document["cases"]),
+                "",
+                f"{_source(document)} {_count(document['rounds'], 'round')} of {document['seconds']:g} s"
+                f" ([result file](results/{result})).",
+            ]
+        )
+
+    return table
+
+
+def _replay_row(case: Case) -> str:
+    costs = [case["penstock_cpu_s_per_million"], case["peer_cpu_s_per_million"]]
+    wire = [case["penstock_wire_bytes"], case["peer_wire_bytes"]]
+    cells = (
+        case["case"],
+        f"`{case['segment']}`",
+        f"{case['ratio']:.1f}",
+        f"{case['goal']:g}, {'met' if case['ratio'] >= case['goal'] else '**missed**'}",
+        ", ".join(f"{cost:,.3g}" if cost < 1_000 else f"{cost:,.0f}" for cost in costs),
+        f"{costs[1] / costs[0]:.1f}" if costs[0] else "",
+        "" if "same host" in case["case"] else ", ".join(f"{size / 1e3:,.1f}" for size in wire),
+    )
+    return f"| {' | '.join(cells)} |"
+
+
 PARTS: Mapping[str, tuple[str, str, Callable[[Document], str]]] = {
+    "replay of frames": ("docs/BENCHMARKS.md", "replay_frames.json", replay("replay_frames.json")),
+    "replay over a link": ("docs/BENCHMARKS.md", "replay_link.json", replay("replay_link.json")),
+    "replay of vectors": ("docs/BENCHMARKS.md", "replay_vector.json", replay("replay_vector.json")),
+    "replay of random bytes": ("docs/BENCHMARKS.md", "replay_pixel.json", replay("replay_pixel.json")),
     "origin of the loops": ("docs/BENCHMARKS.md", "loop.json", origin),
     "like for like": ("docs/BENCHMARKS.md", "loop.json", like_for_like),
     "as people run them": ("docs/BENCHMARKS.md", "loop.json", as_people_run),
