@@ -10,7 +10,7 @@ import pytest
 from numba.core.dispatcher import Dispatcher
 
 from penstock import compiled_code
-from penstock.algo import advantages, flat_networks, loss_gradients
+from penstock.algo import advantages, direct_gradients, policy_losses
 from penstock.learning import adam
 from penstock.replay import masses, sum_tree
 from penstock.replay.store import header_scans, lz4_blocks, piece_copies, row_checks
@@ -53,8 +53,8 @@ def test_compiled_code_depends_on_no_other_file() -> None:
     compiled = (
         adam,
         advantages,
-        flat_networks,
-        loss_gradients,
+        direct_gradients,
+        policy_losses,
         header_scans,
         lz4_blocks,
         masses,

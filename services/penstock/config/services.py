@@ -93,7 +93,8 @@ class LearnerConfig(Section):
     device: Device = "auto"
     """Torch device: cpu, cuda, or cuda:N for GPU number N. auto: cuda if available, else cpu."""
     threads: PositiveInt = 1
-    """Torch threads on a CPU; more than one slows small networks down."""
+    """Threads on a CPU. Small networks gain from them without autograd, in minibatches of more than 256 rows, where a
+    core is idle; with autograd, more than one slows them down."""
     precision: Precision = "float32"
     """Precision of the networks in both passes. float32: as the actors compute, on every device. tf32: matrix products
     and convolutions with factors of 10 bits, on CUDA alone. bfloat16: hidden layers by autocast, with 8 bits. All other

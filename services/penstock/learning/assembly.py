@@ -55,6 +55,7 @@ def learner_as(kind: type[Kind], config: Config, spec: EnvironmentSpec, device: 
         seed=config.run.seed,
         precision=config.learner.precision,
         execution=config.learner.execution,
+        threads=config.learner.threads,
     )
 
 

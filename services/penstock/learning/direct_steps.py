@@ -1,7 +1,7 @@
-"""Gradient steps of small networks on a CPU, with the backward pass written out.
+"""Gradient steps of small networks on a CPU, in compiled code.
 
-They are the steps of `GradientStep`, which autograd takes for all other networks, up to rounding. A step makes some 25
-calls instead of 140.
+They are the steps of `GradientStep`, which autograd takes for all other networks, up to rounding. A minibatch has parts
+with a gradient each, which are added in their order, so that the result does not depend on the number of threads.
 """
 
 from collections.abc import Callable
@@ -11,22 +11,37 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from penstock.algo import loss_gradients
+from penstock.algo import direct_gradients, policy_losses
+from penstock.algo.direct_gradients import BLOCK, ROWS
 from penstock.algo.flat_networks import FlatNetwork
-from penstock.algo.loss_gradients import ROWS, Coefficients, PolicyLoss, Rows
 from penstock.algo.losses import LossSettings, Movement
 from penstock.algo.masks import unpack
 from penstock.algo.policies import Inputs, Policy
+from penstock.algo.policy_losses import Coefficients, Rows
 from penstock.learning.adam import ClippedSteps
 from penstock.learning.gradient_steps import LARGEST_NORM, Descended, GradientStep, Steps
+from penstock.learning.part_threads import PartThreads
+
+_LEAST_ROWS = 2 * BLOCK
+"""Rows of the smallest part but the last. Waking a thread takes as long as a quarter of it."""
+
+_MOST_PARTS = 16
+"""Bound on the parts of a minibatch, each of which has a gradient in memory."""
 
 
 class DirectSteps:
     """Execution of gradient steps without autograd. Implements `execution.Descent`."""
 
-    def __init__(self, step: GradientStep, policy: Policy, network: FlatNetwork, loss: PolicyLoss) -> None:
-        """Takes the steps of `step`, whose objective is that of this policy, by this network and this loss."""
-        self._policy, self._network, self._loss = policy, network, loss
+    def __init__(self, step: GradientStep, policy: Policy, threads: int) -> None:
+        """Takes the steps of `step`, whose objective is that of this policy, in this number of threads."""
+        self._policy, self._network = policy, FlatNetwork(policy, step.parameters)
+        self._loss = policy_losses.policy_loss(policy, self._network)
+        self._threads = PartThreads(threads)
+        self._rooms = [self._network.room() for _ in range(threads)]
+        gradient = step.parameters.grad
+        assert gradient is not None
+        self._gradient: NDArray[np.float32] = gradient.numpy()
+        self._of_parts = np.empty((1, self._network.size), np.float32)
         self._take_step = ClippedSteps(
             step.optimizer,
             step.parameters,
@@ -37,18 +52,19 @@ class DirectSteps:
 
     def begin(self, steps: Steps, settings: LossSettings, most_steps: int) -> None:
         """Implements `Descent`."""
-        self._features, self._rows = self._arranged(steps)
+        self._rows = self._arranged(steps)
+        self._anchor = steps.anchor_log_prob.contiguous().numpy()
         self._proximal = steps.proximal_log_prob.contiguous().numpy()
         self._coefficients = Coefficients.of(settings)
 
     def descend(self, order: Tensor, minibatches: int) -> Descended:
         """Implements `Descent`."""
-        features, rows, count = self._features.index_select(0, order), self._rows.take(order.numpy()), len(order)
+        rows, count = self._rows.take(order.numpy()), len(order)
         log_probs, numbers = np.empty(count, np.float32), np.empty((5, minibatches), np.float32)
         begin = 0
-        for minibatch, own_features in enumerate(torch.tensor_split(features, minibatches)):
+        for minibatch in range(minibatches):
             part = slice(begin, begin + count // minibatches + (minibatch < count % minibatches))
-            losses = self._gradient(self._coefficients, own_features, rows.part(part), log_probs[part])
+            losses = self._write_gradient(self._coefficients, rows.part(part), log_probs[part])
             norm, refused = self._take_step()
             numbers[:, minibatch] = *losses, norm, refused
             begin = part.stop
@@ -56,8 +72,12 @@ class DirectSteps:
 
     def movement(self, order: Tensor, log_prob: Tensor) -> Movement:
         """Returns what `losses.movement` does for an epoch in this order, whose log probabilities are <float32>[N]."""
-        moved = loss_gradients.movement(
-            self._coefficients, log_prob.numpy(), order.numpy(), self._rows.numbers, self._proximal
+        moved = policy_losses.movement(
+            self._coefficients,
+            log_prob=log_prob.numpy(),
+            order=order.numpy(),
+            anchor_log_prob=self._anchor,
+            proximal_log_prob=self._proximal,
         )
         return Movement(*torch.tensor(moved))
 
@@ -68,7 +88,7 @@ class DirectSteps:
         """
         features = self._network.features(inputs.observation)
         segments, rows = features.shape[:2]
-        outputs, values = self._network.outputs_of(features.flatten(0, 1))
+        outputs, values = self._outputs_of(features.flatten(0, 1).contiguous().numpy())
         of_actions = np.ascontiguousarray(outputs.reshape(segments, rows, -1)[:, :-1]).reshape(-1, outputs.shape[1])
         legal = self._legal(None if inputs.mask is None else inputs.mask.flatten(0, 1))
         arranged = self._loss.arranged(tuple(leaf.flatten(0, 1) for leaf in actions))
@@ -77,37 +97,68 @@ class DirectSteps:
 
     def gradients(self, steps: Steps, settings: LossSettings) -> Callable[[slice], None]:
         """Implements `Descent`."""
-        (features, rows), coefficients = self._arranged(steps), Coefficients.of(settings)
+        rows, coefficients = self._arranged(steps), Coefficients.of(settings)
 
         def write(part: slice) -> None:
             log_probs = np.empty(part.stop - part.start, np.float32)
-            self._gradient(coefficients, features[part], rows.part(part), log_probs)
+            self._write_gradient(coefficients, rows.part(part), log_probs)
 
         return write
 
-    def _gradient(
-        self, coefficients: Coefficients, features: Tensor, rows: Rows, log_probs: NDArray[np.float32]
+    def _write_gradient(
+        self, coefficients: Coefficients, rows: Rows, log_probs: NDArray[np.float32]
     ) -> tuple[float, float, float]:
         """Computes the gradient of the loss. Returns the losses of policy and value, and the entropy."""
-        outputs, values = self._network.forward(features)
-        of_outputs, of_values = self._network.gradients_of_outputs(len(log_probs))
-        policy, entropy = self._loss.gradients(coefficients, outputs, rows, of_outputs, log_probs)
-        value = loss_gradients.value_loss(coefficients, values, rows.numbers, of_values)
-        self._network.backward(len(log_probs))
+        settings, count = coefficients.of_minibatch(rows.numbers), len(log_probs)
+        parts = _parts_of(count)
+        if len(parts) == 1:
+            sums = [self._loss.gradient(self._rooms[0], rows, settings, self._gradient, log_probs)]
+        else:
+            sums = [(0.0, 0.0, 0.0)] * len(parts)
+            if len(self._of_parts) != len(parts):
+                self._of_parts = np.empty((len(parts), self._network.size), np.float32)
+            of_parts = self._of_parts
+
+            def compute(thread: int, number: int) -> None:
+                part, room = parts[number], self._rooms[thread]
+                sums[number] = self._loss.gradient(room, rows.part(part), settings, of_parts[number], log_probs[part])
+
+            self._threads.run(compute, len(parts))
+            direct_gradients.add_parts(of_parts, self._gradient)
+        self._loss.finish(self._gradient)
+        policy, value, entropy = (sum(each) / count for each in zip(*sums, strict=True))
         return policy, value, entropy
 
-    def _arranged(self, steps: Steps) -> tuple[Tensor, Rows]:
+    def _outputs_of(self, features: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Returns the outputs of the policy, <float32>[N, outputs], and of the value, <float32>[N, 1]."""
+        outputs = np.empty((len(features), self._network.outputs), np.float32)
+        values, parts = np.empty((len(features), 1), np.float32), _parts_of(len(features))
+
+        def compute(thread: int, number: int) -> None:
+            part, room = parts[number], self._rooms[thread]
+            direct_gradients.outputs_of(self._network.layout, room, features[part], outputs[part], values[part])
+
+        self._threads.run(compute, len(parts))
+        return outputs, values
+
+    def _arranged(self, steps: Steps) -> Rows:
+        features = self._network.features(steps.inputs.observation).contiguous().numpy()
         numbers = torch.stack([getattr(steps, name) for name in ROWS], 1).numpy()
-        rows = Rows(numbers, self._loss.arranged(steps.action), self._legal(steps.inputs.mask))
-        return self._network.features(steps.inputs.observation), rows
+        return Rows(features, numbers, self._loss.arranged(steps.action), self._legal(steps.inputs.mask))
 
     def _legal(self, mask: Tensor | None) -> NDArray[np.bool_]:
         return np.empty((0, 0), np.bool_) if mask is None else unpack(mask, self._policy.spec.mask_bits).numpy()
 
 
-def direct_steps(policy: Policy, step: GradientStep) -> DirectSteps | None:
+def _parts_of(count: int) -> list[slice]:
+    """Returns the parts of this number of rows, which do not depend on the number of threads."""
+    blocks = -(-count // BLOCK)
+    rows = max(_LEAST_ROWS, -(-blocks // _MOST_PARTS) * BLOCK)
+    return [slice(begin, min(begin + rows, count)) for begin in range(0, count, rows)]
+
+
+def direct_steps(policy: Policy, step: GradientStep, threads: int = 1) -> DirectSteps | None:
     """Returns the direct execution of a policy's gradient steps on a CPU in float32; None if there is none."""
-    loss = loss_gradients.policy_loss(policy)
-    if loss is None or not FlatNetwork.applies_to(policy):
+    if not (policy_losses.applies_to(policy) and FlatNetwork.applies_to(policy)):
         return None
-    return DirectSteps(step, policy, FlatNetwork(policy, step.parameters), loss)
+    return DirectSteps(step, policy, threads)

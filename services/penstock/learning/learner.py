@@ -78,8 +78,9 @@ class Learner:
         seed: int,
         precision: Precision = "float32",
         execution: Execution = "auto",
+        threads: int = 1,
     ) -> None:
-        """Builds a policy for these spaces, initialised from `seed`.
+        """Builds a policy for these spaces, initialised from `seed`, whose direct steps use this number of threads.
 
         The precision holds for all learners of the process (`use_precision`). Raises `ConfigurationError` if the spaces
         are not supported, or the device does not support this execution or precision.
@@ -107,7 +108,7 @@ class Learner:
         own = self.policy.own_value_network
         self._border = None if own is None else beginning_of(own)
         self.step = GradientStep(self.objective(), self.parameters, self.optimizer, ppo.max_gradient_norm, self._border)
-        self._direct = direct_steps(self.policy, self.step) if self._is_direct(execution) else None
+        self._direct = direct_steps(self.policy, self.step, threads) if self._is_direct(execution) else None
         self._descent = self._direct or descent_by(
             execution, self.step, minibatches=ppo.minibatches, whole=self.policy.memory is None
         )

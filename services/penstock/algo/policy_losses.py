@@ -1,0 +1,238 @@
+"""PPO's loss for each kind of action of a small network, by the compiled code of `direct_gradients`."""
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from penstock.algo import direct_gradients
+from penstock.algo.flat_networks import FlatNetwork
+from penstock.algo.limits import LOG_STD_RANGE
+from penstock.algo.losses import LossSettings
+from penstock.algo.policies import Policy
+from penstock.algo.ratios import LARGEST_LOG
+
+Floats = NDArray[np.float32]
+Actions = NDArray[np.int64] | NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Coefficients:
+    """Settings of the loss as the compiled functions take them.
+
+    Attributes:
+        normalise: Whether advantages are normalised.
+        clip_range: Clip range of the policy loss.
+        further: Coefficient of the entropy, bound on log ratios, and clip range and coefficient of the value loss.
+    """
+
+    normalise: bool
+    clip_range: float
+    further: tuple[float, float, float, float]
+
+    @classmethod
+    def of(cls, settings: LossSettings) -> "Coefficients":
+        """Returns the coefficients of these settings, whose scheduled ones are numbers."""
+        value_clip_range = math.inf if settings.value_clip_range is None else settings.value_clip_range
+        return cls(
+            settings.normalise_advantages,
+            float(settings.clip_range),
+            (float(settings.entropy_coefficient), LARGEST_LOG, value_clip_range, settings.value_coefficient),
+        )
+
+    def of_minibatch(self, rows: Floats) -> tuple[float, ...]:
+        """Returns the argument `settings` of `direct_gradients` for a minibatch, <float32>[N, 6]."""
+        mean, factor = direct_gradients.scale_of(rows) if self.normalise else (0.0, 1.0)
+        return mean, factor, float(len(rows)), self.clip_range, *self.further
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of which the loss is the mean.
+
+    Attributes:
+        features: <float32>[N, F] inputs of the first layer.
+        numbers: <float32>[N, 6] the columns `ROWS`.
+        actions: [N, elements] actions, as `PolicyLoss.arranged` returns them.
+        legal: <bool>[N, bits] legal alternatives; [0, 0]: all are.
+    """
+
+    features: Floats
+    numbers: Floats
+    actions: Actions
+    legal: NDArray[np.bool_]
+
+    def take(self, order: NDArray[np.int64]) -> "Rows":
+        """Returns the chosen rows in this order."""
+        # `take` copies rows several times as fast as an index.
+        legal = self.legal.take(order, 0) if self.legal.size else self.legal
+        return Rows(self.features.take(order, 0), self.numbers.take(order, 0), self.actions.take(order, 0), legal)
+
+    def part(self, rows: slice) -> "Rows":
+        """Returns views of some rows."""
+        legal = self.legal[rows] if self.legal.size else self.legal
+        return Rows(self.features[rows], self.numbers[rows], self.actions[rows], legal)
+
+
+class PolicyLoss(Protocol):
+    """Loss of a policy with one kind of action, and of its value."""
+
+    def arranged(self, actions: tuple[Tensor, ...]) -> Actions:
+        """Returns the actions of N rows, one tensor per leaf, as an array [N, elements]."""
+
+    def log_probs(self, outputs: Floats, legal: NDArray[np.bool_], actions: Actions) -> Floats:
+        """Returns the log probabilities of the actions, <float32>[N], from outputs, <float32>[N, outputs]."""
+
+    def gradient(
+        self, room: Floats, rows: Rows, settings: tuple[float, ...], gradient: Floats, log_probs: Floats
+    ) -> tuple[float, float, float]:
+        """Returns the sums over some rows of a minibatch of the policy losses, the value losses, and the entropies.
+
+        Threads may call it at once, each with its own memory.
+
+        Args:
+            room: Memory (`FlatNetwork.room`).
+            rows: The rows.
+            settings: Settings of the whole minibatch (`Coefficients.of_minibatch`).
+            gradient: <float32>[P] receives the gradient of the parameters.
+            log_probs: <float32>[N] receives the log probabilities of the actions.
+        """
+
+    def finish(self, gradient: Floats) -> None:
+        """Completes the sum of the gradients of a minibatch's parts, in place."""
+
+
+class ChoiceLoss:
+    """Loss of actions that are choices alone, with or without masks."""
+
+    def __init__(self, policy: Policy, network: FlatNetwork) -> None:
+        self._layout = network.layout
+        counts = [count for space in policy.spec.action.spaces for count in space.choices]
+        self._choices = np.cumsum(np.array(counts, np.int64))
+
+    def arranged(self, actions: tuple[Tensor, ...]) -> Actions:
+        """Implements `PolicyLoss`."""
+        leaves = [action.reshape(len(action), -1).numpy() for action in actions]
+        return np.ascontiguousarray(leaves[0] if len(leaves) == 1 else np.concatenate(leaves, 1), np.int64)
+
+    def log_probs(self, outputs: Floats, legal: NDArray[np.bool_], actions: Actions) -> Floats:
+        """Implements `PolicyLoss`."""
+        result = np.empty(len(actions), np.float32)
+        direct_gradients.choice_log_probs(outputs, legal, self._choices, actions, result)
+        return result
+
+    def gradient(
+        self, room: Floats, rows: Rows, settings: tuple[float, ...], gradient: Floats, log_probs: Floats
+    ) -> tuple[float, float, float]:
+        """Implements `PolicyLoss`."""
+        sums: tuple[float, float, float] = direct_gradients.choice_gradient(
+            self._layout,
+            room,
+            rows.features,
+            (rows.legal, self._choices, rows.actions),
+            rows.numbers,
+            settings,
+            (gradient, log_probs),
+        )
+        return sums
+
+    def finish(self, gradient: Floats) -> None:
+        """Implements `PolicyLoss`."""
+
+
+class GaussianLoss:
+    """Loss of an action that is one vector of real numbers."""
+
+    def __init__(self, policy: Policy, network: FlatNetwork) -> None:
+        self._layout, log_std = network.layout, policy.log_std
+        begin = 0 if log_std is None else int(log_std.storage_offset())
+        self._log_std = (begin, begin + (0 if log_std is None else log_std.numel()))
+
+    def arranged(self, actions: tuple[Tensor, ...]) -> Actions:
+        """Implements `PolicyLoss`."""
+        (action,) = actions
+        return np.ascontiguousarray(action.numpy())
+
+    def log_probs(self, outputs: Floats, legal: NDArray[np.bool_], actions: Actions) -> Floats:
+        """Implements `PolicyLoss`."""
+        result = np.empty(len(actions), np.float32)
+        log_std = self._layout[0][slice(*self._log_std)]
+        direct_gradients.gaussian_log_probs(outputs, log_std, actions, LOG_STD_RANGE, result)
+        return result
+
+    def gradient(
+        self, room: Floats, rows: Rows, settings: tuple[float, ...], gradient: Floats, log_probs: Floats
+    ) -> tuple[float, float, float]:
+        """Implements `PolicyLoss`."""
+        sums: tuple[float, float, float] = direct_gradients.gaussian_gradient(
+            self._layout,
+            room,
+            rows.features,
+            (rows.actions, LOG_STD_RANGE, self._log_std),
+            rows.numbers,
+            settings,
+            (gradient, log_probs),
+        )
+        return sums
+
+    def finish(self, gradient: Floats) -> None:
+        """Implements `PolicyLoss`."""
+        direct_gradients.stop_outwards(self._layout[0], gradient, self._log_std, LOG_STD_RANGE)
+
+
+def policy_loss(policy: Policy, network: FlatNetwork) -> PolicyLoss:
+    """Returns the loss of a policy, for whose actions `applies_to` must be true."""
+    return ChoiceLoss(policy, network) if policy.spec.action.spaces[0].choices else GaussianLoss(policy, network)
+
+
+def applies_to(policy: Policy) -> bool:
+    """Returns whether a policy's actions are choices alone, or one vector of real numbers without bounds."""
+    spaces = policy.spec.action.spaces
+    return all(space.choices for space in spaces) or (len(spaces) == 1 and not policy.network.squash_actions)
+
+
+@numba.njit(
+    "UniTuple(float64, 2)(float32[::1], int64[::1], float32[::1], float32[::1], float64, float64)",
+    nogil=True,
+    cache=True,
+    error_model="numpy",
+)
+def _movement(log_probs, order, anchor, proximal, clip_range, largest_log):  # type: ignore[no-untyped-def]
+    count, divergence, clipped = order.size, 0.0, 0
+    # A ratio is compared by its log, which saves an exponential.
+    most = min(math.log(1.0 + clip_range), largest_log)
+    least = max(math.log(1.0 - clip_range), -largest_log) if clip_range < 1.0 else -math.inf
+    for position in range(count):
+        log_prob, row = log_probs[position], order[position]
+        moved = log_prob - proximal[row]
+        bounded = min(max(moved, -largest_log), largest_log) if moved == moved else moved
+        divergence += (math.exp(np.float64(bounded)) - 1.0) - moved
+        change = log_prob - anchor[row]
+        clipped += change > most or change < least
+    return divergence / count, clipped / count
+
+
+def movement(
+    coefficients: Coefficients,
+    *,
+    log_prob: Floats,
+    order: NDArray[np.int64],
+    anchor_log_prob: Floats,
+    proximal_log_prob: Floats,
+) -> tuple[float, float]:
+    """Returns the approximate KL divergence and the share of clipped steps, as `losses.movement`.
+
+    Args:
+        coefficients: Coefficients of the loss.
+        log_prob: <float32>[N] log probabilities of the actions under the policy being trained.
+        order: <int64>[N] the row of each.
+        anchor_log_prob: <float32>[N] log probabilities of the actions of the rows in the anchor of the clip range.
+        proximal_log_prob: <float32>[N] the same before the batch.
+    """
+    clip_range, largest_log = coefficients.clip_range, LARGEST_LOG
+    divergence, clipped = _movement(log_prob, order, anchor_log_prob, proximal_log_prob, clip_range, largest_log)
+    return divergence, clipped
