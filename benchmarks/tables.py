@@ -151,12 +151,13 @@ def _met(goal: Case) -> str:
 def origin(document: Document) -> str:
     """Returns the machine, the commit, the date and the number of rounds, as a sentence."""
     rounds = max((case["rounds"] for case in document["like_for_like"]), default=0)
-    seeds = max((case["rounds"] for case in document["as_people_run"]), default=0)
+    seeds = [case["rounds"] for case in document["as_people_run"]] or [0]
+    of_seeds = f"{min(seeds)} to {_count(max(seeds), 'seed')}" if min(seeds) < max(seeds) else _count(seeds[0], "seed")
     failed = sum(case["failed"] for name in ("like_for_like", "as_people_run", "data_path") for case in document[name])
     loads = [run["load"] for run in document["runs"] if run.get("load") is not None]
     highest = f"{max(loads):.1f}" if loads else "unknown"
     return (
-        f"{_source(document)} {_count(rounds, 'round')} like for like and of {_count(seeds, 'seed')} as people run"
+        f"{_source(document)} {_count(rounds, 'round')} like for like and of {of_seeds} as people run"
         f" them; {failed} runs failed ([result file](results/loop.json)).\nThe highest load average before a run was"
         f" {highest};"
         f" above {MOST_LOAD:g}, other programs took part of the two cores, and only the CPU times can be trusted."
