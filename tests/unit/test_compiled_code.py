@@ -76,4 +76,6 @@ def _is_of(module: ModuleType, name: str, value: object) -> bool:
         if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == name:
             # A literal, or a numpy value made from a literal.
             return {node.id for node in ast.walk(statement.value) if isinstance(node, ast.Name)} <= {"np"}
+        if isinstance(statement, ast.FunctionDef) and statement.name == name:
+            return True
     return isinstance(value, ModuleType)

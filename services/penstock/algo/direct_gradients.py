@@ -3,15 +3,16 @@
 `Policy` defines the network, and `losses.ppo_loss` with `algo.distributions` the loss; tests compare the two. A row
 whose numbers are not finite makes the gradient NaN, as there.
 
-The rows pass through the network in blocks whose activations stay in the processor's cache. numba multiplies matrices
-by the BLAS of SciPy. All is in one module, because numba does not compile a function again when another module changes.
+The rows pass through the network in blocks whose activations stay in the processor's cache. All is in one module,
+because numba does not compile a function again when another module changes.
 
 The functions share these arguments:
 
 - `network`: the flat parameters, <float32>[P]; the hidden layers, <int64>[layers, 5], which are the numbers of inputs
   and outputs, the positions of the first trunk's weight and bias among the parameters, and the distance from there to
   the next trunk's; the outputs of policy and value, <int64>[2, 4], which are their number, the positions of weight and
-  bias, and the number of the trunk; and the numbers of trunks and of the activation (0 is tanh, 1 is ReLU).
+  bias, and the number of the trunk; the numbers of trunks and of the activation (0 is tanh, 1 is ReLU); and the
+  address of `sgemm` (`blas.sgemm_address`).
 - `memory`: <float32>[M] room for one block (`room_of`).
 - `features`: <float32>[N, F] inputs of the first layer.
 - `rows`: <float32>[N, 6] the columns `ROWS`.
@@ -27,6 +28,9 @@ from typing import Any
 
 import numba
 import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
 
 ROWS = ("anchor_log_prob", "proximal_value", "advantage", "target", "importance", "policy_weight")
 """Columns of the rows that the loss reads, in this order; see `losses.ppo_loss`."""
@@ -42,7 +46,12 @@ _IMPORTANCE = 4
 _WEIGHT = 5
 _LOG_TWO_PI = np.log(2.0 * np.pi)
 
-_NETWORK = "Tuple((float32[::1], int64[:, ::1], int64[:, ::1], int64, int64))"
+_NETWORK = "Tuple((float32[::1], int64[:, ::1], int64[:, ::1], int64, int64, int64))"
+
+# Constants of CBLAS.
+_ROW_MAJOR = np.int32(101)
+_AS_IT_IS = np.int32(111)
+_TRANSPOSED = np.int32(112)
 
 _COMPILED: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 # Sums in any order and fused products, which vector instructions need; NaN and infinity keep their meaning.
@@ -139,6 +148,36 @@ def _below_outputs(gradients, weight, below, add):  # type: ignore[no-untyped-de
                 own[column] += slope * weight[output, column]
 
 
+@intrinsic
+def _call_sgemm(context, address, layout, sizes, factors, matrices, strides):  # type: ignore[no-untyped-def]
+    """Calls `cblas_sgemm`. Its integers have 32 or 64 bits, and each is passed in a register or a place of 64 bits."""
+    del context
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> None:
+        del context, signature
+        address, *tuples = arguments
+        layout, sizes, factors, matrices, strides = (
+            [builder.extract_value(values, position) for position in range(values.type.count)] for values in tuples
+        )
+        of_left, of_right, of_result = zip(matrices, strides, strict=True)
+        given = [*layout, *sizes, factors[0], *of_left, *of_right, factors[1], *of_result]
+        function = ir.FunctionType(ir.VoidType(), [value.type for value in given])
+        builder.call(builder.inttoptr(address, function.as_pointer()), given)
+
+    return types.void(address, layout, sizes, factors, matrices, strides), generate
+
+
+@numba.njit(**_COMPILED)
+def _multiply(sgemm, left, right, result, of_left, kept):  # type: ignore[no-untyped-def]
+    """Writes the product of the left matrix, or of its transpose, and the right one, plus `kept` times the result."""
+    inner = left.shape[0] if of_left == _TRANSPOSED else left.shape[1]
+    sizes = (result.shape[0], result.shape[1], inner)
+    layout, factors = (_ROW_MAJOR, of_left, _AS_IT_IS), (np.float32(1.0), np.float32(kept))
+    matrices = (left.ctypes.data, right.ctypes.data, result.ctypes.data)
+    strides = (left.shape[1], right.shape[1], result.shape[1])
+    _call_sgemm(sgemm, layout, sizes, factors, matrices, strides)  # type: ignore[call-arg]
+
+
 @numba.njit(**_COMPILED)
 def _matrix(flat, begin, rows, columns):  # type: ignore[no-untyped-def]
     return flat[begin : begin + rows * columns].reshape(rows, columns)
@@ -157,7 +196,7 @@ def _end(ends, end):  # type: ignore[no-untyped-def]
 @numba.njit(**_COMPILED)
 def _hidden(network, memory, layer, trunk, rows):  # type: ignore[no-untyped-def]
     """Returns the outputs of a hidden layer, <float32>[rows, width]."""
-    _, layers, _, trunks, _ = network
+    _, layers, _, trunks, _, _ = network
     width, begin = layers[layer, 1], 0
     for earlier in range(layer):
         begin += trunks * BLOCK * layers[earlier, 1]
@@ -167,7 +206,7 @@ def _hidden(network, memory, layer, trunk, rows):  # type: ignore[no-untyped-def
 @numba.njit(**_COMPILED)
 def _widths(network):  # type: ignore[no-untyped-def]
     """Returns the number of all hidden outputs of a row."""
-    _, layers, _, trunks, _ = network
+    _, layers, _, trunks, _, _ = network
     total = 0
     for layer in range(layers.shape[0]):
         total += trunks * layers[layer, 1]
@@ -177,7 +216,7 @@ def _widths(network):  # type: ignore[no-untyped-def]
 @numba.njit(**_COMPILED)
 def _results(network, memory, end, rows):  # type: ignore[no-untyped-def]
     """Returns the outputs of policy or value, <float32>[rows, outputs]."""
-    _, _, ends, _, _ = network
+    _, _, ends, _, _, _ = network
     begin = BLOCK * (2 * _widths(network) + end * ends[0, 0])
     return _matrix(memory, begin, rows, ends[end, 0])
 
@@ -185,7 +224,7 @@ def _results(network, memory, end, rows):  # type: ignore[no-untyped-def]
 @numba.njit(**_COMPILED)
 def _result_gradients(network, memory, end, rows):  # type: ignore[no-untyped-def]
     """Returns the gradients by the outputs of policy or value, <float32>[rows, outputs]."""
-    _, _, ends, _, _ = network
+    _, _, ends, _, _, _ = network
     begin = BLOCK * (2 * _widths(network) + ends[0, 0] + ends[1, 0] + end * ends[0, 0])
     return _matrix(memory, begin, rows, ends[end, 0])
 
@@ -197,7 +236,7 @@ def room_of(network):  # type: ignore[no-untyped-def]
     It holds the outputs of the hidden layers, their gradients, the outputs of policy and value, their gradients, and
     one weight or its gradient.
     """
-    _, layers, ends, _, _ = network
+    _, layers, ends, _, _, _ = network
     largest = 0
     for layer in range(layers.shape[0]):
         largest = max(largest, layers[layer, 0] * layers[layer, 1])
@@ -207,7 +246,7 @@ def room_of(network):  # type: ignore[no-untyped-def]
 @numba.njit(**_COMPILED)
 def _scratch(network, memory, rows, columns):  # type: ignore[no-untyped-def]
     """Returns the room for one weight."""
-    _, _, ends, _, _ = network
+    _, _, ends, _, _, _ = network
     return _matrix(memory, BLOCK * 2 * (_widths(network) + ends[0, 0] + ends[1, 0]), rows, columns)
 
 
@@ -221,7 +260,7 @@ def _add_transposed(matrix, total):  # type: ignore[no-untyped-def]
 @numba.njit(**_COMPILED)
 def forward(network, memory, features):  # type: ignore[no-untyped-def]
     """Computes the outputs of a block."""
-    flat, layers, ends, trunks, activation = network
+    flat, layers, ends, trunks, activation, sgemm = network
     rows = features.shape[0]
     for trunk in range(trunks):
         below = features
@@ -232,7 +271,7 @@ def forward(network, memory, features):  # type: ignore[no-untyped-def]
             transposed = _scratch(network, memory, inputs, outputs)
             transposed[:] = np.float32(0.0)
             _add_transposed(_matrix(flat, weight + trunk * spacing, outputs, inputs), transposed)
-            np.dot(below, transposed, hidden)
+            _multiply(sgemm, below, transposed, hidden, _AS_IT_IS, 0.0)
             first = bias + trunk * spacing
             _activate(hidden, flat[first : first + outputs], activation == 1)
             below = hidden
@@ -246,7 +285,7 @@ def forward(network, memory, features):  # type: ignore[no-untyped-def]
 @numba.njit(**_COMPILED)
 def backward(network, memory, features, gradient):  # type: ignore[no-untyped-def]
     """Adds the gradient of the parameters, from the gradients by the outputs of the block of the last `forward`."""
-    flat, layers, ends, trunks, activation = network
+    flat, layers, ends, trunks, activation, sgemm = network
     rows, deepest, gradients = features.shape[0], layers.shape[0] - 1, memory[BLOCK * _widths(network) :]
     for end in range(2):
         outputs, weight, bias, trunk = _end(ends, end)
@@ -269,17 +308,13 @@ def backward(network, memory, features, gradient):  # type: ignore[no-untyped-de
             if inputs < outputs:
                 # The product with fewer rows than columns takes a seventh of the time with 4 inputs and 64 outputs.
                 transposed = _scratch(network, memory, inputs, outputs)
-                np.dot(below.T, above, transposed)
+                _multiply(sgemm, below, above, transposed, _TRANSPOSED, 0.0)
                 _add_transposed(transposed, own_gradient)
             else:
-                product = _scratch(network, memory, outputs, inputs)
-                np.dot(above.T, below, product)
-                for output in range(outputs):
-                    for column in range(inputs):
-                        own_gradient[output, column] += product[output, column]
+                _multiply(sgemm, above, below, own_gradient, _TRANSPOSED, 1.0)
             if layer:
                 own_weight = _matrix(flat, weight + trunk * spacing, outputs, inputs)
-                np.dot(above, own_weight, _hidden(network, gradients, layer - 1, trunk, rows))
+                _multiply(sgemm, above, own_weight, _hidden(network, gradients, layer - 1, trunk, rows), _AS_IT_IS, 0.0)
 
 
 @numba.njit(**_COMPILED)

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from penstock.algo import direct_gradients
+from penstock.algo.blas import sgemm_address
 from penstock.algo.policies import Policy
 
 Floats = NDArray[np.float32]
@@ -25,8 +26,8 @@ class FlatNetwork:
     def __init__(self, policy: Policy, parameters: nn.Parameter) -> None:
         """Finds the layers in the flat parameters. `applies_to` must be true of the policy."""
         self._policy = policy
-        trunks = _hidden_layers(policy)
-        assert trunks is not None
+        trunks, sgemm = _hidden_layers(policy), sgemm_address()
+        assert trunks is not None and sgemm is not None
         layers = [_positions([trunk[depth] for trunk in trunks]) for depth in range(len(trunks[0]))]
         ends = [
             (*_position(list(head.children())[-1]), trunk)
@@ -38,13 +39,17 @@ class FlatNetwork:
             np.array([(outputs, weight, bias, trunk) for _, outputs, weight, bias, trunk in ends], np.int64),
             len(trunks),
             int(policy.network.activation == "relu"),
+            sgemm,
         )
         self.size, self.outputs = parameters.numel(), ends[0][1]
 
     @staticmethod
     def applies_to(policy: Policy) -> bool:
-        """Returns whether a policy consists of hidden layers alone, after encoders without parameters."""
-        return _hidden_layers(policy) is not None
+        """Returns whether a policy consists of hidden layers alone, after encoders without parameters.
+
+        False for all if the BLAS with which NumPy is linked is unknown.
+        """
+        return _hidden_layers(policy) is not None and sgemm_address() is not None
 
     def features(self, observation: tuple[Tensor, ...]) -> Tensor:
         """Returns the inputs of the hidden layers, <float32>[..., F], for raw observations."""
