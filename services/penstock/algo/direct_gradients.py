@@ -12,7 +12,7 @@ The functions share these arguments:
   and outputs, the positions of the first trunk's weight and bias among the parameters, and the distance from there to
   the next trunk's; the outputs of policy and value, <int64>[2, 4], which are their number, the positions of weight and
   bias, and the number of the trunk; the numbers of trunks and of the activation (0 is tanh, 1 is ReLU); and the
-  address of `sgemm` (`blas.sgemm_address`).
+  address of `sgemm` (`sgemm.sgemm_address`).
 - `memory`: <float32>[M] room for one block (`room_of`).
 - `features`: <float32>[N, F] inputs of the first layer.
 - `rows`: <float32>[N, 6] the columns `ROWS`.

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from penstock.algo import direct_gradients
-from penstock.algo.blas import sgemm_address
 from penstock.algo.policies import Policy
+from penstock.algo.sgemm import sgemm_address
 
 Floats = NDArray[np.float32]
 

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from helpers.environments import fresh_policy, spec_of
-from penstock.algo import blas
+from penstock.algo import sgemm
 from penstock.algo.direct_gradients import _AS_IT_IS, _TRANSPOSED, _multiply
 from penstock.algo.flat_networks import FlatNetwork
 
 
 @pytest.mark.parametrize("rows, inner, columns", [(128, 64, 64), (1, 4, 64), (7, 3, 2)])
 def test_compiled_code_multiplies_by_it(rows: int, inner: int, columns: int) -> None:
-    address, random = blas.sgemm_address(), np.random.default_rng(0)
+    address, random = sgemm.sgemm_address(), np.random.default_rng(0)
     assert address is not None
     left, right = (
         random.standard_normal((rows, inner), np.float32),
@@ -28,6 +28,6 @@ def test_compiled_code_multiplies_by_it(rows: int, inner: int, columns: int) -> 
 def test_without_a_known_library_networks_are_left_to_autograd(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = fresh_policy(spec_of("CartPole-v1"))
     assert FlatNetwork.applies_to(policy)
-    monkeypatch.setattr(blas, "_NAMES", ("no_such_product",))
-    assert blas.sgemm_address() is None
+    monkeypatch.setattr(sgemm, "_NAMES", ("no_such_product",))
+    assert sgemm.sgemm_address() is None
     assert not FlatNetwork.applies_to(policy)
