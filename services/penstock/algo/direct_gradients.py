@@ -351,6 +351,16 @@ def _value_loss(values, begin, rows, settings, gradients):  # type: ignore[no-un
     return total
 
 
+@numba.njit(**_COMPILED)
+def _value_and_backward(network, memory, features, begin, rows, settings, gradient):  # type: ignore[no-untyped-def]
+    """Returns the sum of a block's value losses, and adds the gradient, from that by the policy's outputs."""
+    values = _results(network, memory, 1, features.shape[0])
+    slopes = _result_gradients(network, memory, 1, features.shape[0])
+    loss = _value_loss(values, begin, rows, settings, slopes)
+    backward(network, memory, features, gradient)
+    return loss
+
+
 @numba.njit(**_COMPILED, inline="always")
 def _normaliser(logits, legal, row, first, begin, end, probabilities):  # type: ignore[no-untyped-def]
     """Returns the log of the sum of exponentials of the legal logits of one choice of a row.
@@ -488,10 +498,8 @@ def choice_gradient(network, memory, features, chosen_in, rows, settings, result
         count = own_features.shape[0]
         logits, slopes = _results(network, memory, 0, count), _result_gradients(network, memory, 0, count)
         losses = _choice_loss(logits, begin, chosen_in, rows, settings, (slopes, log_probs))
-        values, slopes = _results(network, memory, 1, count), _result_gradients(network, memory, 1, count)
         policy, entropy = policy + losses[0], entropy + losses[1]
-        value += _value_loss(values, begin, rows, settings, slopes)
-        backward(network, memory, own_features, gradient)
+        value += _value_and_backward(network, memory, own_features, begin, rows, settings, gradient)
     return policy, value, entropy
 
 
@@ -520,10 +528,8 @@ def gaussian_gradient(network, memory, features, drawn_from, rows, settings, res
         outputs, slopes = _results(network, memory, 0, count), _result_gradients(network, memory, 0, count)
         written = (slopes, gradient[log_std[0] : log_std[1]], log_probs)
         losses = _gaussian_loss(outputs, begin, (actions, bounds, own_std), rows, settings, written)
-        values, slopes = _results(network, memory, 1, count), _result_gradients(network, memory, 1, count)
         policy, entropy = policy + losses[0], entropy + losses[1]
-        value += _value_loss(values, begin, rows, settings, slopes)
-        backward(network, memory, own_features, gradient)
+        value += _value_and_backward(network, memory, own_features, begin, rows, settings, gradient)
     return policy, value, entropy
 
 

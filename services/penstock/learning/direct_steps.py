@@ -111,23 +111,26 @@ class DirectSteps:
         """Computes the gradient of the loss. Returns the losses of policy and value, and the entropy."""
         settings, count = coefficients.of_minibatch(rows.numbers), len(log_probs)
         parts = _parts_of(count)
-        if len(parts) == 1:
-            sums = [self._loss.gradient(self._rooms[0], rows, settings, self._gradient, log_probs)]
-        else:
-            sums = [(0.0, 0.0, 0.0)] * len(parts)
-            if len(self._of_parts) != len(parts):
-                self._of_parts = np.empty((len(parts), self._network.size), np.float32)
-            of_parts = self._of_parts
+        sums, of_parts = [(0.0, 0.0, 0.0)] * len(parts), self._room_of_parts(len(parts))
 
-            def compute(thread: int, number: int) -> None:
-                part, room = parts[number], self._rooms[thread]
-                sums[number] = self._loss.gradient(room, rows.part(part), settings, of_parts[number], log_probs[part])
+        def compute(thread: int, number: int) -> None:
+            part, room = parts[number], self._rooms[thread]
+            sums[number] = self._loss.gradient(room, rows.part(part), settings, of_parts[number], log_probs[part])
 
-            self._threads.run(compute, len(parts))
+        self._threads.run(compute, len(parts))
+        if len(parts) > 1:
             direct_gradients.add_parts(of_parts, self._gradient)
         self._loss.finish(self._gradient)
         policy, value, entropy = (sum(each) / count for each in zip(*sums, strict=True))
         return policy, value, entropy
+
+    def _room_of_parts(self, parts: int) -> NDArray[np.float32]:
+        """Returns memory for the gradients of parts, <float32>[parts, P]; a single one is the gradient itself."""
+        if parts == 1:
+            return self._gradient[None]
+        if len(self._of_parts) != parts:
+            self._of_parts = np.empty((parts, self._network.size), np.float32)
+        return self._of_parts
 
     def _outputs_of(self, features: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Returns the outputs of the policy, <float32>[N, outputs], and of the value, <float32>[N, 1]."""

@@ -29,7 +29,6 @@ class PartThreads:
 
     def __init__(self, threads: int) -> None:
         """Starts as many helpers as are missing to this number of threads."""
-        self.count = threads
         self._wakings: list[SimpleQueue[_Task]] = [SimpleQueue() for _ in range(threads - 1)]
         for number, waking in enumerate(self._wakings, 1):
             threading.Thread(target=_help, args=(number, waking), name=f"part {number}", daemon=True).start()
