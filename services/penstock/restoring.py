@@ -105,7 +105,9 @@ def _write_run(
     progress = checkpoints.read_progress(path)
     path.rename(folder.checkpoint(progress.env_steps))
     if _is_of_before(run.best_checkpoint, progress):
-        write_atomically(folder.best_checkpoint, run.best_checkpoint.read_bytes())
+        for source, copy in (run.best_measured, folder.best_measured), (run.best_checkpoint, folder.best_checkpoint):
+            if source.exists():
+                write_atomically(copy, source.read_bytes())
     # The new run keeps its snapshots in its own folder.
     own = config.repeatable().changed({"replay": {"snapshot_folder": None}})
     write_atomically(folder.config, own.to_toml().encode())

@@ -5,7 +5,7 @@ metrics.jsonl          one record per line, of training and evaluation; metrics.
 services.json          addresses of the services, while the run is active
 summary.json           written at the end
 learning_curve.png     drawn at the end
-checkpoints/           the newest few as <env steps>.safetensors, and best.safetensors
+checkpoints/           the newest few as <env steps>.safetensors, and best.safetensors; best.json: the times at the best
 logs/                  one file per service
 videos/                recordings of `penstock evaluate --record-video`
 versions.json, roster.json           numbers already assigned, so that none repeats; roster.copy.json is a copy
@@ -53,6 +53,7 @@ class RunFolder:
         self.learning_curve = root / "learning_curve.png"
         self.checkpoints = root / "checkpoints"
         self.best_checkpoint = self.checkpoints / "best.safetensors"
+        self.best_measured = self.checkpoints / "best.json"
         self.logs = root / "logs"
         self.versions = root / "versions.json"
         self.roster = root / "roster.json"

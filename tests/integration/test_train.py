@@ -208,7 +208,11 @@ def test_metrics_are_one_json_object_per_line_with_increasing_steps(ended_run: E
 def test_the_newest_checkpoints_and_the_best_are_kept(ended_run: EndedRun) -> None:
     folder = RunFolder(ended_run.folder)
     assert len(folder.numbered_checkpoints()) == 2
-    assert set(folder.checkpoints.iterdir()) == {*folder.numbered_checkpoints(), folder.best_checkpoint}
+    assert set(folder.checkpoints.iterdir()) == {
+        *folder.numbered_checkpoints(),
+        folder.best_checkpoint,
+        folder.best_measured,
+    }
     newest = checkpoints.read_progress(folder.numbered_checkpoints()[-1])
     assert newest.env_steps == Summary.read(folder.summary).env_steps
 

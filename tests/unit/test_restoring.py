@@ -106,7 +106,9 @@ def test_a_new_run_has_policy_store_and_settings_of_the_snapshot_and_the_old_run
 def test_a_best_checkpoint_from_before_the_snapshot_is_kept_in_the_new_run(run: RunFolder, tmp_path: Path) -> None:
     checkpoints.save_best(run, checkpoint(VERSION - 2, ENV_STEPS - 500))
     restore_run(settings(run), "then", into=tmp_path / "new")
-    assert RunFolder(tmp_path / "new").best_checkpoint.read_bytes() == run.best_checkpoint.read_bytes()
+    new = RunFolder(tmp_path / "new")
+    assert new.best_checkpoint.read_bytes() == run.best_checkpoint.read_bytes()
+    assert new.best_measured.read_bytes() == run.best_measured.read_bytes()
 
 
 def test_incarnations_of_the_new_run_exceed_those_of_the_old_run(run: RunFolder, tmp_path: Path) -> None:

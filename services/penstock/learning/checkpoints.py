@@ -3,6 +3,8 @@
 The policy's tensors keep their own names, so a checkpoint is also a set of weights to act with. The names of all other
 tensors contain a "/". The file's metadata holds the run's progress as JSON and, in the best checkpoint, the evaluation
 that made it the best. Nothing is pickled. `penstock.checkpoint_file` defines the bytes and their digest.
+
+The best checkpoint has no measured values, such as seconds, so that equal runs have equal files. `best.json` has them.
 """
 
 import dataclasses
@@ -21,7 +23,7 @@ from penstock.algo.policies import Policy
 from penstock.algo.published import METADATA_KEY
 from penstock.checkpoint_file import CheckpointFile
 from penstock.errors import ConfigurationError, DamagedFile
-from penstock.files import json_of, write_atomically
+from penstock.files import json_of, write_atomically, write_json
 from penstock.learning.host_copies import on_host
 from penstock.learning.learner import Learner
 from penstock.run_folder import RunFolder
@@ -34,6 +36,8 @@ from penstock.types.spaces import EnvironmentSpec
 _PROGRESS_KEY = "penstock.progress"
 _EVALUATION_KEY = "penstock.evaluation"
 _OPTIMIZER = "optimizer/0/"
+_MEASURED = ("training_s", "learn_wall_s_to_threshold", "env_steps_taken", "wall_s", "clock_s")
+"""Progress that differs between runs with equal parameters: it depends on clocks and on the order of reports."""
 
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, IndexError, RuntimeError, SafetensorError)
 """Errors raised by parsing bytes that no digest has verified."""
@@ -123,9 +127,10 @@ def take(learner: Learner, progress: RunProgress) -> Snapshot:
 
 
 def judged(snapshot: Snapshot, progress: RunProgress, evaluation: EvaluationSummary) -> Snapshot:
-    """Returns the same parameters with their evaluation and the progress after it."""
+    """Returns the same parameters with their evaluation and the progress after it, without measured values."""
+    reproducible = {name: value for name, value in dataclasses.asdict(progress).items() if name not in _MEASURED}
     metadata = {
-        _PROGRESS_KEY: json_of(dataclasses.asdict(progress)),
+        _PROGRESS_KEY: json_of(reproducible),
         _EVALUATION_KEY: json_of(dataclasses.asdict(evaluation)),
     }
     return Snapshot(progress, checkpoint_file.sealed(snapshot.data, metadata))
@@ -142,7 +147,9 @@ def save(folder: RunFolder, snapshot: Snapshot, keep: int) -> Path:
 
 
 def save_best(folder: RunFolder, snapshot: Snapshot) -> None:
-    """Writes the best checkpoint. Raises `OSError`."""
+    """Writes the best checkpoint, and before it the measured values at it. Raises `OSError`."""
+    measured = {name: getattr(snapshot.progress, name) for name in _MEASURED}
+    write_json(folder.best_measured, {"version": snapshot.progress.version, **measured})
     write_atomically(folder.best_checkpoint, snapshot.data)
 
 
@@ -173,8 +180,11 @@ def recover(folder: RunFolder) -> Recovered:
         )
     progress, evaluation = _progress(newest), None
     if best is not None:
+        of_best = _with_measured(_progress(best), folder.best_measured)
+        if newest is best:
+            progress = of_best
         evaluation = _evaluation(best, progress)
-        progress = _with_earlier_threshold(progress, _progress(best))
+        progress = _with_earlier_threshold(progress, of_best)
     return Recovered(newest.path, progress, _policy_of(newest).spec, evaluation, tuple(complaints))
 
 
@@ -286,6 +296,20 @@ def _with_earlier_threshold(progress: RunProgress, other: RunProgress) -> RunPro
     return dataclasses.replace(
         progress, env_steps_to_threshold=theirs, learn_wall_s_to_threshold=other.learn_wall_s_to_threshold
     )
+
+
+def _with_measured(progress: RunProgress, path: Path) -> RunProgress:
+    """Returns the best checkpoint's progress with the measured values in a file.
+
+    Without a file of the same version, measured values keep those of the checkpoint, where earlier releases wrote them.
+    """
+    try:
+        values = json.loads(path.read_bytes())
+        if values["version"] != progress.version:
+            return progress
+        return dataclasses.replace(progress, **{name: values[name] for name in _MEASURED})
+    except (OSError, ValueError, KeyError, TypeError):
+        return progress
 
 
 def _evaluation(best: CheckpointFile, newest_progress: RunProgress) -> EvaluationSummary | None:

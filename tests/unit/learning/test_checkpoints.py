@@ -1,4 +1,5 @@
 import dataclasses
+import json
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from penstock.learning import checkpoints
 from penstock.learning.checkpoints import RunProgress
 from penstock.learning.learner import Learner
 from penstock.run_folder import RunFolder
+from penstock.types.evaluation import EvaluationSummary
 
 PROGRESS = RunProgress(version=4, env_steps=1_234, updates=16, training_s=2.5, best_return=-0.1)
 
@@ -127,8 +129,33 @@ def test_only_the_newest_checkpoints_and_the_best_are_kept(folder: RunFolder) ->
         save(folder, learner, env_steps, keep=2)
     kept = [checkpoints.read_progress(path).env_steps for path in folder.numbered_checkpoints()]
     assert kept == [20_000, 100_000]
-    assert len(list(folder.checkpoints.iterdir())) == 3
+    kinds = {folder.best_checkpoint, folder.best_measured, *folder.numbered_checkpoints()}
+    assert set(folder.checkpoints.iterdir()) == kinds
     assert checkpoints.read_progress(folder.best_checkpoint) == PROGRESS
+
+
+def test_the_best_checkpoints_of_equal_runs_are_equal_whatever_their_clocks_show(tmp_path: Path) -> None:
+    learner, evaluation = trained_learner(), EvaluationSummary(PROGRESS.version, PROGRESS.env_steps, 20, 480.0, 9.0)
+    slower = dataclasses.replace(
+        PROGRESS, training_s=91.0, wall_s=99.0, clock_s=95.0, env_steps_taken=20_400, learn_wall_s_to_threshold=90.0
+    )
+    folders = [RunFolder(tmp_path / name) for name in ("fast", "slow")]
+    for folder, progress in zip(folders, (PROGRESS, slower), strict=True):
+        folder.create()
+        checkpoints.save_best(folder, checkpoints.judged(checkpoints.take(learner, progress), progress, evaluation))
+    fast, slow = (folder.best_checkpoint.read_bytes() for folder in folders)
+    assert fast == slow
+    # Without a numbered checkpoint, the run resumes from the best one with its own times.
+    assert [checkpoints.recover(folder).progress for folder in folders] == [PROGRESS, slower]
+
+
+def test_times_of_another_best_checkpoint_are_not_used(folder: RunFolder) -> None:
+    learner, evaluation = trained_learner(), EvaluationSummary(PROGRESS.version, PROGRESS.env_steps, 20, 480.0, 9.0)
+    checkpoints.save_best(folder, checkpoints.judged(checkpoints.take(learner, PROGRESS), PROGRESS, evaluation))
+    # The learner was killed between the two writes of a later best checkpoint.
+    values = json.loads(folder.best_measured.read_text())
+    folder.best_measured.write_text(json.dumps({**values, "version": PROGRESS.version + 5, "wall_s": 1e6}))
+    assert checkpoints.recover(folder).progress.wall_s == 0.0
 
 
 def test_the_newest_checkpoint_has_the_most_steps(folder: RunFolder) -> None:

@@ -154,7 +154,7 @@ def rewrite_without_digests(path: Path, best_return: float | None) -> None:
     header = json.loads(data[8:end])
     progress = json.loads(header["__metadata__"]["penstock.progress"]) | {"best_return": best_return}
     for name in ("env_steps_taken", "wall_s", "sessions"):
-        del progress[name]
+        progress.pop(name, None)
     kept = {"penstock": header["__metadata__"]["penstock"], "penstock.progress": json.dumps(progress)}
     text = json.dumps({**header, "__metadata__": kept}).encode()
     path.write_bytes(len(text).to_bytes(8, "little") + text + data[end:])

@@ -1,0 +1,37 @@
+"""A run that writes the same best checkpoint, byte for byte, on every engine.
+
+With degree 0 and one actor, each batch follows from the one before it. With synchronous evaluations, the same versions
+are evaluated. Processors and the versions of NumPy and torch must be the same too.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+from penstock.local.variables import SETTING_PREFIX
+from penstock.run_folder import RunFolder
+
+PRESET = "cartpole"
+SETTINGS: Mapping[str, object] = {
+    # The size of a batch follows from the number of actors.
+    "train.actors": 1,
+    "run.seed": 3,
+    "run.total_steps": 20_000,
+    "sampling.off_policy_degree": 0,
+    "evaluation.mode": "synchronous",
+}
+
+
+def options() -> list[str]:
+    """Returns the settings as options of a command; each service needs them."""
+    return [f"--preset={PRESET}", *(f"--{name}={value}" for name, value in SETTINGS.items())]
+
+
+def variables() -> dict[str, str]:
+    """Returns the settings as environment variables; the preset is not one."""
+    return {f"{SETTING_PREFIX}{name.replace('.', '__').upper()}": str(value) for name, value in SETTINGS.items()}
+
+
+def digest(run: Path) -> str:
+    """Returns the SHA-256 of a run's best checkpoint."""
+    return hashlib.sha256(RunFolder(run).best_checkpoint.read_bytes()).hexdigest()
