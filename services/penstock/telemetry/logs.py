@@ -39,3 +39,9 @@ def note(event: str, **values: str) -> None:
     """Logs an event of code below the services. Does nothing in a process without configured logging."""
     if structlog.is_configured():
         structlog.get_logger().info(event, **values)
+
+
+def detail(event: str, **values: int) -> None:
+    """Logs an event that only a search for a fault needs, at level debug. Does nothing as `note`."""
+    if structlog.is_configured():
+        structlog.get_logger().debug(event, **values)

@@ -263,6 +263,10 @@ class ReplaySegmentSink:
     def _take(self, response: wire.AppendResponse) -> None:
         if response.staging_proof is not None:
             self._stage_if_shared(response.staging_proof)
+        if response.stored_sequence > self._stored:
+            # With these lines, every segment that an actor was promised to be stored can be looked up in the store.
+            place = self._assignment
+            logs.detail("stored", slot=place.slot, incarnation=place.incarnation, sequence=response.stored_sequence)
         with self._lock:
             self._stored = max(self._stored, response.stored_sequence)
             while self._pending and self._pending[0].last_sequence <= response.stored_sequence:
