@@ -68,7 +68,7 @@ ALLOWED: dict[str, set[str]] = {
     "wire": {"types", "errors", "compression", "v1", "wire"},
     "sharding": {"types", "gate_law", "sharding"},
     "rpc": {"types", "errors", "gate_law", "v1", "wire", "sharding", "telemetry", "replay", "learning", "rpc"},
-    "process": {"types", "errors", "config", "telemetry", "process"},
+    "process": {"types", "errors", "config", "exit_codes", "telemetry", "process"},
     "restoring": {"types", "errors", "config", "files", "run_folder", "replay", "learning"},
     "apps": {
         "types",

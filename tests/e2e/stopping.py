@@ -1,11 +1,15 @@
 """`docker compose stop`, as `down` stops the services: their exit codes, and what their logs have until then."""
 
+import signal
 import time
 
 from helpers.timing import wait_for
+from penstock.exit_codes import BY_SIGNAL
 from tests.e2e.progress import SERVICES
 from tests.e2e.report import Report
 from tests.e2e.stack import Stack
+
+_CODES = {"learner": BY_SIGNAL + signal.SIGTERM}
 
 
 def stop(stack: Stack, report: Report) -> None:
@@ -24,9 +28,9 @@ def stop(stack: Stack, report: Report) -> None:
     ends = {service: [each.exit_code for each in stack.containers(service)] for service in SERVICES}
     report.check(
         "exit codes of the stopped services",
-        not any(code for codes in ends.values() for code in codes),
+        all(code == _CODES.get(service, 0) for service, codes in ends.items() for code in codes),
         "; ".join(f"{service} {', '.join(map(str, codes))}" for service, codes in ends.items()),
-        "0",
+        f"0; {', '.join(f'{service} {code}' for service, code in _CODES.items())}, because its run is not done",
     )
     traced = [service for service in SERVICES if stack.traces(service)]
     report.check("tracebacks in their logs", not traced, ", ".join(traced) or "none", "none")

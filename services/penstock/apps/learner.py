@@ -43,8 +43,10 @@ _ANY_HOST = ("0.0.0.0", "[::]")
 _Serving = tuple[LoopThread, RunServicer, RunSnapshots]
 
 
-def run(config: Config) -> None:
+def run(config: Config) -> int:
     """Trains until the run is done or the service is stopped.
+
+    Returns the exit code: 0 if the run is done, else `Service.stop_code`.
 
     Raises `ConfigurationError` if a folder, checkpoint, address or device can't be used, or the replay service refuses
     the plan, and `TrainingFailed` for the same after a batch was trained.
@@ -53,7 +55,7 @@ def run(config: Config) -> None:
     with Service("learner", config.telemetry, listen=settings.listen, metrics_port=settings.metrics_port) as service:
         folder = _prepared_folder(config, service.logger)
         if folder is None:
-            return
+            return 0
         show_run(folder.root.name, config.environment.short_name)
         device = torch_device(settings.device)
         check_execution(device, settings.execution)
@@ -76,7 +78,7 @@ def run(config: Config) -> None:
             )
             service.wait_until(lambda: roster.schema is not None, _ACTOR_WAIT_S)
             if roster.schema is None or roster.spec is None:
-                return
+                return service.stop_code
             # The first actor's spaces, so that the learner's machine needs no environment.
             learner = learner_of(config, roster.spec, device)
             check_schema(roster.schema, learner.policy, config.ppo.burn_in_steps)
@@ -96,6 +98,7 @@ def run(config: Config) -> None:
             session.writes.finish(
                 f"the run is saved in {folder.checkpoints}; free space or make {folder.root} writable"
             )
+            return service.stop_code if conclusion.stopped == "interrupted" else 0
 
 
 def _prepared_folder(config: Config, logger: Logger) -> RunFolder | None:

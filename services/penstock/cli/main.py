@@ -125,7 +125,7 @@ def _execute(name: str, arguments: list[str]) -> int:
 
 
 def _serve(name: str, arguments: list[str]) -> int:
-    """Runs a service until it ends."""
+    """Runs a service until it ends; returns its exit code."""
     with uncollected():
         from penstock.cli.options import parse
     # A crash in a library leaves a stack in the log.
@@ -133,5 +133,6 @@ def _serve(name: str, arguments: list[str]) -> int:
     options = parse(f"penstock {name}", _COMMANDS[name], arguments, trains=False)
     with uncollected():
         service = importlib.import_module(f"penstock.apps.{name}")
-    service.run(options.config)
-    return 0
+    # Only a learner's end may be premature.
+    code: int | None = service.run(options.config)
+    return code or 0

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import FrameType
 
 from penstock.config import TelemetryConfig
+from penstock.exit_codes import BY_SIGNAL
 from penstock.process import allocator
 from penstock.telemetry import logs
 from penstock.telemetry.metrics_server import MetricsServer
@@ -81,6 +82,15 @@ class Service:
     def stopping(self) -> bool:
         """Whether the service is to stop."""
         return bool(self._stopped_by)
+
+    @property
+    def stop_code(self) -> int:
+        """Exit code for work that a signal has cut short: 128 and its number, as shells report it.
+
+        0 if no signal was received, or if a launcher, which knows that it has stopped the service, supervises it.
+        """
+        stopped_by = {number.name: number for number in _ENDING_SIGNALS}.get(self._stopped_by)
+        return 0 if stopped_by is None or self.supervised else BY_SIGNAL + stopped_by
 
     def wait(self, timeout_s: float) -> bool:
         """Sleeps for `timeout_s` seconds unless the service is stopping; returns whether it is stopping."""
