@@ -8,7 +8,7 @@ ARGS ?=
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help help-all install train test all-environments package check format docs e2e clean proto dashboards compose-settings lock torture
+.PHONY: help help-all install train test all-environments package check format docs e2e clean proto dashboards compose-settings swarm-configs lock torture
 
 TABLE := awk -F '|' '{ printf "%-28s %s\n", $$1, $$2 }'
 
@@ -69,10 +69,15 @@ proto: install ### generate the Python code of the contract from proto
 # The generated dashboards are committed. A test checks that they are current.
 dashboards: install ### generate the Grafana dashboards
 	$(BIN)/python deploy/grafana/dashboards.py
+	$(BIN)/python deploy/swarm/configs.py
 
 # The generated settings are committed. A test checks that they are current.
 compose-settings: install ### generate the settings that Docker Compose reads from the shell
 	$(BIN)/python deploy/compose/settings.py
+
+# The names are committed. A test checks that they are current.
+swarm-configs: install ### name the configurations of the Swarm stack after their contents
+	$(BIN)/python deploy/swarm/configs.py
 
 # The lock omits torch's local version (+cpu), so that a GPU machine can install the CUDA build of the same release.
 lock: install ### resolve the dependencies into requirements.lock

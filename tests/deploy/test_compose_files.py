@@ -1,4 +1,4 @@
-"""The Compose files: their settings exist, match each other, and confine the containers."""
+"""The Compose files: settings from the shell and .env, overrides, images, and what only Compose has."""
 
 import json
 import os
@@ -7,9 +7,7 @@ import runpy
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -18,50 +16,13 @@ from helpers.timing import PATIENCE_S
 from penstock.cli.options import parse
 from penstock.config import Config, build, setting_names
 from penstock.local.variables import OF_COMPOSE, PRESET
-from penstock.rpc.ready_file import INTERVAL_S
+from tests.deploy import engines
+from tests.deploy.engines import ROOT, SERVICES, interpolated
 
-ROOT = Path(__file__).parents[2]
-SERVICES = ("replay", "learner", "actor", "evaluator")
 DEFAULTS = build({})
-UNITS = {"g": 2**30, "m": 2**20}
 
 
-def compose(name: str = "docker-compose.yml") -> Any:
-    """Reads a file as `docker compose` does without .env and without variables. Defaults may be nested once."""
-    text = (ROOT / name).read_text().replace("!reset null", "null")
-    inner = re.sub(r"\$\{\w+:?-([^{}]*)\}", r"\1", text)
-    return yaml.safe_load(re.sub(r"\$\{\w+:?-([^{}]*)\}", r"\1", inner))
-
-
-STACK = compose()
-
-
-def settings_of(service: str, monkeypatch: pytest.MonkeyPatch) -> Config:
-    for name in [name for name in os.environ if name.startswith("PENSTOCK")]:
-        monkeypatch.delenv(name)
-    for name, value in STACK["services"][service]["environment"].items():
-        monkeypatch.setenv(name, str(value))
-    command, *options = STACK["services"][service]["command"]
-    assert command == service
-    return parse(f"penstock {service}", "", options, trains=False).config
-
-
-@pytest.mark.parametrize(("age_s", "healthy"), [(0.0, True), (2 * INTERVAL_S, True), (3600.0, False), (None, False)])
-def test_a_container_is_healthy_while_its_service_touches_its_file(
-    age_s: float | None, healthy: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kind, check = STACK["services"]["actor"]["healthcheck"]["test"]
-    assert kind == "CMD-SHELL"
-    file = tmp_path / "ready"
-    if age_s is not None:
-        file.touch()
-        os.utime(file, (time.time() - age_s,) * 2)
-    shown = check.replace("$$", "$").replace(str(settings_of("actor", monkeypatch).telemetry.ready_file), str(file))
-    assert (subprocess.run(["/bin/sh", "-c", shown], timeout=PATIENCE_S, check=False).returncode == 0) is healthy
-
-
-def bytes_of(limit: str) -> int:
-    return int(limit[:-1]) * UNITS[limit[-1]]
+STACK = interpolated("docker-compose.yml")
 
 
 @pytest.mark.parametrize("dockerfile", ["Dockerfile.actor", "Dockerfile.learner"])
@@ -71,59 +32,17 @@ def test_hadolint_finds_nothing(dockerfile: str) -> None:
 
 
 @pytest.mark.parametrize("service", SERVICES)
-def test_services_read_their_settings_and_serve_metrics_where_prometheus_scrapes(
-    service: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = settings_of(service, monkeypatch)
-    own = getattr(config, {"evaluator": "evaluation"}.get(service, service))
-    assert own.listen.startswith("0.0.0.0:")
-    assert f"find {config.telemetry.ready_file} " in STACK["services"][service]["healthcheck"]["test"][-1]
-    jobs = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text())["scrape_configs"]
-    scraped = {job["job_name"]: job["dns_sd_configs"][0] for job in jobs}[service]
-    assert (scraped["names"], scraped["port"]) == ([service], own.metrics_port)
-
-
-@pytest.mark.parametrize("service", SERVICES)
-def test_services_have_the_addresses_of_each_other(service: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = settings_of(service, monkeypatch)
-    replay, learner = (settings_of(each, monkeypatch) for each in ("replay", "learner"))
-    assert config.learner.replay_addresses == (f"replay:{replay.replay.listen.rpartition(':')[2]}",)
-    assert config.actor.learner_address == config.evaluation.learner_address
-    assert config.actor.learner_address == f"learner:{learner.learner.listen.rpartition(':')[2]}"
-
-
-@pytest.mark.parametrize("service", SERVICES)
-def test_services_are_confined(service: str) -> None:
+def test_services_are_confined_further_than_other_engines_can(service: str) -> None:
     definition = STACK["services"][service]
-    assert (definition["read_only"], definition["init"], definition["user"], definition["cap_drop"]) == (
-        True,
-        True,
-        "10001:10001",
-        ["ALL"],
-    )
+    assert definition["init"]
     assert definition["security_opt"] == ["no-new-privileges:true"]
-    assert "ports" not in definition
     assert definition["logging"]["options"]["max-size"]
-    assert definition["stop_grace_period"] and definition["restart"] == "on-failure"
+    assert definition["restart"] == "on-failure"
 
 
-def test_the_store_fits_into_the_memory_limit_and_is_shared_with_the_learner(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    config, services = settings_of("replay", monkeypatch), STACK["services"]
-    assert bytes_of(services["replay"]["mem_limit"]) >= config.replay.store_size.amount + 200 * 2**20
-    volume, target = services["replay"]["volumes"][0].split(":")
-    assert str(config.replay.folder).startswith(f"{target}/")
-    assert f"{volume}:{target}:ro" in services["learner"]["volumes"]
-    # Batches read from the store are its pages, which count for the learner too.
-    assert bytes_of(services["learner"]["mem_limit"]) > config.replay.store_size.amount
-
-
-def test_the_restore_service_uses_the_folders_of_the_other_services(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_restore_service_uses_the_folders_of_the_other_services() -> None:
     definition, services = STACK["services"]["restore"], STACK["services"]
-    replay, learner = settings_of("replay", monkeypatch), settings_of("learner", monkeypatch)
+    replay, learner = (engines.compose()[each].config for each in ("replay", "learner"))
     assert definition["environment"]["PENSTOCK__RUN__DIR"] == learner.run.dir
     assert definition["environment"]["PENSTOCK__REPLAY__SNAPSHOT_FOLDER"] == replay.replay.snapshots
     assert int(definition["environment"]["PENSTOCK__REPLAY__CAPACITY_BYTES"]) == replay.replay.store_size.amount
@@ -146,7 +65,7 @@ def test_the_learner_keeps_compiled_steps_in_a_volume_that_it_writes_and_gets_it
 
 
 def test_the_cpu_override_uses_the_image_of_the_actors() -> None:
-    learner = compose("compose.cpu.yaml")["services"]["learner"]
+    learner = interpolated("compose.cpu.yaml")["services"]["learner"]
     assert learner["image"] == STACK["services"]["actor"]["image"]
     assert learner["deploy"] is None and STACK["services"]["learner"]["deploy"]
 
@@ -154,7 +73,7 @@ def test_the_cpu_override_uses_the_image_of_the_actors() -> None:
 @pytest.mark.parametrize("override", [None, "compose.cpu.yaml"])
 def test_one_service_builds_each_image(override: str | None) -> None:
     services = {name: dict(definition) for name, definition in STACK["services"].items()}
-    for name, definition in (compose(override)["services"] if override else {}).items():
+    for name, definition in (interpolated(override)["services"] if override else {}).items():
         services[name] |= definition
     ours = [each for each in services.values() if each["image"].startswith("penstock-")]
     building = [each["image"] for each in ours if each.get("build")]
@@ -179,8 +98,9 @@ def test_settings_in_the_example_exist(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (config.run.seed, config.environment.id) != (DEFAULTS.run.seed, DEFAULTS.environment.id)
 
 
-def test_variables_of_compose_itself_are_not_settings() -> None:
-    texts = [(ROOT / name).read_text() for name in ("docker-compose.yml", "compose.cpu.yaml", "compose.admin.yaml")]
+def test_variables_of_the_files_themselves_are_not_settings() -> None:
+    files = [*ROOT.glob("*compose*.y*ml"), *ROOT.glob("deploy/swarm/*.yml")]
+    texts = [path.read_text() for path in files]
     read = set(re.findall(r"\$\{(PENSTOCK_[A-Z]\w+)", "".join(texts)))
     assert read == {*OF_COMPOSE, PRESET}
 

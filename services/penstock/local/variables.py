@@ -28,8 +28,11 @@ OF_COMPOSE = (
     "PENSTOCK_LEARNER_MEMORY",
     "PENSTOCK_ACTOR_MEMORY",
     "PENSTOCK_TAG",
+    "PENSTOCK_REGISTRY",
+    "PENSTOCK_SETTINGS",
+    "PENSTOCK_ACTOR_CPUS",
 )
-"""Variables that docker-compose.yml reads itself; its `.env` passes all of them into the containers."""
+"""Variables that docker-compose.yml and deploy/swarm read themselves; `.env` passes all of them into containers."""
 
 _PREFIX = "PENSTOCK_"
 _OF_KUBERNETES = re.compile(r"_SERVICE_(HOST|PORT)(_\w+)?$|_PORT_\d+_(TCP|UDP|SCTP)(_\w+)?$")

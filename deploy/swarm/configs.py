@@ -1,0 +1,28 @@
+"""Names of the configurations in stack.yml, each with a digest of its file; `make swarm-configs` writes them.
+
+Swarm refuses to change a configuration, but replaces one by another of a new name when a stack is deployed again.
+"""
+
+import hashlib
+import re
+from pathlib import Path
+
+FILE = Path(__file__).parent / "stack.yml"
+_DIGITS = 8
+
+
+def render() -> str:
+    """Returns the text of the file with current names."""
+    text = FILE.read_text()
+    files = dict(re.findall(r"^  \*(\S+) : \{file: (\S+)\}$", text, re.MULTILINE))
+
+    def named(found: re.Match[str]) -> str:
+        name = found[1]
+        digest = hashlib.sha256((FILE.parent / files[name]).read_bytes()).hexdigest()
+        return f"  - &{name} {name}-{digest[:_DIGITS]}"
+
+    return re.sub(r"^  - &(\S+) \S+$", named, text, flags=re.MULTILINE)
+
+
+if __name__ == "__main__":
+    FILE.write_text(render())

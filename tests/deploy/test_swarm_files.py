@@ -1,0 +1,146 @@
+"""deploy/swarm: what only Swarm has, and what its stack shares with Compose besides the services' settings."""
+
+import os
+import re
+import runpy
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from helpers.timing import PATIENCE_S
+from tests.deploy.engines import ROOT, SERVICES, interpolated
+
+SWARM = ROOT / "deploy" / "swarm"
+STACK = interpolated("deploy/swarm/stack.yml")
+COMPOSE = interpolated("docker-compose.yml")
+ADMIN = interpolated("compose.admin.yaml")
+WATCHING = ("prometheus", "grafana")
+ON_SERVICES = {*SERVICES, *WATCHING} - {"actor"}
+
+
+def of(service: str) -> Any:
+    return STACK["services"][service]
+
+
+def test_the_names_of_the_configurations_are_current() -> None:
+    module = runpy.run_path(str(SWARM / "configs.py"))
+    assert module["FILE"].read_text() == module["render"](), "run `make swarm-configs`"
+    assert all(re.search(r"-[0-9a-f]{8}$", name) for name in STACK["configs"])
+
+
+@pytest.mark.parametrize("service", WATCHING)
+def test_configurations_are_the_files_that_compose_mounts(service: str) -> None:
+    mounts = [mount.split(":") for mount in COMPOSE["services"][service]["volumes"] if mount.startswith("./")]
+    mounted = {
+        f"{target}/{path.relative_to(ROOT / folder)}": path
+        for folder, target, _ in mounts
+        for path in (ROOT / folder).rglob("*")
+        # Prometheus does not read the tests of its rules.
+        if path.is_file() and "tests" not in path.parts[len(ROOT.parts) :]
+    }
+    given = {
+        each["target"]: (SWARM / STACK["configs"][each["source"]]["file"]).resolve() for each in of(service)["configs"]
+    }
+    assert given == mounted
+
+
+@pytest.mark.parametrize("service", WATCHING)
+def test_monitoring_is_that_of_compose(service: str) -> None:
+    for key in ("image", "command", "cap_drop", "read_only"):
+        assert of(service).get(key) == COMPOSE["services"][service].get(key), key
+    assert of(service)["healthcheck"]["test"] == COMPOSE["services"][service]["healthcheck"]["test"]
+    assert of(service)["deploy"]["resources"]["limits"]["memory"] == COMPOSE["services"][service]["mem_limit"]
+    assert of(service)["deploy"]["restart_policy"]["condition"] == "any"
+
+
+def test_grafana_alone_is_published_and_needs_its_password() -> None:
+    assert [name for name in STACK["services"] if "ports" in of(name)] == ["grafana"]
+    [port] = of("grafana")["ports"]
+    assert (port["mode"], port["target"]) == ("host", 3000)
+    environment = of("grafana")["environment"]
+    anonymous = {name: value for name, value in environment.items() if name.startswith("GF_AUTH_ANONYMOUS")}
+    assert anonymous == {"GF_AUTH_ANONYMOUS_ENABLED": "false"}
+    # Compose enables a login in compose.admin.yaml, with the same secret.
+    login = ADMIN["services"]["grafana"]
+    assert environment["GF_SECURITY_ADMIN_PASSWORD"] == login["environment"]["GF_SECURITY_ADMIN_PASSWORD"]
+    assert of("grafana")["secrets"] == login["secrets"] == list(STACK["secrets"])
+    text, admin = (SWARM / "stack.yml").read_text(), (ROOT / "compose.admin.yaml").read_text()
+    required = re.compile(r"^secrets:\n +grafana_password: \{file: \"\$\{(\w+):\?", re.MULTILINE)
+    assert required.search(text)[1] == required.search(admin)[1]  # type: ignore[index]
+
+
+def test_every_secret_is_given_to_a_service_that_reads_its_file() -> None:
+    for name in STACK["secrets"]:
+        readers = [each for each in STACK["services"].values() if name in each.get("secrets", ())]
+        assert readers and all(f"/run/secrets/{name}" in str(each["environment"]) for each in readers)
+
+
+def test_services_are_on_one_node_and_actors_on_any() -> None:
+    placed = {name for name in STACK["services"] if "placement" in of(name)["deploy"]}
+    assert placed == ON_SERVICES
+    constraints = {constraint for name in placed for constraint in of(name)["deploy"]["placement"]["constraints"]}
+    [constraint] = constraints
+    assert constraint.replace("node.labels.", "").replace(" == ", "=") in (SWARM / "stack.yml").read_text()
+
+
+@pytest.mark.parametrize("service", STACK["services"])
+def test_clients_connect_to_containers_and_not_to_a_virtual_address(service: str) -> None:
+    assert of(service)["deploy"]["endpoint_mode"] == "dnsrr"
+    assert of(service)["networks"] == list(STACK["networks"])
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_tasks_that_end_well_do_not_restart(service: str) -> None:
+    assert of(service)["deploy"]["restart_policy"]["condition"] == "on-failure"
+
+
+def test_actors_are_replaced_by_working_ones_and_services_are_not_doubled() -> None:
+    assert of("actor")["deploy"]["update_config"]["order"] == "start-first"
+    assert not any("update_config" in of(name)["deploy"] for name in ON_SERVICES)
+
+
+def test_the_stack_has_no_key_that_swarm_ignores() -> None:
+    # By docker/cli, `cli/compose/types`: unsupported, forbidden, or, like tmpfs and depends_on, dropped without a word.
+    ignored = {"build", "depends_on", "devices", "extends", "mem_limit", "restart", "scale", "security_opt", "tmpfs"}
+    assert not [(name, key) for name in STACK["services"] for key in ignored & of(name).keys()]
+
+
+def has_docker() -> bool:
+    """Returns whether this machine's Docker can print a stack, which needs no engine."""
+    command = ["docker", "stack", "config", "--help"]
+    return bool(shutil.which("docker")) and subprocess.run(command, capture_output=True, timeout=60).returncode == 0
+
+
+def merged(*files: str, **variables: str) -> Any:
+    others = {name: value for name, value in os.environ.items() if not name.startswith(("PENSTOCK", "GRAFANA"))}
+    command = ["docker", "stack", "config", *(f"--compose-file=deploy/swarm/{file}" for file in files)]
+    ended = subprocess.run(
+        command, cwd=ROOT, env=others | variables, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+    assert ended.returncode == 0 and not ended.stderr, ended.stderr
+    return yaml.safe_load(ended.stdout)
+
+
+@pytest.mark.skipif(not has_docker(), reason="needs `docker stack config`, of Docker's client since 25")
+def test_a_run_has_the_settings_of_its_file_and_the_learner_a_gpu_with_its_override(tmp_path: Path) -> None:
+    (tmp_path / "run.env").write_text("PENSTOCK_PRESET=pendulum\nPENSTOCK__LEARNER__LISTEN=x:1\n")
+    variables = {"PENSTOCK_SETTINGS": str(tmp_path / "run.env"), "PENSTOCK_REGISTRY": "registry.example.com/team/"}
+    services = merged("stack.yml", "gpu.yml", GRAFANA_PASSWORD_FILE="/dev/null", **variables)["services"]
+    for service in SERVICES:
+        environment = services[service]["environment"]
+        assert environment["PENSTOCK_PRESET"] == "pendulum"
+        assert environment["PENSTOCK__REPLAY__CAPACITY_BYTES"] == "1073741824"
+        assert environment["PENSTOCK__LEARNER__LISTEN"] == "0.0.0.0:7432"
+    learner = services["learner"]
+    assert learner["image"] == "registry.example.com/team/penstock-learner:latest"
+    reserved = learner["deploy"]["resources"]["reservations"]["generic_resources"]
+    assert reserved == [{"discrete_resource_spec": {"kind": "gpu", "value": 1}}]
+    assert learner["deploy"]["placement"] == services["replay"]["deploy"]["placement"]
+    assert (
+        "reservations"
+        not in merged("stack.yml", GRAFANA_PASSWORD_FILE="/dev/null")["services"]["learner"]["deploy"]["resources"]
+    )
