@@ -344,15 +344,18 @@ pause_s = 0.005
 [run]
 dir = "{run}"
 total_steps = 1_000_000_000
+[security]
+insecure = true
 [replay]
 listen = "0.0.0.0:7431"
+advertise = ["{host}"]
 metrics_port = 0
 folder = "{store}"
 capacity_bytes = 2_000_000
 [learner]
 listen = "0.0.0.0:7432"
 metrics_port = 0
-replay_addresses = ["{replay}"]
+replay_addresses = ["{host}:7431"]
 [actor]
 listen = "127.0.0.1:0"
 metrics_port = 0
@@ -379,7 +382,7 @@ class _Run:
         sound = host.link()
         self.links = {name: host.link() for name in ("0", "1", "2", "evaluator")}
         settings = folder / "settings.toml"
-        text = _SETTINGS.format(run=folder / "run", store=folder / "store", replay=f"{sound.there}:7431")
+        text = _SETTINGS.format(run=folder / "run", store=folder / "store", host=sound.there)
         settings.write_text(text)
 
         def start(service: str, *options: str, on: Host | None = None) -> Command:

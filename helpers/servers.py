@@ -24,6 +24,7 @@ from prometheus_client import REGISTRY
 
 from helpers.segments import PLAN, SCHEMA, assert_same_columns, capacity_bytes, make_window
 from helpers.timing import PATIENCE_S, wait_for
+from penstock.addresses import LOOPBACK, Address
 from penstock.learning.retried_writes import RetriedWrites
 from penstock.learning.roster import Roster
 from penstock.learning.statistics import RunStatistics
@@ -108,13 +109,13 @@ class LiveServer:
         self.server: Server
         self._ended = False
 
-    def _listen(self, port: int) -> None:
-        self.thread.run(self.server.start(f"127.0.0.1:{port}"), PATIENCE_S)
-        self.port = self.server.port
+    def _listen(self, port: int, host: str = LOOPBACK, path: str = "") -> None:
+        self.thread.run(self.server.start(str(Address(host, port, path))), PATIENCE_S)
+        self.port = self.server.address.port
 
     @property
     def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return str(self.server.address)
 
     def stop(self) -> None:
         """Stops like a service that receives a stop signal."""
@@ -147,6 +148,8 @@ class LiveReplay(LiveServer):
         staging_bytes: int = 2**26,
         version_patience_s: float = 30.0,
         port: int = 0,
+        host: str = LOOPBACK,
+        path: str = "",
         snapshots: Path | None = None,
         snapshot_bytes_per_s: int = 2**30,
     ) -> None:
@@ -157,7 +160,7 @@ class LiveReplay(LiveServer):
         making = self._make(buffer, self.snapshots, max_actors, staging_bytes, version_patience_s)
         self._servicer = self.thread.run(making, PATIENCE_S)
         self.server = self._servicer.server
-        self._listen(port)
+        self._listen(port, host, path)
         self.thread.spawn(self._servicer.tick())
 
     @staticmethod

@@ -18,6 +18,7 @@ from helpers.store_view import StoreView
 from helpers.timing import PATIENCE_S
 from helpers.torture.content import first_wrong, parts_of
 from helpers.torture.ledger import Ledger
+from penstock.addresses import Address
 from penstock.errors import PlaceLost
 from penstock.local.ports import free_ports
 from penstock.process.service import SUPERVISED_VARIABLE
@@ -69,8 +70,13 @@ class ReplayProcess:
     def start(self) -> None:
         """Starts the service, without waiting."""
         self._show()
-        listen = self.address if self._host is None else f"0.0.0.0:{self.address.rpartition(':')[2]}"
-        command = [sys.executable, "-m", "penstock", "replay", "--replay.listen", listen, *self._options]
+        command = [sys.executable, "-m", "penstock", "replay", *self._options]
+        if self._host is None:
+            command += ["--replay.listen", self.address]
+        else:
+            listen = Address.parse(self.address)
+            command += ["--replay.listen", f"0.0.0.0:{listen.port}", "--replay.advertise", listen.host]
+            command += ["--security.insecure", "true"]
         command += ["--replay.metrics-port", "0", "--replay.capacity-bytes", str(self.capacity_bytes)]
         command += ["--replay.folder", str(self.folder)]
         if self._host is not None:

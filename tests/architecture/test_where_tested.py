@@ -74,6 +74,7 @@ ELSEWHERE = {
     "config/run.py": "unit/config/test_config.py",
     "config/sampling.py": "unit/config/test_config.py",
     "config/section.py": "unit/config/test_config.py",
+    "config/security.py": "unit/config/test_exposure.py",
     "config/sections.py": "unit/config/test_config.py",
     "config/services.py": "unit/config/test_config.py",
     "config/setting_types.py": "unit/config/test_config.py",

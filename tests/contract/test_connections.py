@@ -39,7 +39,7 @@ from penstock.rpc.loop import LoopThread
 from penstock.rpc.server import serve_health_only
 thread = LoopThread()
 server = thread.run(serve_health_only("127.0.0.1:0"))
-print(server.port, flush=True)
+print(server.address.port, flush=True)
 time.sleep(3600)
 """
 CLIENT = """
@@ -59,12 +59,12 @@ asyncio.run(run())
 WRITER = """
 import sys, time
 from pathlib import Path
-from penstock.config import TelemetryConfig
+from penstock.config import Config
 from penstock.process.service import Service
 from penstock.files import write_atomically
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.server import serve_health_only
-with Service("replay", TelemetryConfig(), listen="127.0.0.1:0", metrics_port=0):
+with Service("replay", Config(replay={"listen": "127.0.0.1:0", "metrics_port": 0})):
     thread = LoopThread()
     server = thread.run(serve_health_only("127.0.0.1:0"))
     count = 0
@@ -72,7 +72,7 @@ with Service("replay", TelemetryConfig(), listen="127.0.0.1:0", metrics_port=0):
         for name in range(8):
             write_atomically(Path(sys.argv[1]) / f"file{name}", str(count).encode())
         if count == 0:
-            print(server.port, flush=True)
+            print(server.address.port, flush=True)
         count += 1
         time.sleep(0.02)
 """

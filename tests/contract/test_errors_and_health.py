@@ -90,7 +90,7 @@ def test_a_service_reports_serving_from_its_start_to_its_end(loopback: Loopback,
 
 def test_a_service_without_methods_reports_serving(loopback: Loopback) -> None:
     server = loopback.thread.run(serve_health_only("127.0.0.1:0"))
-    assert is_serving(f"127.0.0.1:{server.port}", PATIENCE_S)
+    assert is_serving(f"127.0.0.1:{server.address.port}", PATIENCE_S)
     loopback.thread.run(server.stop())
 
 

@@ -12,6 +12,7 @@ from penstock.acting.replaceable_environments import ReplaceableEnvironments
 from penstock.acting.reports import report_failure
 from penstock.acting.runners import runner_of
 from penstock.acting.spaces import segment_schema
+from penstock.addresses import Address
 from penstock.algo.spaces import check_spaces
 from penstock.apps.environments import variants_of
 from penstock.config import Config
@@ -38,7 +39,7 @@ def run(config: Config) -> None:
         SchemaMismatch: The run has another schema or other spaces.
     """
     settings = config.actor
-    with Service("actor", config.telemetry, listen=settings.listen, metrics_port=settings.metrics_port) as service:
+    with Service("actor", config) as service:
         progress = Progress()
         watch = HangWatch(
             progress.now, lambda: service.stopping, timeout_s=settings.step_timeout_s, env_id=config.environment.id
@@ -116,5 +117,4 @@ def _actor_name(listen: str) -> str:
     A process that replaces the actor has the same name, unless the name contains the process id.
     """
     supervised = os.environ.get(SUPERVISED_VARIABLE, "")
-    port = listen.rpartition(":")[2]
-    return supervised or f"{socket.gethostname()}:{port if port != '0' else os.getpid()}"
+    return supervised or f"{socket.gethostname()}:{Address.parse(listen).port or os.getpid()}"

@@ -23,7 +23,7 @@ def run(config: Config) -> None:
         SchemaMismatch: The run has other spaces.
     """
     settings = config.evaluation
-    with Service("evaluator", config.telemetry, listen=settings.listen, metrics_port=settings.metrics_port) as service:
+    with Service("evaluator", config) as service:
         evaluator = Evaluator(
             partial(make_configured, config.environment),
             episodes=settings.episodes,

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+from penstock.addresses import Address, advertised
 from penstock.apps.earlier_session import HOW_TO_BEGIN, changed_settings, log_resumed
 from penstock.apps.run_summary import summary_of
 from penstock.config import Config
@@ -38,7 +39,6 @@ from penstock.telemetry.logs import Logger
 
 _ACTOR_WAIT_S = 0.05
 _FAREWELL_S = 3.0
-_ANY_HOST = ("0.0.0.0", "[::]")
 
 _Serving = tuple[LoopThread, RunServicer, RunSnapshots]
 
@@ -52,7 +52,7 @@ def run(config: Config) -> int:
     the plan, and `TrainingFailed` for the same after a batch was trained.
     """
     settings, started = config.learner, time.monotonic()
-    with Service("learner", config.telemetry, listen=settings.listen, metrics_port=settings.metrics_port) as service:
+    with Service("learner", config) as service:
         folder = _prepared_folder(config, service.logger)
         if folder is None:
             return 0
@@ -67,10 +67,10 @@ def run(config: Config) -> int:
         if not service.supervised:
             log_resumed(folder, session.recovered, config, service.logger)
         roster = _roster_of(session)
-        with _serving(session, roster) as serving, _seen_by_users(session, service):
+        with _serving(session, roster) as serving, _seen_by_users(session, service, serving[1].server.address):
             service.logger.info(
                 "serving",
-                listen=settings.listen,
+                listen=str(serving[1].server.address),
                 device=str(device),
                 execution=settings.execution,
                 precision=settings.precision,
@@ -209,14 +209,13 @@ def _train(session: Session, service: Service, serving: _Serving, roster: Roster
 
 
 @contextlib.contextmanager
-def _seen_by_users(session: Session, service: Service) -> Iterator[None]:
+def _seen_by_users(session: Session, service: Service, address: Address) -> Iterator[None]:
     """Logs progress and lists the services' addresses inside the context, unless a launcher does."""
     if service.supervised:
         yield
         return
     file, settings = session.folder.services, session.config.learner
-    host, _, port = settings.listen.rpartition(":")
-    own = f"127.0.0.1:{port}" if host in _ANY_HOST else settings.listen
+    own = advertised(address, settings.advertise)[0]
     replay = dict(zip(replay_services(len(settings.replay_addresses)), settings.replay_addresses, strict=True))
     session.writes.write(file.name, partial(write_json, file, {**replay, "learner": own}))
     try:

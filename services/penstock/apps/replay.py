@@ -28,7 +28,7 @@ def run(config: Config) -> None:
     Raises `ConfigurationError` if the store or an address can't be used.
     """
     settings = config.replay
-    with Service("replay", config.telemetry, listen=settings.listen, metrics_port=settings.metrics_port) as service:
+    with Service("replay", config) as service:
         store = _open_store(settings, service.logger)
         snapshot_telemetry.show_zeros()
         buffer = ReplayBuffer(store, Gate(settings.grant_timeout_s, settings.max_actors))
@@ -82,7 +82,7 @@ async def _serve(config: Config, service: Service, buffer: ReplayBuffer, snapsho
     )
     await servicer.server.start(settings.listen, config.telemetry.ready_file)
     size = settings.store_size
-    service.logger.info("serving", listen=settings.listen, **{size.setting: size.amount})
+    service.logger.info("serving", listen=str(servicer.server.address), **{size.setting: size.amount})
     loop = asyncio.get_running_loop()
 
     def note_storage(sound: bool) -> None:

@@ -10,10 +10,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from penstock.addresses import LOOPBACK, Address
 from penstock.cli.containers import check_containers
 from penstock.cli.finding import Finding
 from penstock.cli.options import parse
 from penstock.config import Config
+from penstock.config.exposure import check_listen
 from penstock.errors import ConfigurationError
 from penstock.exit_codes import UNFIT
 from penstock.local.actor_count import usable_cores
@@ -153,11 +155,16 @@ def check_ports(config: Config) -> Finding:
     refused, checked = [], []
     for name in ("replay", "learner", "actor", "evaluation"):
         section = getattr(config, name)
-        host, _, port = section.listen.rpartition(":")
-        for setting, number in (("listen", int(port)), ("metrics_port", section.metrics_port)):
-            checked.append(number)
-            if number and (reason := refusal(host, number)):
-                refused.append(f"{host}:{number} ({name}.{setting}) {reason}")
+        listen = Address.parse(section.listen)
+        try:
+            check_listen(f"{name}.listen", section.listen, insecure=config.security.insecure)
+        except ConfigurationError as error:
+            return Finding("ports", False, str(error))
+        for setting, number in (("listen", listen.port), ("metrics_port", section.metrics_port)):
+            place = Address(listen.host or LOOPBACK, number)
+            if number and (reason := refusal(place.host, number)):
+                refused.append(f"{place} ({name}.{setting}) {reason}")
+            checked += [number] if number else []
     if refused:
         return Finding("ports", False, f"{', '.join(refused)}; stop the servers on these ports, or choose other ports")
     return Finding("ports", True, f"free: {', '.join(map(str, sorted(checked)))}")

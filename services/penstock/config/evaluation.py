@@ -7,15 +7,15 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from penstock.config import alternatives
 from penstock.config.section import Section
-from penstock.config.setting_types import Address, Count, Minutes, Port
+from penstock.config.setting_types import Address, Count, ListenAddress, Minutes, Port
 from penstock.types.extents import Amounts
 
 
 class EvaluationConfig(Section):
     """[evaluation] The evaluator service and the schedule of evaluations."""
 
-    listen: Address = "127.0.0.1:7434"
-    """host:port of its gRPC server (health only)."""
+    listen: ListenAddress = "127.0.0.1:7434"
+    """Address of its gRPC server (health only), as replay.listen."""
     metrics_port: Port = 9434
     """Port of its Prometheus metrics; 0: none."""
     learner_address: Address = "127.0.0.1:7432"

@@ -13,6 +13,7 @@ from penstock.config.ppo import PPOConfig
 from penstock.config.run import RunConfig, TelemetryConfig, TrainConfig
 from penstock.config.sampling import SamplingConfig
 from penstock.config.section import Constant, Section
+from penstock.config.security import SecurityConfig
 from penstock.config.services import ActorConfig, LearnerConfig, ReplayConfig
 from penstock.gate_law import least_store
 
@@ -37,6 +38,7 @@ class Sections(Constant):
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
+    security: SecurityConfig = SecurityConfig()
 
     @pydantic.model_validator(mode="after")
     def _derive(self) -> "Sections":

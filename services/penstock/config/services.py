@@ -7,7 +7,17 @@ from pydantic import ByteSize, Field, NonNegativeFloat, PositiveFloat, PositiveI
 
 from penstock.config import alternatives
 from penstock.config.section import Section
-from penstock.config.setting_types import ActorSlots, Address, Addresses, Count, Device, Port, Temperature
+from penstock.config.setting_types import (
+    ActorSlots,
+    Address,
+    Addresses,
+    Count,
+    Device,
+    ListenAddress,
+    Names,
+    Port,
+    Temperature,
+)
 from penstock.types.networks import Inference
 from penstock.types.store_size import StoreSize
 
@@ -21,8 +31,12 @@ _STORE_BYTES = 64 * 2**20
 class ReplayConfig(Section):
     """[replay] The replay service."""
 
-    listen: Address = "127.0.0.1:7431"
-    """host:port of its gRPC server."""
+    listen: ListenAddress = "127.0.0.1:7431"
+    """Address of its gRPC server: host:port, with port 0 for any free port, [IPv6]:port, or unix:PATH for a socket file
+    of its host. 0.0.0.0 or [::] as host: all networks, which needs security.insecure."""
+    advertise: Names = ()
+    """Names by which others reach it, in order of preference: hosts, or host:port if its port is another one for them.
+    A list, or separated by commas. Unset: the host of listen, or the host's own name where that is 0.0.0.0 or [::]."""
     metrics_port: Port = 9431
     """Port of its Prometheus metrics; 0: none."""
     folder: str | None = None
@@ -79,8 +93,10 @@ class ReplayConfig(Section):
 class LearnerConfig(Section):
     """[learner] The learner service."""
 
-    listen: Address = "127.0.0.1:7432"
-    """host:port of its gRPC server."""
+    listen: ListenAddress = "127.0.0.1:7432"
+    """Address of its gRPC server, as replay.listen."""
+    advertise: Names = ()
+    """Names by which others reach it, as replay.advertise. It writes them into the run's folder."""
     metrics_port: Port = 9432
     """Port of its Prometheus metrics; 0: none."""
     replay_addresses: Addresses = ("127.0.0.1:7431",)
@@ -115,8 +131,8 @@ class LearnerConfig(Section):
 class ActorConfig(Section):
     """[actor] An actor service."""
 
-    listen: Address = "127.0.0.1:7433"
-    """host:port of its gRPC server (health only)."""
+    listen: ListenAddress = "127.0.0.1:7433"
+    """Address of its gRPC server (health only), as replay.listen."""
     metrics_port: Port = 9433
     """Port of its Prometheus metrics; 0: none."""
     learner_address: Address = "127.0.0.1:7432"

@@ -15,6 +15,8 @@ from typing import Annotated, Any
 import pydantic
 from pydantic import Field, PositiveFloat, PositiveInt
 
+from penstock.addresses import Address as ParsedAddress
+from penstock.addresses import parse_name
 from penstock.config.wanted import InWords
 from penstock.environment_names import absolute, name_of
 from penstock.types.replay import MAX_SLOTS
@@ -173,13 +175,36 @@ def _check_device(name: str) -> str:
     return name
 
 
+def _check_listen(text: str) -> str:
+    return str(ParsedAddress.parse(text))
+
+
+def _check_address(text: str) -> str:
+    address = ParsedAddress.parse(text)
+    if not address.port and not address.path:
+        raise ValueError(f"must have a port from 1 to 65,535; got {text!r}")
+    return str(address)
+
+
+def _check_name(text: str) -> str:
+    parse_name(text)
+    return text
+
+
 def _read_auto(value: object) -> object:
     return 0 if value == "auto" else value
 
 
 UnitInterval = Annotated[float, Field(ge=0.0, le=1.0)]
 Port = Annotated[int, Field(ge=0, le=65535)]
-Address = Annotated[str, Field(pattern=r"^\S+:\d{1,5}$"), InWords("an address host:port, such as 10.0.0.1:7431")]
+ListenAddress = Annotated[
+    str,
+    pydantic.AfterValidator(_check_listen),
+    InWords("host:port (0: any free port), [IPv6]:port or unix:PATH"),
+]
+Address = Annotated[
+    str, pydantic.AfterValidator(_check_address), InWords("an address host:port, such as 10.0.0.1:7431, or unix:PATH")
+]
 Device = Annotated[str, pydantic.AfterValidator(_check_device), InWords("auto, cpu, cuda, or cuda:N for GPU number N")]
 ActorSlots = Annotated[int, Field(ge=1, le=MAX_SLOTS)]
 Temperature = Annotated[float, Field(ge=0.01, le=100.0)]
@@ -188,6 +213,11 @@ Addresses = Annotated[
     pydantic.BeforeValidator(_read_list),
     Field(min_length=1),
     InWords("addresses host:port, separated by commas"),
+]
+Names = Annotated[
+    tuple[Annotated[str, pydantic.AfterValidator(_check_name)], ...],
+    pydantic.BeforeValidator(_read_list),
+    InWords("hosts or addresses host:port, separated by commas"),
 ]
 EnvironmentName = Annotated[str, pydantic.AfterValidator(absolute)]
 ModuleName = Annotated[

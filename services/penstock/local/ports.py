@@ -16,8 +16,7 @@ _reserved: dict[int, socket.socket] = {}
 
 
 def refusal(host: str, port: int) -> str | None:
-    """Returns the reason why a server can't listen on this address now; None if it can."""
-    host = host.strip("[]")
+    """Returns the reason why a server can't listen on this address now; None if it can. IPv6 has no brackets."""
     try:
         with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET):
             return None

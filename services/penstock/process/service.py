@@ -10,8 +10,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
+from typing import Literal
 
-from penstock.config import TelemetryConfig
+from penstock.addresses import LOOPBACK, Address
+from penstock.config import ActorConfig, Config, EvaluationConfig, LearnerConfig, ReplayConfig
+from penstock.config.exposure import check_listen
 from penstock.exit_codes import BY_SIGNAL
 from penstock.process import allocator
 from penstock.telemetry import logs
@@ -19,6 +22,8 @@ from penstock.telemetry.metrics_server import MetricsServer
 
 SUPERVISED_VARIABLE = "PENSTOCK_SUPERVISED"
 """Variable that a launcher sets to the service's name. The service then stops when its standard input ends."""
+
+ServiceName = Literal["replay", "learner", "actor", "evaluator"]
 
 _ORPHAN_PATIENCE_S = 10.0
 _LOOK_S = 0.1
@@ -28,16 +33,21 @@ _ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 class Service:
     """The process of one service. Use it as a context manager, and work inside it until `stopping` is true."""
 
-    def __init__(self, name: str, telemetry: TelemetryConfig, *, listen: str, metrics_port: int) -> None:
+    def __init__(self, name: ServiceName, config: Config) -> None:
         """Sets up the allocator, the logger, the limit of open files and the metrics server.
 
-        Metrics are served on the host of the gRPC address `listen`, or not at all if `metrics_port` is 0.
+        Metrics are served on the host of the service's gRPC address, or not at all if its metrics port is 0. Raises
+        `ConfigurationError` if an address is not available, or other hosts could reach it and must not.
         """
+        section = "evaluation" if name == "evaluator" else name
+        settings: ReplayConfig | LearnerConfig | ActorConfig | EvaluationConfig = getattr(config, section)
+        telemetry, listen = config.telemetry, Address.parse(settings.listen)
+        check_listen(f"{section}.listen", settings.listen, insecure=config.security.insecure)
         allocator.keep_freed_memory()
         self._folder = Path.cwd()
         self.logger = logs.configure(name, level=telemetry.log_level, log_format=telemetry.log_format)
         self._raise_descriptor_limit()
-        self._metrics = MetricsServer(listen.rpartition(":")[0], metrics_port)
+        self._metrics = MetricsServer(listen.host or LOOPBACK, settings.metrics_port)
         # A plain string, set without a lock or a log call: a signal handler may interrupt its own thread inside either.
         self._stopped_by = ""
 

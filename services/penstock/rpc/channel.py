@@ -146,7 +146,7 @@ def open_stream(channel: grpc.aio.Channel, method: Method, address: str = "", *,
     """
     read = method.read_response or method.response.FromString
     call = channel.stream_stream(method.path, request_serializer=serialise, response_deserializer=read)
-    metadata = local_socket.called_port(address) if address else None
+    metadata = local_socket.called(address) if address else None
     return Stream(call(wait_for_ready=wait_for_ready, metadata=metadata), read)
 
 

@@ -2,8 +2,8 @@
 
 A stream opens by gRPC, and its errors and its end come by gRPC. In between, its messages may move to a Unix socket:
 
-1. The client names in the call's metadata the port that it has called. If that is the server's own, so that no proxy is
-   in between, the server's metadata offer a socket and a secret of the stream.
+1. The client names in the call's metadata the port or socket file that it has called. If that is the server's own, so
+   that no proxy is in between, the server's metadata offer a socket and a secret of the stream.
 2. After the first response the client connects to the socket and sends the secret. On another host, or in a container
    with its own network, it finds no such socket and stays with gRPC.
 3. The server answers with the number of responses that it has sent by gRPC. All later ones are sent by the socket, and
@@ -25,9 +25,11 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from urllib.parse import quote
 
 import grpc
 
+from penstock.addresses import Address
 from penstock.errors import InvalidSegment
 
 MAX_MESSAGE_BYTES = 4 * 2**20
@@ -256,9 +258,9 @@ class Offer:
             return None
 
 
-def called_port(address: str) -> tuple[tuple[str, str], ...]:
-    """Returns the client's metadata for a call to host:port, with which it accepts an offer."""
-    return ((_KEY, address.rpartition(":")[2]),)
+def called(address: str) -> tuple[tuple[str, str], ...]:
+    """Returns the client's metadata for a call to an address, with which it accepts an offer."""
+    return ((_KEY, _own_part(Address.parse(address))),)
 
 
 async def connect(offer: Offer) -> tuple[LocalSocket, int] | None:
@@ -308,14 +310,14 @@ class LocalListener:
 
     @contextlib.contextmanager
     def offered(
-        self, metadata: Sequence[tuple[str, str | bytes]], port: int, move: Callable[[LocalSocket], int]
+        self, metadata: Sequence[tuple[str, str | bytes]], address: Address, move: Callable[[LocalSocket], int]
     ) -> Iterator[Offer | None]:
-        """Offers the socket to a stream with this metadata, if its client has called this port.
+        """Offers the socket to a stream with this metadata, if its client has called the port or file of the address.
 
         `move` is called at most once, with the stream's side of a connection; it directs all later responses to it and
         returns how many were sent by gRPC.
         """
-        if self._socket is None or _value(metadata) != str(port):
+        if self._socket is None or _value(metadata) != _own_part(address):
             yield None
             return
         offer = Offer(self._name, secrets.token_bytes(_SECRET_BYTES))
@@ -361,6 +363,11 @@ class LocalListener:
         finally:
             if not admitted:
                 local.close()
+
+
+def _own_part(address: Address) -> str:
+    """Returns the part of an address that is the same for all names of its host."""
+    return quote(address.path) or str(address.port)
 
 
 def _value(metadata: Sequence[tuple[str, str | bytes]]) -> str:

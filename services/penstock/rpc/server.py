@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import resource
+import socket
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from penstock.addresses import LOOPBACK, Address
 from penstock.errors import ConfigurationError
 from penstock.rpc.health import STORAGE
 from penstock.rpc.local_socket import MAX_MESSAGE_BYTES, LocalListener, Offer
@@ -38,6 +40,8 @@ _SPARE_CALLS = 256
 """Additional concurrent calls: those being refused, health checks, and unary calls whose message is in transit."""
 
 _MOST_CONNECTIONS = 8_192
+_PORT_REFUSED = "the port is in use or the host is not this machine's"
+_UNIX_REFUSED = "another service uses it, or its folder does not exist or is not writable"
 
 _OPTIONS = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -73,7 +77,11 @@ class _Health(health.aio.HealthServicer):
 
 
 class Server:
-    """Server of some of the contract's methods. All calls must run on the event loop that created it."""
+    """Server of some of the contract's methods. All calls must run on the event loop that created it.
+
+    Attributes:
+        address: Address at which it listens, once it is started, with its actual port.
+    """
 
     def __init__(
         self, behaviours: Mapping[Method, Callable[..., Awaitable[Any]]], *, max_streams: int, local: bool = False
@@ -100,22 +108,25 @@ class Server:
             self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
         self._services = list(services)
         self._ready: ReadyFile | None = None
-        self.port = 0
+        self.address = Address(LOOPBACK)
 
     async def start(self, listen: str, ready_file: str | None = None) -> None:
-        """Starts to serve and reports so, also in `ready_file`, which is touched until `stop`.
+        """Starts to serve at an address and reports so, also in `ready_file`, which is touched until `stop`.
 
         Raises `ConfigurationError` if the address is not available or the file can't be written.
         """
+        wanted = Address.parse(listen)
         try:
-            self.port = self._server.add_insecure_port(listen)
+            # gRPC would remove the file of another service that is serving.
+            port = 0 if wanted.path and _is_served(wanted.path) else self._server.add_insecure_port(str(wanted))
         except RuntimeError:
-            self.port = 0
-        if self.port == 0:
+            port = 0
+        if port == 0:
             raise ConfigurationError(
-                f"can't listen on {listen}: the port is in use or the host is not this machine's; choose another with"
-                " the service's listen setting"
+                f"can't listen on {wanted}: {_UNIX_REFUSED if wanted.path else _PORT_REFUSED}; choose another with the"
+                " service's listen setting"
             )
+        self.address = wanted.at(port)
         await self._server.start()
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
         self._ready = ReadyFile(Path(ready_file)) if ready_file else None
@@ -136,7 +147,7 @@ class Server:
     def _offered(self, context: Context) -> contextlib.AbstractContextManager[Offer | None]:
         if self._local is None:
             return contextlib.nullcontext()
-        return self._local.offered(tuple(context.call.invocation_metadata() or ()), self.port, context.move)
+        return self._local.offered(tuple(context.call.invocation_metadata() or ()), self.address, context.move)
 
     async def report_storage(self, sound: bool) -> None:
         """Reports in the health of `STORAGE` whether the service's disk can be written."""
@@ -146,6 +157,12 @@ class Server:
     async def _set_health(self, status: Any) -> None:
         for service in ("", *self._services):
             await self._health.set(service, status)
+
+
+def _is_served(path: str) -> bool:
+    """Returns whether a process listens at a socket file, which may also be left over from one that was killed."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(path) == 0
 
 
 def _is_of_grpc(task: "asyncio.Task[Any]") -> bool:

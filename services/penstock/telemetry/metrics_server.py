@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import prometheus_client
 
+from penstock.addresses import Address
 from penstock.errors import ConfigurationError
 
 _TIMEOUT_S = 10.0
@@ -26,7 +27,10 @@ class MetricsServer:
     """Server of this process's metrics, in its own thread."""
 
     def __init__(self, host: str, port: int) -> None:
-        """Starts to serve, unless the port is 0. Raises `ConfigurationError` if the address is not available."""
+        """Starts to serve, unless the port is 0. Raises `ConfigurationError` if the address is not available.
+
+        An IPv6 `host` has no brackets.
+        """
         self._app = prometheus_client.make_wsgi_app()
         self._loop = asyncio.new_event_loop()
         self._thread: threading.Thread | None = None
@@ -35,15 +39,13 @@ class MetricsServer:
         if port == 0:
             return
         try:
-            self._server = self._loop.run_until_complete(
-                asyncio.start_server(self._serve, host, port, limit=_HEAD_BYTES)
-            )
+            self._server = self._loop.run_until_complete(self._start(host, port))
         except OSError as error:
             self._loop.close()
             # asyncio prefixes the system's message with its own.
             reason = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
             raise ConfigurationError(
-                f"can't serve metrics on {host}:{port}: {reason}; choose another metrics_port, or 0 for none"
+                f"can't serve metrics on {Address(host, port)}: {reason}; choose another metrics_port, or 0 for none"
             ) from None
         self._thread = threading.Thread(target=self._loop.run_forever, name="metrics", daemon=True)
         self._thread.start()
@@ -56,6 +58,15 @@ class MetricsServer:
             self._thread.join()
             self._thread = None
         self._loop.close()
+
+    async def _start(self, host: str, port: int) -> asyncio.Server:
+        if host == "::":
+            # asyncio would serve IPv6 alone, and gRPC serves both here.
+            both = socket.create_server(
+                (host, port), family=socket.AF_INET6, dualstack_ipv6=socket.has_dualstack_ipv6()
+            )
+            return await asyncio.start_server(self._serve, sock=both, limit=_HEAD_BYTES)
+        return await asyncio.start_server(self._serve, host, port, limit=_HEAD_BYTES)
 
     async def _stop(self) -> None:
         self._server.close()

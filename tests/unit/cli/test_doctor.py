@@ -110,7 +110,7 @@ def test_a_port_in_use_is_named_with_its_setting() -> None:
 
 def test_a_port_at_the_address_of_another_machine_is_not_free() -> None:
     # An address reserved for documentation (RFC 5737).
-    finding = doctor.check_ports(build({"learner": {"listen": "192.0.2.1:7432"}}))
+    finding = doctor.check_ports(build({"learner": {"listen": "192.0.2.1:7432"}, "security": {"insecure": True}}))
     assert finding.fit is False
     assert "192.0.2.1:7432 (learner.listen) cannot assign requested address" in finding.detail
 
@@ -194,3 +194,9 @@ def test_the_command_checks_the_environment_that_would_be_trained(
     doctor.command(["Pendulum-v1"])
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line[4:].startswith("environment")]
     assert line.startswith("ok") and "Pendulum-v1 was created" in line
+
+
+def test_an_address_that_a_service_would_refuse_is_reported() -> None:
+    finding = doctor.check_ports(build({"learner": {"listen": "0.0.0.0:7432"}}))
+    assert finding.fit is False
+    assert "security.insecure" in finding.detail

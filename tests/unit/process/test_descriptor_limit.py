@@ -6,8 +6,8 @@ from helpers.timing import PATIENCE_S
 SCRIPT = """
 import resource
 from penstock.process.service import Service
-from penstock.config import TelemetryConfig
-with Service("replay", TelemetryConfig(log_format="json"), listen="127.0.0.1:0", metrics_port=0):
+from penstock.config import Config
+with Service("replay", Config(replay={"listen": "127.0.0.1:0", "metrics_port": 0}, telemetry={"log_format": "json"})):
     print(*resource.getrlimit(resource.RLIMIT_NOFILE))
 """
 

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from helpers.timing import PATIENCE_S
+from penstock.addresses import Address
 from penstock.errors import InvalidSegment
 from penstock.rpc import local_socket
-from penstock.rpc.local_socket import MAX_MESSAGE_BYTES, LocalListener, LocalSocket, Offer, SocketEnded, called_port
+from penstock.rpc.local_socket import MAX_MESSAGE_BYTES, LocalListener, LocalSocket, Offer, SocketEnded, called
 
 Pair = Callable[[LocalSocket, LocalSocket], Coroutine[Any, Any, None]]
 
@@ -150,7 +151,7 @@ def test_a_socket_is_given_to_the_stream_whose_secret_arrives_and_only_once() ->
             moved.append(local)
             return 7
 
-        with listener.offered(called_port("host:81"), 81, move) as offer:
+        with listener.offered(called("host:81"), Address("0.0.0.0", 81), move) as offer:
             assert offer is not None
             assert Offer.of(offer.metadata()) == offer
             assert await local_socket.connect(Offer(offer.name, b"x" * 16)) is None
@@ -172,11 +173,11 @@ def test_a_socket_is_given_to_the_stream_whose_secret_arrives_and_only_once() ->
 def test_a_socket_is_neither_offered_to_other_ports_nor_after_its_stream() -> None:
     async def run() -> None:
         listener = LocalListener()
-        with listener.offered(called_port("host:80"), 81, lambda local: 0) as offer:
+        with listener.offered(called("host:80"), Address("0.0.0.0", 81), lambda local: 0) as offer:
             assert offer is None
-        with listener.offered((), 81, lambda local: 0) as offer:
+        with listener.offered((), Address("0.0.0.0", 81), lambda local: 0) as offer:
             assert offer is None
-        with listener.offered(called_port("host:81"), 81, lambda local: 0) as offer:
+        with listener.offered(called("host:81"), Address("0.0.0.0", 81), lambda local: 0) as offer:
             assert offer is not None
         assert await local_socket.connect(offer) is None
         listener.close()

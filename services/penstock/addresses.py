@@ -1,0 +1,132 @@
+"""Addresses of services: host:port, [IPv6]:port, or unix:PATH for a socket file on this host.
+
+No other module parses or joins addresses. In text, an IPv6 host is always in brackets; `Address.host` has none.
+"""
+
+import ipaddress
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+_UNIX = "unix:"
+_MAX_PATH_BYTES = 107
+"""Bytes of a socket file's path that Linux accepts."""
+
+LOOPBACK = "127.0.0.1"
+_ANY_HOSTS = ("0.0.0.0", "::")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a service listens, or where a client reaches it.
+
+    Attributes:
+        host: Host name, IPv4 address or IPv6 address; empty for a socket file.
+        port: Port; 0 for any free port, and for a socket file.
+        path: Path of the socket file; empty for a port.
+    """
+
+    host: str = ""
+    port: int = 0
+    path: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> "Address":
+        """Reads an address. Raises `ValueError` with what it must be."""
+        if text.startswith(_UNIX):
+            path = text.removeprefix(_UNIX)
+            path = path.removeprefix("//") if path.startswith("///") else path
+            if not path or len(path.encode()) > _MAX_PATH_BYTES or "\0" in path:
+                raise ValueError(f"must have a path of 1 to {_MAX_PATH_BYTES} bytes after unix:; got {text!r}")
+            return cls(path=path)
+        host, colon, port = text.rpartition(":")
+        if not colon or not (port.isascii() and port.isdecimal()) or int(port) > 65535:
+            raise ValueError(f"must be host:port, [IPv6]:port or unix:PATH, such as 10.0.0.1:7431; got {text!r}")
+        return cls(_host_of(host, text), int(port))
+
+    def __str__(self) -> str:
+        if self.path:
+            return f"{_UNIX}{self.path}"
+        return f"{shown_host(self.host)}:{self.port}"
+
+    @property
+    def is_any(self) -> bool:
+        """Whether it means all networks of a host."""
+        return self.host in _ANY_HOSTS
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only processes of this host can reach it: a socket file, or a loopback host."""
+        return bool(self.path) or is_loopback(self.host)
+
+    def at(self, port: int) -> "Address":
+        """Returns this address with the port that a server was given for port 0. A socket file has no port."""
+        return self if self.path else replace(self, port=port)
+
+
+def shown_host(host: str) -> str:
+    """Returns a host as addresses have it: IPv6 in brackets."""
+    return f"[{host}]" if ":" in host else host
+
+
+def is_loopback(host: str) -> bool:
+    """Returns whether a host is this one alone: localhost, or an address such as 127.0.0.1 or ::1."""
+    try:
+        found = ipaddress.ip_address(host)
+    except ValueError:
+        return host.lower().rstrip(".") == "localhost"
+    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+    return (mapped or found).is_loopback
+
+
+def parse_name(text: str) -> Address:
+    """Reads a name by which others reach a service: a host or an address. The port is 0 if there is none.
+
+    Raises `ValueError` with what it must be.
+    """
+    bare = text.removeprefix("[").removesuffix("]")
+    if _is_ip(bare):
+        return Address(bare)
+    if ":" not in text:
+        return Address(_host_of(text, text))
+    return Address.parse(text)
+
+
+def advertised(listening: Address, names: Sequence[str]) -> tuple[str, ...]:
+    """Returns the addresses by which others reach a server, the preferred one first.
+
+    Args:
+        listening: Address of the server, with the port that it was given.
+        names: Configured names, as `parse_name` reads them. Without any, the server's own host, or this host's name if
+            it listens on all networks.
+    """
+    if listening.path:
+        # A client may have another working directory.
+        return (str(replace(listening, path=str(Path(listening.path).absolute()))),)
+    if not names:
+        host = socket.gethostname() if listening.is_any else listening.host
+        return (str(replace(listening, host=host)),)
+    parsed = map(parse_name, names)
+    # One port per name: behind a translation of addresses, it may be another one.
+    return tuple(dict.fromkeys(str(name if name.port or name.path else name.at(listening.port)) for name in parsed))
+
+
+def _host_of(host: str, text: str) -> str:
+    """Checks and returns the host of an address. Raises `ValueError`."""
+    inner = host[1:-1] if host.startswith("[") and host.endswith("]") else ""
+    if inner and ":" in inner and _is_ip(inner):
+        return inner
+    if ":" in host or "[" in host or "]" in host:
+        raise ValueError(f"must have an IPv6 address in brackets, such as [fd00::1]:7431; got {text!r}")
+    if not host or any(character.isspace() or character in "/,@" for character in host):
+        raise ValueError(f"must begin with a host's name or address; got {text!r}")
+    return host
+
+
+def _is_ip(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,39 @@
+import pytest
+
+from penstock.config import Config
+from penstock.config.exposure import check_host, check_listen
+from penstock.errors import ConfigurationError
+from penstock.process.service import Service, ServiceName
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0:7431", "[::]:7431", "10.0.0.1:7431", "node1:0"])
+def test_a_server_that_other_hosts_can_reach_is_refused_unless_this_is_allowed(listen: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"^replay\.listen .* security\.insecure=true in a private network$"):
+        check_listen("replay.listen", listen, insecure=False)
+    check_listen("replay.listen", listen, insecure=True)
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1:0", "127.0.0.2:1", "[::1]:1", "localhost:1", "unix:/run/x.sock"])
+def test_a_local_server_needs_no_permission(listen: str) -> None:
+    check_listen("replay.listen", listen, insecure=False)
+
+
+def test_an_http_server_follows_the_same_rule() -> None:
+    with pytest.raises(ConfigurationError, match=r"^telemetry\.metrics_host 0\.0\.0\.0 can be reached"):
+        check_host("telemetry.metrics_host", "0.0.0.0", insecure=False)
+    check_host("telemetry.metrics_host", "::1", insecure=False)
+
+
+@pytest.mark.parametrize(
+    ("service", "section"),
+    [("replay", "replay"), ("learner", "learner"), ("actor", "actor"), ("evaluator", "evaluation")],
+)
+def test_every_service_refuses_before_it_opens_a_port(service: ServiceName, section: str) -> None:
+    config = Config(**{section: {"listen": "0.0.0.0:0", "metrics_port": 0}})
+    with pytest.raises(ConfigurationError, match=rf"^{section}\.listen 0\.0\.0\.0:0 can be reached"):
+        Service(service, config)
+
+
+def test_a_configuration_with_open_services_can_still_be_read() -> None:
+    # Runs of earlier releases have recorded such addresses.
+    assert Config(learner={"listen": "0.0.0.0:7432"}).learner.listen == "0.0.0.0:7432"

@@ -1,0 +1,97 @@
+import socket
+from pathlib import Path
+
+import pytest
+
+from penstock.addresses import Address, advertised, is_loopback, parse_name
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("node1:7431", Address("node1", 7431)),
+        ("10.0.0.1:0", Address("10.0.0.1", 0)),
+        ("[::1]:7431", Address("::1", 7431)),
+        ("[fe80::1%eth0]:1", Address("fe80::1%eth0", 1)),
+        ("unix:/run/replay.sock", Address(path="/run/replay.sock")),
+        ("unix:replay.sock", Address(path="replay.sock")),
+    ],
+)
+def test_an_address_is_read_and_written_back(text: str, address: Address) -> None:
+    assert Address.parse(text) == address
+    assert str(address) == text
+
+
+def test_three_slashes_begin_an_absolute_path() -> None:
+    assert str(Address.parse("unix:///run/replay.sock")) == "unix:/run/replay.sock"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("node1", "must be host:port"),
+        ("node1:http", "must be host:port"),
+        ("node1:65536", "must be host:port"),
+        ("node1:\u00b2", "must be host:port"),
+        (":7431", "must begin with a host"),
+        ("http://node1:7431", "in brackets"),
+        ("a b:1", "must begin with a host"),
+        ("a,b:1", "must begin with a host"),
+        ("::1:7431", "in brackets"),
+        ("[::1:7431", "in brackets"),
+        ("[node1]:7431", "in brackets"),
+        ("[::g]:7431", "in brackets"),
+        ("unix:", "path"),
+        ("unix:/" + "x" * 107, "path"),
+    ],
+)
+def test_what_is_no_address_is_refused_with_the_text(text: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason) as refused:
+        Address.parse(text)
+    assert str(refused.value).endswith(f"got {text!r}")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.3.2.1", "::1", "::ffff:127.0.0.1", "localhost", "LocalHost."])
+def test_loopback_hosts_are_local(host: str) -> None:
+    assert is_loopback(host)
+    assert Address(host, 1).is_local
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "::ffff:10.0.0.1", "node1", "localhost.example.org", ""])
+def test_other_hosts_are_not_local(host: str) -> None:
+    assert not is_loopback(host)
+    assert not Address(host, 1).is_local
+
+
+def test_a_socket_file_is_local() -> None:
+    assert Address(path="/run/replay.sock").is_local
+
+
+def test_any_host_is_recognised_in_both_families() -> None:
+    assert Address.parse("0.0.0.0:1").is_any
+    assert Address.parse("[::]:1").is_any
+    assert not Address.parse("[::1]:1").is_any
+
+
+@pytest.mark.parametrize("text", ["[fd00::1]", "fd00::1"])
+def test_a_name_may_be_an_ipv6_host_without_a_port(text: str) -> None:
+    assert parse_name(text) == Address("fd00::1")
+
+
+def test_the_advertised_address_is_the_listening_one_by_default() -> None:
+    assert advertised(Address("10.0.0.1", 7431), ()) == ("10.0.0.1:7431",)
+    assert advertised(Address("::1", 7431), ()) == ("[::1]:7431",)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+def test_a_server_on_all_networks_is_advertised_by_the_name_of_its_host(host: str) -> None:
+    assert advertised(Address(host, 7431), ()) == (f"{socket.gethostname()}:7431",)
+
+
+def test_configured_names_get_the_bound_port_unless_they_have_one() -> None:
+    names = ("ib0.node1", "fd00::1", "gateway:9000", "ib0.node1")
+    assert advertised(Address("0.0.0.0", 7431), names) == ("ib0.node1:7431", "[fd00::1]:7431", "gateway:9000")
+
+
+def test_a_socket_file_is_advertised_by_its_absolute_path() -> None:
+    assert advertised(Address(path="here.sock"), ("node1",)) == (f"unix:{Path.cwd() / 'here.sock'}",)
