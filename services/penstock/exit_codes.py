@@ -19,7 +19,7 @@ INTERRUPTED = 130
 """Ctrl-C; the exit code that shells use for it."""
 
 BY_SIGNAL = 128
-"""Added to the number of the signal that stopped a learner without a launcher before the end of its run.
+"""Added to the number of the signal that stopped a service without a launcher before the end of its run.
 
-Docker, Kubernetes and batch systems would take code 0 for the end of the run, and start nothing again.
+Docker, Swarm, Kubernetes and batch systems would take code 0 for the end of the run, and start nothing again.
 """

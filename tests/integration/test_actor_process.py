@@ -1,5 +1,6 @@
 """The process of an actor with intrusive environments; the test acts as its learner."""
 
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,6 +9,7 @@ import psutil
 
 from helpers.processes import WITH_HELPERS, Command, end_of
 from helpers.servers import LiveRun, Loopback, until
+from penstock.exit_codes import BY_SIGNAL
 
 
 @contextmanager
@@ -37,7 +39,7 @@ def test_an_actor_overrides_process_settings_changed_by_its_environment(tmp_path
             assert Path(psutil.Process(command.pid).cwd()) == tmp_path
             command.terminate()
             ended = end_of(command)
-    assert ended.code == 0
+    assert ended.code == BY_SIGNAL + signal.SIGTERM
     assert "Traceback" not in ended.stderr
     assert "RuntimeError: can't close" in ended.stderr
 
@@ -48,7 +50,7 @@ def test_a_child_forked_by_an_environment_can_be_ended_by_a_signal(tmp_path: Pat
         with actor(server, tmp_path, "Parent-v0") as command:
             command.terminate()
             ended = end_of(command)
-    assert ended.code == 0
+    assert ended.code == BY_SIGNAL + signal.SIGTERM
     assert ended.left_behind == []
 
 

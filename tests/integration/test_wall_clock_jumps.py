@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -16,6 +17,7 @@ import pytest
 from helpers.processes import WITH_HELPERS, Command, Ended, Watch, end_in_time, watching
 from helpers.timing import wait_for
 from helpers.wall_clock import HOUR_S, WallClock, library, unavailable
+from penstock.exit_codes import BY_SIGNAL
 from penstock.learning import checkpoints
 from penstock.learning.checkpoints import RunProgress
 from penstock.local.ports import free_ports
@@ -144,7 +146,7 @@ def seen(compiled: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
         for name in reversed(SERVICES):
             commands[name].until(lambda: True, "the services to start")
             commands[name].terminate()
-            assert end_in_time(commands[name]).code == 0, commands[name].stderr
+            assert end_in_time(commands[name]).code == BY_SIGNAL + signal.SIGTERM, commands[name].stderr
     seen.wall_s = time.monotonic() - started
     newest = checkpoints.newest(RunFolder(folder / "run"))
     assert newest is not None

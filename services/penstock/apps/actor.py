@@ -1,6 +1,5 @@
 """`penstock actor`: joins a run, collects windows under grants and sends them."""
 
-import contextlib
 import os
 import socket
 
@@ -30,8 +29,10 @@ from penstock.types.spaces import EnvironmentSpec
 _DRAIN_S = 2.0
 
 
-def run(config: Config) -> None:
+def run(config: Config) -> int:
     """Collects until the run is over or the service is stopped.
+
+    Returns the exit code: 0 if the run is over, else `Service.stop_code`.
 
     Raises:
         ConfigurationError: The environment or an address can't be used.
@@ -46,12 +47,12 @@ def run(config: Config) -> None:
         )
         environments = _environments_of(config, service, progress)
         check_spaces(environments.spec, config.policy.encoders, config.policy.moves)
-        _collect(config, service, environments, progress, watch)
+        return _collect(config, service, environments, progress, watch)
 
 
 def _collect(
     config: Config, service: Service, environments: ReplaceableEnvironments, progress: Progress, watch: HangWatch
-) -> None:
+) -> int:
     settings, schema = config.actor, segment_schema(environments.spec, **config.recorded)
     thread = LoopThread()
     server = thread.run(serve_health_only(settings.listen, config.telemetry.ready_file))
@@ -88,8 +89,9 @@ def _collect(
     )
     code = 1
     try:
-        with contextlib.suppress(RunFinished):
-            act(parts)
+        act(parts)
+        code = service.stop_code
+    except RunFinished:
         code = 0
     except EnvironmentFailed as failure:
         report(failure)
@@ -100,6 +102,7 @@ def _collect(
         environments.close()
         thread.run(server.stop())
         thread.close()
+    return code
 
 
 def _environments_of(config: Config, service: Service, progress: Progress) -> ReplaceableEnvironments:

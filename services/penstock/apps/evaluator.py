@@ -1,6 +1,5 @@
 """`penstock evaluator`: plays the episodes that the learner requests."""
 
-import contextlib
 from functools import partial
 
 from penstock.acting.evaluator import Evaluator
@@ -13,8 +12,10 @@ from penstock.rpc.loop import LoopThread
 from penstock.rpc.server import serve_health_only
 
 
-def run(config: Config) -> None:
+def run(config: Config) -> int:
     """Evaluates until the run is over or the service is stopped.
+
+    Returns the exit code: 0 if the run is over, else `Service.stop_code`.
 
     Raises:
         ConfigurationError: The environment or an address can't be used, or the run has other variants.
@@ -35,8 +36,10 @@ def run(config: Config) -> None:
         server = thread.run(serve_health_only(settings.listen, config.telemetry.ready_file))
         work = EvaluationWork(thread, settings.learner_address, evaluator.environments.spec)
         try:
-            with contextlib.suppress(RunFinished):
-                evaluator.run(work)
+            evaluator.run(work)
+            return service.stop_code
+        except RunFinished:
+            return 0
         finally:
             work.close()
             evaluator.close()

@@ -22,8 +22,10 @@ from penstock.telemetry.logs import Logger
 from penstock.types.block import Schema
 
 
-def run(config: Config) -> None:
+def run(config: Config) -> int:
     """Serves until the service is stopped or, if so configured, until the run is finished.
+
+    Returns the exit code: 0 if the run is finished, else `Service.stop_code`.
 
     Raises `ConfigurationError` if the store or an address can't be used.
     """
@@ -39,9 +41,10 @@ def run(config: Config) -> None:
             bytes_per_s=int(settings.snapshot_bytes_per_s),
             ended=partial(snapshot_telemetry.note, logger=service.logger),
         )
-        asyncio.run(_serve(config, service, buffer, snapshots, Scrub(buffer)))
+        finished = asyncio.run(_serve(config, service, buffer, snapshots, Scrub(buffer)))
         snapshots.stop()
         store.flush()
+        return 0 if finished else service.stop_code
 
 
 def _open_store(settings: ReplayConfig, logger: Logger) -> RingStore:
@@ -72,7 +75,8 @@ def _open_store(settings: ReplayConfig, logger: Logger) -> RingStore:
     return store
 
 
-async def _serve(config: Config, service: Service, buffer: ReplayBuffer, snapshots: Snapshots, scrub: Scrub) -> None:
+async def _serve(config: Config, service: Service, buffer: ReplayBuffer, snapshots: Snapshots, scrub: Scrub) -> bool:
+    """Returns whether the service ended with its run."""
     settings = config.replay
     servicer = ReplayServicer(
         buffer,
@@ -102,7 +106,8 @@ async def _serve(config: Config, service: Service, buffer: ReplayBuffer, snapsho
     await service.serve_until(
         lambda: (stops_with_run and servicer.run_finished) or any(task.done() for task in tasks),
     )
-    if stops_with_run and servicer.run_finished:
+    finished = stops_with_run and servicer.run_finished
+    if finished:
         service.logger.info("run finished")
     ended = [task for task in tasks if task.done()]
     for task in tasks:
@@ -113,3 +118,4 @@ async def _serve(config: Config, service: Service, buffer: ReplayBuffer, snapsho
     for task in ended:
         # Raises the task's error: tasks end only by an error.
         task.result()
+    return finished

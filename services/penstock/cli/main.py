@@ -133,6 +133,5 @@ def _serve(name: str, arguments: list[str]) -> int:
     options = parse(f"penstock {name}", _COMMANDS[name], arguments, trains=False)
     with uncollected():
         service = importlib.import_module(f"penstock.apps.{name}")
-    # Only a learner's end may be premature.
-    code: int | None = service.run(options.config)
-    return code or 0
+    code: int = service.run(options.config)
+    return code
