@@ -1,8 +1,8 @@
 """Settings that give one quantity in different units.
 
 A source of settings that gives one of them replaces those of all sources below it: `--run.total-minutes 10` replaces
-the `run.total_steps` of a preset. Those that one source gives apply together, where that is possible. Only `config`
-calls these functions.
+the `run.total_steps` of a preset, and all defaults. Those that one source gives apply together, where that is possible.
+Only `config` calls these functions.
 """
 
 from collections.abc import Mapping
@@ -25,12 +25,17 @@ def kept(section: str, below: Mapping[str, object], above: Mapping[str, object])
 
 
 def complete(section: BaseModel, name: str, group: tuple[str, ...]) -> None:
-    """Removes the default amount of steps if another unit is given. Raises `ValueError` if there is no amount."""
-    steps = group[0]
-    if steps not in section.model_fields_set and any(getattr(section, other) is not None for other in group[1:]):
-        # Pydantic's way to replace a field of a frozen model in a validator.
-        object.__setattr__(section, steps, None)
+    """Removes the defaults of a group if another of its settings is given.
+
+    Raises `ValueError` if no setting of the group is left.
+    """
+    if any(each in section.model_fields_set and getattr(section, each) is not None for each in group):
+        for each in group:
+            if each not in section.model_fields_set:
+                # Pydantic's way to replace a field of a frozen model in a validator.
+                object.__setattr__(section, each, None)
     if all(getattr(section, each) is None for each in group):
+        steps = group[0]
         default = type(section).model_fields[steps].default
         others = ", ".join(group[1:-1])
         raise ValueError(

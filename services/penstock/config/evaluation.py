@@ -64,13 +64,15 @@ class CheckpointConfig(Section):
 
     save_interval: Count | None = 50_000
     """Environment steps between checkpoints. none: no interval in steps, as when only another interval is set. With
-    intervals in several units, the first that has passed starts a checkpoint."""
+    intervals in several units, as by default, the first that has passed starts a checkpoint."""
     save_interval_updates: Count | None = None
     """Gradient steps between checkpoints. Unset: no interval in updates."""
     save_interval_episodes: Count | None = None
     """Training episodes between checkpoints, counted as for run.total_episodes. Unset: no interval in episodes."""
-    save_interval_minutes: Minutes | None = None
-    """Minutes between checkpoints, counted as for run.total_minutes. Unset: no interval in minutes."""
+    save_interval_minutes: Minutes | None = 1.0
+    """Minutes between checkpoints, counted as for run.total_minutes. none: no interval in minutes, as when only another
+    interval is set. A learner whose host dies loses the training since the newest checkpoint: with the default a
+    minute, however slow the environment is."""
     max_checkpoints: PositiveInt = 3
     """Number of newest checkpoints that are kept, besides the one with the best evaluation."""
     snapshot_interval_s: NonNegativeFloat = 0.0

@@ -24,7 +24,7 @@ from penstock.algo.published import METADATA_KEY
 from penstock.checkpoint_file import CheckpointFile
 from penstock.errors import ConfigurationError, DamagedFile
 from penstock.files import json_of, write_atomically, write_json
-from penstock.learning.host_copies import on_host
+from penstock.learning.host_copies import HostCopy, on_host
 from penstock.learning.learner import Learner
 from penstock.run_folder import RunFolder
 from penstock.types.differences import contrast, same_spaces
@@ -95,6 +95,26 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class Captured:
+    """The state of a learner in memory of its own, of which any thread can make a checkpoint.
+
+    Attributes:
+        progress: Progress of the run in this state.
+        tensors: Parameters, optimizer and randomness, by their names in the checkpoint.
+        policy: Description of the policy.
+    """
+
+    progress: RunProgress
+    tensors: dict[str, Tensor]
+    policy: str
+
+    def encoded(self) -> Snapshot:
+        """Returns the checkpoint."""
+        metadata = {METADATA_KEY: self.policy, _PROGRESS_KEY: json_of(dataclasses.asdict(self.progress))}
+        return Snapshot(self.progress, checkpoint_file.sealed(safetensors.torch.save(self.tensors), metadata))
+
+
+@dataclass(frozen=True, slots=True)
 class Recovered:
     """State in a run's folder from which the run can resume.
 
@@ -115,15 +135,13 @@ class Recovered:
 
 def take(learner: Learner, progress: RunProgress) -> Snapshot:
     """Takes a checkpoint of the learner in its current state. Waits for the device once."""
-    state = {name: tensor.detach() for name, tensor in learner.policy.state_dict().items()}
-    state |= {f"{_OPTIMIZER}{name}": value for name, value in learner.optimizer.state.items()}
-    tensors = on_host(state)
-    tensors["randomness/shuffling"] = learner.generator.get_state()
-    metadata = {
-        METADATA_KEY: policy_weights.describe(learner.policy, progress.version),
-        _PROGRESS_KEY: json_of(dataclasses.asdict(progress)),
-    }
-    return Snapshot(progress, checkpoint_file.sealed(safetensors.torch.save(tensors), metadata))
+    # Encoded at once, so that on a CPU no tensor needs a copy.
+    return _captured(learner, progress, on_host(_state(learner))).encoded()
+
+
+def capture(learner: Learner, progress: RunProgress) -> Captured:
+    """Copies the learner's current state, in a fraction of the time of `take`. Waits for the device once."""
+    return _captured(learner, progress, HostCopy(_state(learner)).wait())
 
 
 def judged(snapshot: Snapshot, progress: RunProgress, evaluation: EvaluationSummary) -> Snapshot:
@@ -226,6 +244,17 @@ def start_from(learner: Learner, path: Path) -> None:
         learner.policy.load_state_dict(_of_policy(safetensors.torch.load(file.data)))
     except _UNREADABLE as error:
         raise checkpoint_file.damaged(path, f"its tensors can't be loaded ({error})") from None
+
+
+def _state(learner: Learner) -> dict[str, Tensor]:
+    """Returns the tensors on the learner's device that a checkpoint has."""
+    state = {name: tensor.detach() for name, tensor in learner.policy.state_dict().items()}
+    return state | {f"{_OPTIMIZER}{name}": value for name, value in learner.optimizer.state.items()}
+
+
+def _captured(learner: Learner, progress: RunProgress, tensors: dict[str, Tensor]) -> Captured:
+    randomness = {"randomness/shuffling": learner.generator.get_state()}
+    return Captured(progress, tensors | randomness, policy_weights.describe(learner.policy, progress.version))
 
 
 def _fitting(path: Path, present: Policy, remedy: str) -> CheckpointFile:

@@ -52,11 +52,15 @@ class RetriedWrites:
             return self._clock() >= known.due_at and self._try(kind, known)
 
     def retry(self) -> None:
-        """Retries the failed writes that are due. Cheap if there are none."""
+        """Retries the failed writes that are due. Cheap if there are none, and does not wait for other threads."""
         for kind, known in self._all():
-            if known.pending is not None and self._clock() >= known.due_at:
-                with known.lock:
+            if known.error is None or self._clock() < known.due_at:
+                continue
+            if known.lock.acquire(blocking=False):
+                try:
                     self._try(kind, known)
+                finally:
+                    known.lock.release()
 
     def finish(self, advice: str, wait: Callable[[float], object] = time.sleep) -> None:
         """Retries the failed writes for some seconds at the end of a run.

@@ -8,14 +8,15 @@ import dataclasses
 import secrets
 import shlex
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from penstock.config import SamplingConfig
 from penstock.errors import Diverged, SchemaMismatch, Unavailable
 from penstock.learning import checkpoints
+from penstock.learning.checkpoint_writer import CheckpointWriter
 from penstock.learning.checkpoints import RunProgress
 from penstock.learning.collection import CollectionWeights
 from penstock.learning.evaluations import Evaluations
@@ -80,6 +81,9 @@ class TrainingRun:
         self._config, self._folder, self._statistics, self._writes = config, session.folder, statistics, session.writes
         self._learner, self._feed, self._source = parts.learner, parts.feed, parts.source
         self._publication = Publication(parts.learner, parts.sink)
+        self._checkpoints = CheckpointWriter(
+            parts.learner, session.folder, session.writes, keep=config.checkpoint.max_checkpoints
+        )
         self._snapshots, self._stopping = parts.snapshots, parts.stopping
         self._records, self._evaluations, self._refusals = records, evaluations, Refusals(config, statistics)
         newest = resumed.version if resumed.env_steps else None
@@ -103,6 +107,10 @@ class TrainingRun:
         Raises `Diverged` without saving a checkpoint, or `PenstockError` if training can't continue or the last
         checkpoint can't be written.
         """
+        with contextlib.closing(self._checkpoints):
+            return self._run()
+
+    def _run(self) -> Conclusion:
         with contextlib.closing(self._publication):
             self._begin()
             stopped = self._train()
@@ -110,12 +118,12 @@ class TrainingRun:
         training_s = self._statistics.training_s
         self._statistics.end_training()
         self._note()
-        self._save()
+        self._save(self._checkpoints.save)
         self._statistics.enters("evaluating")
         evaluation = None
         if stopped != "interrupted" and self._progress.env_steps:
             evaluation = self._evaluations.conclude(self._snapshot(), self._stopping)
-            self._save()
+            self._save(self._checkpoints.save)
             if evaluation is None and self._stopping():
                 stopped = "interrupted"
         self._writes.finish(self._advice())
@@ -160,7 +168,7 @@ class TrainingRun:
             raise
         except Exception:
             with contextlib.suppress(Diverged):
-                self._save()
+                self._save(self._checkpoints.save)
             raise
         finally:
             self._snapshots.close()
@@ -297,7 +305,7 @@ class TrainingRun:
         # If the evaluation that reached the threshold is not the best, only this checkpoint records it on disk.
         reached = self._evaluations.env_steps_to_threshold != self._saved_threshold
         if self._save_due.is_due(self._extent) or reached:
-            self._save()
+            self._save(self._checkpoints.begin)
             self._save_due.restart(self._extent)
         self._snapshots.take_what_is_due(self._snapshot)
         if time.monotonic() >= self._journal_at or self._journal_due.is_due(self._extent):
@@ -333,6 +341,10 @@ class TrainingRun:
             )
 
     def _snapshot(self) -> checkpoints.Snapshot:
+        return checkpoints.take(self._learner, self._dated())
+
+    def _dated(self) -> RunProgress:
+        """Brings the times and evaluations in the progress up to date, and returns it."""
         evaluations = self._evaluations
         self._progress = dataclasses.replace(
             self._progress,
@@ -345,14 +357,15 @@ class TrainingRun:
             sessions=self._earlier.sessions + 1,
             clock_s=self._statistics.clock_s,
         )
-        return checkpoints.take(self._learner, self._progress)
+        return self._progress
 
-    def _save(self) -> None:
+    def _save(self, write: Callable[[RunProgress], None]) -> None:
+        """Saves a checkpoint of the run as it is now: `write` is a method of the writer."""
         if self._progress.env_steps:
             self._learner.check_finite()
-            snapshot, keep = self._snapshot(), self._config.checkpoint.max_checkpoints
-            self._saved_threshold = snapshot.progress.env_steps_to_threshold
-            self._writes.write("checkpoint", partial(checkpoints.save, self._folder, snapshot, keep))
+            progress = self._dated()
+            self._saved_threshold = progress.env_steps_to_threshold
+            write(progress)
 
     def _advice(self) -> str:
         newest = checkpoints.newest(self._folder)

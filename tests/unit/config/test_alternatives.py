@@ -13,10 +13,10 @@ from penstock.types.store_size import StoreSize
 DEFAULT = Config()
 
 
-def test_defaults_are_in_steps_and_bytes() -> None:
+def test_defaults_are_in_steps_and_bytes_and_checkpoints_also_in_minutes() -> None:
     assert DEFAULT.run.limits == Amounts(steps=1_000_000)
     assert DEFAULT.evaluation.intervals == Amounts(steps=10_000)
-    assert DEFAULT.checkpoint.intervals == Amounts(steps=50_000)
+    assert DEFAULT.checkpoint.intervals == Amounts(steps=50_000, minutes=1.0)
     assert DEFAULT.replay.store_size == StoreSize(64 * 2**20)
 
 
@@ -117,7 +117,6 @@ REFUSED: list[tuple[str, str, object, str]] = [
     ("evaluation", "interval_minutes", -2, "evaluation.interval_minutes must be a number of minutes above 0"),
     ("evaluation", "interval_steps", None, "evaluation.interval_steps is none, and its other units are not set"),
     ("checkpoint", "save_interval_updates", 0, "checkpoint.save_interval_updates must be a whole number above 0"),
-    ("checkpoint", "save_interval", None, "checkpoint.save_interval is none, and its other units are not set"),
     (
         "replay",
         "capacity_segments",
@@ -131,6 +130,32 @@ REFUSED: list[tuple[str, str, object, str]] = [
 def test_a_wrong_amount_is_refused_with_one_that_works(section: str, key: str, value: object, error: str) -> None:
     with pytest.raises(ConfigurationError, match=f"^{re.escape(error)}[^\n]*$"):
         build({section: {key: value}})
+
+
+def test_no_interval_between_checkpoints_is_refused_with_one_that_works() -> None:
+    error = "checkpoint.save_interval is none, and its other units are not set; set it, such as to 50000, or set save_"
+    with pytest.raises(ConfigurationError, match=error):
+        build({"checkpoint": {"save_interval": "none", "save_interval_minutes": "none"}})
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "intervals"),
+    [
+        ({"save_interval": 7}, Amounts(steps=7)),
+        ({"save_interval_minutes": 7}, Amounts(minutes=7.0)),
+        ({"save_interval": 7, "save_interval_minutes": 7}, Amounts(steps=7, minutes=7.0)),
+        ({"save_interval_updates": 7}, Amounts(updates=7)),
+        ({"save_interval_minutes": "none"}, Amounts(steps=50_000)),
+        ({"save_interval": "none"}, Amounts(minutes=1.0)),
+    ],
+)
+def test_one_interval_between_checkpoints_replaces_both_defaults_and_none_removes_one(
+    checkpoint: dict[str, object], intervals: Amounts
+) -> None:
+    config = build({"checkpoint": checkpoint})
+    assert config.checkpoint.intervals == intervals
+    assert build(tomllib.loads(config.to_toml())) == config
+    assert config.changed({"run": {"seed": 3}}).checkpoint == config.checkpoint
 
 
 def test_two_sizes_of_the_store_are_refused() -> None:

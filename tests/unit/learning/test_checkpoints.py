@@ -45,6 +45,14 @@ def test_a_restored_learner_continues_bit_for_bit(folder: RunFolder, env_id: str
     assert outcome.statistics == resumed.statistics
 
 
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
+def test_a_captured_state_becomes_the_same_checkpoint_after_further_training(env_id: str) -> None:
+    learner = trained_learner(env_id)
+    expected, captured = checkpoints.take(learner, PROGRESS), checkpoints.capture(learner, PROGRESS)
+    learner.train(make_batch(env_id), 0.0)
+    assert captured.encoded() == expected != checkpoints.take(learner, PROGRESS)
+
+
 def test_a_run_starts_from_the_policy_of_another_and_from_nothing_else(folder: RunFolder) -> None:
     learner, started = trained_learner(), make_learner(seed=77)
     state = {name: value.clone() for name, value in started.optimizer.state.items()}

@@ -12,6 +12,7 @@ import pytest
 from helpers.disks import make_full, make_read_only, mounted
 from helpers.in_process import InProcess, Session, open_session
 from helpers.servers import sample
+from helpers.timing import wait_for
 from penstock.errors import PenstockError, Unavailable
 from penstock.learning import checkpoints, retried_writes
 from penstock.learning.retried_writes import RetriedWrites
@@ -45,6 +46,9 @@ def session_on(folder: RunFolder, breaks: Callable[[bool], None], until: int = B
     outside = InProcess(returns=[100.0 + 10.0 * number for number in range(BATCHES)])
 
     def stopping() -> bool:
+        if outside.batches >= BROKEN_FROM:
+            # Checkpoints are written beside the training, and the first ones must be complete when the disk breaks.
+            wait_for(lambda: len(folder.numbered_checkpoints()) >= BROKEN_FROM - 1, "checkpoint", poll_s=0.001)
         breaks(BROKEN_FROM <= outside.batches < until)
         return False
 

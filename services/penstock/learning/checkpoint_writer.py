@@ -1,0 +1,53 @@
+"""Periodic checkpoints, written while training continues.
+
+The training thread copies the state of the learner. Another thread encodes, hashes and writes it, so that training does
+not wait for a large file on a slow or shared disk.
+"""
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+
+from penstock.learning import checkpoints
+from penstock.learning.checkpoints import Captured, RunProgress
+from penstock.learning.learner import Learner
+from penstock.learning.retried_writes import RetriedWrites
+from penstock.run_folder import RunFolder
+
+_KIND = "checkpoint"
+
+
+class CheckpointWriter:
+    """Writer of a run's numbered checkpoints, in their order. Used by the training thread."""
+
+    def __init__(self, learner: Learner, folder: RunFolder, writes: RetriedWrites, *, keep: int) -> None:
+        """Creates the thread. `keep` is the number of newest checkpoints that are kept."""
+        self._learner, self._folder, self._writes, self._keep = learner, folder, writes, keep
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoints")
+        self._unwritten: Future[None] | None = None
+
+    def begin(self, progress: RunProgress) -> None:
+        """Copies the learner's state, and writes it while training continues.
+
+        Waits for the previous checkpoint if that is still being written, so that at most one copy is in memory. An
+        error of that one is raised here, except for failures to write, which are retried.
+        """
+        self._settle()
+        self._unwritten = self._thread.submit(self._write, checkpoints.capture(self._learner, progress))
+
+    def save(self, progress: RunProgress) -> None:
+        """Writes a checkpoint of the learner's state before it returns."""
+        self._settle()
+        self._write(checkpoints.capture(self._learner, progress))
+
+    def close(self) -> None:
+        """Stops the thread after the checkpoint that it is writing."""
+        self._thread.shutdown()
+
+    def _settle(self) -> None:
+        unwritten, self._unwritten = self._unwritten, None
+        if unwritten is not None:
+            unwritten.result()
+
+    def _write(self, captured: Captured) -> None:
+        save = partial(checkpoints.save, self._folder, captured.encoded(), self._keep)
+        self._writes.write(_KIND, save)
