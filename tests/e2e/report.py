@@ -86,12 +86,12 @@ class Report:
         except Exception as error:
             self.check(what, False, str(error), required)
 
-    def write(self, path: Path) -> None:
+    def write(self, path: Path, title: str = "The stack of docker-compose.yml") -> None:
         """Writes the report as a Markdown table."""
         rows = [_HEADINGS, ("---",) * len(_HEADINGS), *(line.cells for line in self.lines)]
         path.parent.mkdir(parents=True, exist_ok=True)
         table = "".join(f"| {' | '.join(map(_in_a_cell, row))} |\n" for row in rows)
-        path.write_text(f"# The stack of docker-compose.yml\n\n{table}")
+        path.write_text(f"# {title}\n\n{table}")
 
     def _add(self, line: Line) -> None:
         self.lines.append(line)

@@ -67,8 +67,10 @@ class MarkedCartPole(gymnasium.Wrapper[Observation, np.int64, Observation, np.in
         self.observation_space = gymnasium.spaces.Box(low.astype(np.float32), high.astype(np.float32), dtype=np.float32)
         self._marks = _Marks()
 
-    def reset(self, **options: Any) -> tuple[Observation, dict[str, Any]]:
-        observation, info = self.env.reset(**options)
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        observation, info = self.env.reset(seed=seed, options=options)
         return np.append(observation, self._marks.next()), info
 
     def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
