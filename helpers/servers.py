@@ -28,6 +28,7 @@ from penstock.addresses import LOOPBACK, Address
 from penstock.learning.retried_writes import RetriedWrites
 from penstock.learning.roster import Roster
 from penstock.learning.statistics import RunStatistics
+from penstock.learning.targets import Content, Targets
 from penstock.replay.admission import Gate
 from penstock.replay.buffer import ReplayBuffer
 from penstock.replay.snapshots.taking import Snapshots
@@ -48,7 +49,9 @@ from penstock.rpc.servicers.replay import ReplayServicer
 from penstock.rpc.servicers.run import RunServicer
 from penstock.rpc.servicers.snapshots import SnapshotServicer
 from penstock.types.block import Column, Extent, Schema
+from penstock.types.evaluation import EvaluatorHello
 from penstock.types.extents import Amounts
+from penstock.types.location import UNKNOWN, Location
 from penstock.types.replay import Batch, CommitOutcome, Grant, SamplingPlan, Window
 from penstock.types.run import Assignment, Weights
 from penstock.types.snapshots import Snapshot, SnapshotProgress, SnapshotRequest
@@ -177,7 +180,11 @@ class LiveReplay(LiveServer):
 
 
 class LiveRun(LiveServer):
-    """The services of a learner, without the learner."""
+    """The services of a learner, without the learner.
+
+    Attributes:
+        listed: Each written list of metrics addresses.
+    """
 
     def __init__(
         self,
@@ -191,6 +198,7 @@ class LiveRun(LiveServer):
         temperatures: tuple[float, ...] = (1.0,),
     ) -> None:
         super().__init__()
+        self.listed: list[Content] = []
         self.statistics = RunStatistics(limits=Amounts(steps=1000), earlier_s=0.0, variants=variants)
         self.roster = Roster(
             roster_path,
@@ -204,9 +212,14 @@ class LiveRun(LiveServer):
             variants=max(1, len(variants)),
             temperatures=temperatures,
         )
-        self.servicer = RunServicer(self.thread, self.roster, self.statistics, max_actors=max_actors)
+        self.targets = Targets(self.listed.append, Location("node1", metrics_address="10.0.0.1:9432"))
+        self.servicer = RunServicer(self.thread, self.roster, self.statistics, self.targets, max_actors=max_actors)
         self.server = self.servicer.server
         self._listen(port)
+
+    def _end(self) -> None:
+        super()._end()
+        self.targets.close()
 
 
 class LiveMethods(LiveServer):
@@ -398,9 +411,9 @@ class Loopback:
         """Creates an actor's membership in a run, with these options."""
         return self._client(Membership(self.thread, server.address, schema, spec, environments, **options))
 
-    def work(self, server: LiveServer, spec: EnvironmentSpec = SPEC) -> EvaluationWork:
+    def work(self, server: LiveServer, spec: EnvironmentSpec = SPEC, location: Location = UNKNOWN) -> EvaluationWork:
         """Creates an evaluator's work client."""
-        return self._client(EvaluationWork(self.thread, server.address, spec))
+        return self._client(EvaluationWork(self.thread, server.address, EvaluatorHello(spec, location)))
 
     def status(self, address: str) -> StatusClient:
         """Creates a client for the status of a run."""

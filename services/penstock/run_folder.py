@@ -3,6 +3,7 @@
 config.toml            reproduces the run
 metrics.jsonl          one record per line, of training and evaluation; metrics.damaged: lines that are not records
 services.json          addresses of the services, while the run is active
+targets.json           addresses of the services' metrics, for Prometheus, while the run is active
 summary.json           written at the end
 learning_curve.png     drawn at the end
 checkpoints/           the newest few as <env steps>.safetensors, and best.safetensors; best.json: the times at the best
@@ -49,6 +50,7 @@ class RunFolder:
         self.metrics = root / "metrics.jsonl"
         self.damaged_metrics = damaged_lines_of(self.metrics)
         self.services = root / "services.json"
+        self.targets = root / "targets.json"
         self.summary = root / "summary.json"
         self.learning_curve = root / "learning_curve.png"
         self.checkpoints = root / "checkpoints"

@@ -18,7 +18,7 @@ from penstock.acting.spaces import segment_schema
 from penstock.config import Config, setting_names
 from penstock.learning import assembly
 from penstock.learning.batches import to_tensors
-from penstock.v1 import block_pb2, evaluation_pb2, replay_pb2, run_pb2, snapshot_pb2
+from penstock.v1 import block_pb2, evaluation_pb2, location_pb2, replay_pb2, run_pb2, snapshot_pb2
 
 PACKAGE = Path(assembly.__file__).parents[1]
 TREES = {
@@ -31,7 +31,7 @@ SET_OTHERWISE = {"contract", "block", "payload"}
 TEXTS = {node.value for node in NODES if isinstance(node, ast.Constant) and isinstance(node.value, str)}
 CONTRACT = {
     message.name: message
-    for module in (block_pb2, replay_pb2, run_pb2, evaluation_pb2, snapshot_pb2)
+    for module in (block_pb2, location_pb2, replay_pb2, run_pb2, evaluation_pb2, snapshot_pb2)
     for message in module.DESCRIPTOR.message_types_by_name.values()
 }
 

@@ -56,6 +56,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "learning": {
         "types",
+        "addresses",
         "compiled_code",
         "errors",
         "config",
@@ -66,7 +67,7 @@ ALLOWED: dict[str, set[str]] = {
         "telemetry",
         "learning",
     },
-    "wire": {"types", "errors", "compression", "v1", "wire"},
+    "wire": {"types", "errors", "addresses", "compression", "v1", "wire"},
     "sharding": {"types", "gate_law", "sharding"},
     "rpc": {
         "types",

@@ -12,6 +12,7 @@ from helpers.timing import PATIENCE_S
 from penstock.errors import RunFinished, SchemaMismatch
 from penstock.rpc import methods
 from penstock.types.evaluation import EvaluationResult, EvaluationTask
+from penstock.types.location import Location
 from penstock.types.run import Weights
 from penstock.types.spaces import DiscreteSpace, Tree
 from penstock.v1 import evaluation_pb2
@@ -45,6 +46,14 @@ def plain_evaluator(loopback: Loopback, server: LiveRun) -> PlainStream:
     stream = loopback.plain(server, methods.RUN_EVALUATIONS)
     stream.send(HELLO)
     return stream
+
+
+def test_an_evaluator_is_listed_for_prometheus_while_it_takes_part(loopback: Loopback, server: LiveRun) -> None:
+    work = loopback.work(server, location=Location("node2", "17", "node2:40001"))
+    expected = {"targets": ["node2:40001"], "labels": {"job": "evaluator", "node": "node2"}}
+    until(lambda: expected in server.targets.content(), "the evaluator")
+    work.close()
+    until(lambda: expected not in server.targets.content(), "its end")
 
 
 def receive_task(stream: PlainStream) -> int:

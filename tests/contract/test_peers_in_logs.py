@@ -34,16 +34,17 @@ def test_the_learner_logs_actors_that_join_return_and_leave(loopback: Loopback, 
     server = loopback.run(tmp_path / "roster.json")
     request = hello_request()
     request.hello.name = "left-hand"
+    request.hello.location.node, request.hello.location.job = "node2", "17_3"
     first = loopback.plain(server, methods.JOIN)
     first.send(request)
     request.hello.token = first.receive().assignment.token
-    assert len(find(events, "actor joined", actor="left-hand", slot="0", incarnation="1")) == 1
+    assert len(find(events, "actor joined", actor="left-hand", slot="0", incarnation="1", peer_node="node2")) == 1
     first.close()
     until(lambda: find(events, "actor left", slot="0"), "the log of the actor's end")
     second = loopback.plain(server, methods.JOIN)
     second.send(request)
     second.receive()
-    assert len(find(events, "actor returned", actor="left-hand", slot="0")) == 1
+    assert len(find(events, "actor returned", actor="left-hand", slot="0", peer_job="17_3")) == 1
     second.send(hello_request())
     until(lambda: len(find(events, "actor left", slot="0")) == 2, "the log of the actor's end")
     lost, refused = find(events, "actor left", slot="0")

@@ -28,14 +28,16 @@ from penstock.rpc.clients.membership import Membership
 from penstock.types.block import Schema
 from penstock.types.evaluation import EvaluationSummary, VariantReturns
 from penstock.types.extents import Extent, RunLimit
+from penstock.types.location import Location
 from penstock.types.replay import CommitOutcome, StoreCounts
 from penstock.types.run import ActorReport, Assignment, Episode, Weights
 from penstock.types.spaces import DiscreteSpace, EnvironmentSpec, Tree
 from penstock.types.statistics import Ages, CoordinatorStatistics, Drops, LearningNumbers, MeanTimes, Replayed, Timing
 from penstock.types.status import VariantStatus
 from penstock.types.waits import Awaited, WaitReason
-from penstock.v1 import run_pb2
+from penstock.v1 import evaluation_pb2, location_pb2, run_pb2
 from penstock.wire.run import decode_assignment, encode_report
+from penstock.wire.spaces import encode_environment
 
 Code = grpc.StatusCode
 LARGE = np.random.default_rng(2).bytes(9_000_000)
@@ -426,6 +428,71 @@ def test_an_actor_that_closes_its_membership_releases_its_place(loopback: Loopba
     until(lambda: server.roster.connected == 0, "the actor to leave")
     with pytest.raises(PenstockError, match="closed"):
         member.at_least(0, PATIENCE_S)
+
+
+# Locations
+
+
+def test_the_status_and_the_list_for_prometheus_say_where_actors_run(loopback: Loopback, tmp_path: Path) -> None:
+    server = loopback.run(tmp_path / "roster.json")
+    client = loopback.status(server.address)
+    places = [Location("node2", "17_1", "node2:40001"), Location("node2", "17_2", "node2:40002"), Location("node3")]
+    for place in places:
+        assigned(loopback.membership(server, location=place))
+    older = loopback.plain(server, methods.JOIN)
+    older.send(hello_request())
+    older.receive()
+    until(lambda: server.roster.connected == 4, "all actors")
+    status = client.get(PATIENCE_S)
+    assert [(state.node, state.job) for state in status.actor_states] == [
+        ("node2", "17_1"),
+        ("node2", "17_2"),
+        ("node3", ""),
+        ("", ""),
+    ]
+    assert [(node.name, node.actors) for node in status.nodes] == [("", 1), ("node2", 2), ("node3", 1)]
+    listed = [(group["targets"], group["labels"]) for group in server.targets.content()]
+    assert listed[:2] == [
+        (["node2:40001"], {"job": "actor", "node": "node2", "slot": "0"}),
+        (["node2:40002"], {"job": "actor", "node": "node2", "slot": "1"}),
+    ]
+    assert [labels["job"] for _, labels in listed[2:]] == ["learner"]
+
+
+def test_an_actor_that_has_left_is_not_listed_for_prometheus(loopback: Loopback, tmp_path: Path) -> None:
+    server = loopback.run(tmp_path / "roster.json")
+    members = [loopback.membership(server, location=Location("node2", "", f"node2:{port}")) for port in (41, 42)]
+    for member in members:
+        assigned(member)
+    assert len(server.targets.content()) == 3
+    members[0].close()
+    until(lambda: [group["targets"] for group in server.targets.content()] == [["node2:42"], ["10.0.0.1:9432"]], "it")
+
+
+@pytest.mark.parametrize(
+    ("location", "reason"),
+    [
+        (location_pb2.Location(node="node 1"), "the name of a node"),
+        (location_pb2.Location(node="n" * 3_000_000), "the name of a node"),
+        (location_pb2.Location(job="\x1b[2J"), "the name of a job"),
+        (location_pb2.Location(metrics_address="node1:9433/-/quit"), "the address of metrics"),
+        (location_pb2.Location(metrics_address="9" * 3_000_000), "the address of metrics"),
+    ],
+)
+def test_a_location_that_no_service_has_is_refused_and_changes_nothing(
+    location: location_pb2.Location, reason: str, loopback: Loopback, tmp_path: Path
+) -> None:
+    server = loopback.run(tmp_path / "roster.json")
+    actor, evaluator = hello_request(), evaluation_pb2.RunEvaluationsRequest()
+    actor.hello.location.CopyFrom(location)
+    evaluator.hello.environment.CopyFrom(encode_environment(SPEC))
+    evaluator.hello.location.CopyFrom(location)
+    for method, request in ((methods.JOIN, actor), (methods.RUN_EVALUATIONS, evaluator)):
+        stream = loopback.plain(server, method)
+        stream.send(request)
+        code, details = stream.status()
+        assert (code, reason in details, len(details) < 300) == (Code.INVALID_ARGUMENT, True, True)
+    assert (server.roster.connected, server.roster.schema, len(server.targets.content())) == (0, None, 1)
 
 
 # Reports and status

@@ -11,19 +11,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from penstock.config import ActorConfig, Config, EvaluationConfig, LearnerConfig, ReplayConfig
 from penstock.rpc.health import is_serving
 
 ROOT = Path(__file__).parents[2]
-SECTIONS: dict[str, ReplayConfig | LearnerConfig | ActorConfig | EvaluationConfig] = {
-    "replay": Config().replay,
-    "learner": Config().learner,
-    "actor": Config().actor,
-    "evaluator": Config().evaluation,
+_SETTINGS = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["x-settings"]
+_SCRAPED = yaml.safe_load((ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text())["scrape_configs"]
+_SECTIONS = {"replay": "REPLAY", "learner": "LEARNER", "actor": "ACTOR", "evaluator": "EVALUATION"}
+GRPC_PORTS = {
+    service: int(_SETTINGS[f"PENSTOCK__{section}__LISTEN"].rpartition(":")[2]) for service, section in _SECTIONS.items()
 }
-"""Settings with the ports of docker-compose.yml, which tests/deploy checks."""
+METRICS_PORTS: dict[str, int] = {job["job_name"]: job["dns_sd_configs"][0]["port"] for job in _SCRAPED}
+"""Ports of the services' metrics, at which tests/deploy checks that they serve."""
 COMMAND_S = 3600.0
 """Limit of one command in seconds; the longest builds an image from nothing. Only a failing drill waits that long."""
 ANSWER_S = 10.0
@@ -91,7 +92,7 @@ class Container:
         """Returns the metrics; None while the service does not answer."""
         try:
             with urllib.request.urlopen(
-                f"http://{self.address}:{SECTIONS[self.service].metrics_port}/metrics", timeout=ANSWER_S
+                f"http://{self.address}:{METRICS_PORTS[self.service]}/metrics", timeout=ANSWER_S
             ) as answer:
                 return Metrics(answer.read().decode())
         except (OSError, ValueError, http.client.HTTPException):
@@ -100,8 +101,7 @@ class Container:
     @property
     def ready(self) -> bool:
         """Whether the service reports itself as ready over gRPC."""
-        port = SECTIONS[self.service].listen.rpartition(":")[2]
-        return bool(self.address) and is_serving(f"{self.address}:{port}", ANSWER_S)
+        return bool(self.address) and is_serving(f"{self.address}:{GRPC_PORTS[self.service]}", ANSWER_S)
 
 
 class Stack:

@@ -48,16 +48,16 @@ def test_a_run_with_a_starved_learner_gets_another_actor_and_leaves_no_process(t
 def test_a_superfluous_actor_ends_in_order_and_is_not_restarted(tmp_path: Path) -> None:
     folder, count = RunFolder(tmp_path / "run"), ActorCount(least=2, most=2)
     folder.create()
-    ports = free_ports(5)
-    settings = ["--env-id=CartPole-v1", f"--actor.learner-address={HOST}:{ports[4]}"]
-    places = [(f"{HOST}:{ports[0]}", ports[1]), (f"{HOST}:{ports[2]}", ports[3])]
+    ports = free_ports(3)
+    *places, learner = (f"{HOST}:{port}" for port in ports)
+    settings = ["--env-id=CartPole-v1", f"--actor.learner-address={learner}"]
     with Children(max_restarts=0) as children:
-        others = {"learner": f"{HOST}:{ports[4]}"}
+        others = {"learner": learner}
         actors = Actors(places, count, children, folder=folder, settings=settings, others=others, step_timeout_s=120.0)
         assert services(folder) == ["learner", "actor-0", "actor-1"]
         actors.start()
         leaving = children.find("actor-1")
-        wait_for(lambda: is_serving(places[1][0], 5.0), "the actor to start")
+        wait_for(lambda: is_serving(places[1], 5.0), "the actor to start")
         count.wanted = 1
         actors.adapt(RunStatus())
         assert services(folder) == ["learner", "actor-0"]

@@ -63,7 +63,9 @@ def _collect(
         environments.spec,
         settings.environments,
         name=_actor_name(settings.listen),
+        location=service.location,
         progress=progress.now,
+        assigned=lambda assignment: service.set_slot(assignment.slot),
     )
 
     def report(failure: EnvironmentFailed) -> None:

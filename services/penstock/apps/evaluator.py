@@ -10,6 +10,7 @@ from penstock.process.service import Service
 from penstock.rpc.clients.evaluation_work import EvaluationWork
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.server import serve_health_only
+from penstock.types.evaluation import EvaluatorHello
 
 
 def run(config: Config) -> int:
@@ -34,7 +35,8 @@ def run(config: Config) -> int:
         )
         thread = LoopThread()
         server = thread.run(serve_health_only(settings.listen, config.telemetry.ready_file))
-        work = EvaluationWork(thread, settings.learner_address, evaluator.environments.spec)
+        hello = EvaluatorHello(evaluator.environments.spec, service.location)
+        work = EvaluationWork(thread, settings.learner_address, hello)
         try:
             evaluator.run(work)
             return service.stop_code

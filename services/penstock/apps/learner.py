@@ -23,6 +23,7 @@ from penstock.learning.roster import Roster, spread_temperatures
 from penstock.learning.run_snapshots import RunSnapshots
 from penstock.learning.session import LearnerParts, Session
 from penstock.learning.statistics import RunStatistics
+from penstock.learning.targets import Targets
 from penstock.learning.training import Conclusion
 from penstock.process.disk_watch import DiskWatch
 from penstock.process.run_info import show_run
@@ -67,7 +68,11 @@ def run(config: Config) -> int:
         if not service.supervised:
             log_resumed(folder, session.recovered, config, service.logger)
         roster = _roster_of(session)
-        with _serving(session, roster) as serving, _seen_by_users(session, service, serving[1].server.address):
+        with (
+            _listed_for_prometheus(session, service) as targets,
+            _serving(session, roster, targets) as serving,
+            _seen_by_users(session, service, serving[1].server.address),
+        ):
             service.logger.info(
                 "serving",
                 listen=str(serving[1].server.address),
@@ -139,7 +144,22 @@ def _roster_of(session: Session) -> Roster:
 
 
 @contextlib.contextmanager
-def _serving(session: Session, roster: Roster) -> Iterator[_Serving]:
+def _listed_for_prometheus(session: Session, service: Service) -> Iterator[Targets]:
+    """Lists the metrics addresses of the run's services in its folder inside the context."""
+    file = session.folder.targets
+    targets = Targets(
+        lambda content: session.writes.write(file.name, partial(write_json, file, content)), service.location
+    )
+    try:
+        yield targets
+    finally:
+        targets.close()
+        with contextlib.suppress(OSError):
+            file.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _serving(session: Session, roster: Roster, targets: Targets) -> Iterator[_Serving]:
     """Serves actors, evaluators and status requests inside the context."""
     settings = session.config.learner
     thread = LoopThread()
@@ -149,6 +169,7 @@ def _serving(session: Session, roster: Roster) -> Iterator[_Serving]:
         thread,
         roster,
         session.statistics,
+        targets,
         max_actors=settings.max_actors,
         more_methods=RunSnapshotServicer(snapshots).behaviours,
     )

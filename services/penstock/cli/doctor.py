@@ -15,7 +15,7 @@ from penstock.cli.containers import check_containers
 from penstock.cli.finding import Finding
 from penstock.cli.options import parse
 from penstock.config import Config
-from penstock.config.exposure import check_listen
+from penstock.config.exposure import check_host, check_listen
 from penstock.errors import ConfigurationError
 from penstock.exit_codes import UNFIT
 from penstock.local.actor_count import usable_cores
@@ -158,13 +158,20 @@ def check_ports(config: Config) -> Finding:
         listen = Address.parse(section.listen)
         try:
             check_listen(f"{name}.listen", section.listen, insecure=config.security.insecure)
+            if config.telemetry.metrics_host:
+                check_host("telemetry.metrics_host", config.telemetry.metrics_host, insecure=config.security.insecure)
         except ConfigurationError as error:
             return Finding("ports", False, str(error))
-        for setting, number in (("listen", listen.port), ("metrics_port", section.metrics_port)):
-            place = Address(listen.host or LOOPBACK, number)
-            if number and (reason := refusal(place.host, number)):
+        places = {"listen": listen.at(listen.port)}
+        if section.metrics_port != "auto":
+            places["metrics_port"] = Address(
+                config.telemetry.metrics_host or listen.host or LOOPBACK, section.metrics_port
+            )
+        for setting, place in places.items():
+            # A service with port 0 or auto chooses among the free ones when it starts.
+            if place.port and (reason := refusal(place.host, place.port)):
                 refused.append(f"{place} ({name}.{setting}) {reason}")
-            checked += [number] if number else []
+            checked += [place.port] if place.port else []
     if refused:
         return Finding("ports", False, f"{', '.join(refused)}; stop the servers on these ports, or choose other ports")
     return Finding("ports", True, f"free: {', '.join(map(str, sorted(checked)))}")

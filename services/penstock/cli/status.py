@@ -90,7 +90,7 @@ def _show(run: str, status: RunStatus, console: Console, *, as_json: bool) -> No
 def view(run: str, status: RunStatus) -> RenderableType:
     """Returns everything that is known about an active run."""
     facts = [named("run", f"{run}, {status.environment_id}" if status.environment_id else run)]
-    facts += [named(name, line) for name, line in fact_lines(status)]
+    facts += [named(name, line) for name, line in [*fact_lines(status), *node_lines(status)]]
     lines = [*variant_lines(status), *actor_lines(status), *disk_lines(run)]
     details = [sections(status.coordinator)] if status.coordinator is not None else []
     return Group(*facts, *map(Text, lines), *details)
@@ -109,6 +109,23 @@ def actor_lines(status: RunStatus) -> list[str]:
             troubles.append(f"windows dropped: {actor.dropped_windows}")
         if troubles:
             lines.append(f"{actor.name} (slot {actor.slot}): {', '.join(troubles)}")
+    return lines
+
+
+def node_lines(status: RunStatus) -> list[tuple[str, str]]:
+    """Returns a labelled line for each node on which actors are connected, with their number and their pace."""
+    lines: list[tuple[str, str]] = []
+    for node in status.nodes:
+        each = f"{node.least_steps_per_s:,.0f} to {node.most_steps_per_s:,.0f} each" if node.actors > 1 else ""
+        parts = [
+            f"{node.actors} {'actor' if node.actors == 1 else 'actors'}",
+            f"{node.steps_per_s:,.0f} steps/s{f' ({each})' if each else ''}",
+        ]
+        if node.waiting_share is not None:
+            parts.append(f"waiting {node.waiting_share:.0%} of the time")
+        if node.stuck:
+            parts.append(f"stuck: {node.stuck}")
+        lines.append(("nodes" if not lines else "", f"{node.name or 'unknown node'}: {', '.join(parts)}"))
     return lines
 
 

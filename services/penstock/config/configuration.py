@@ -62,8 +62,8 @@ class Config(Sections):
         return {"unroll_length": self.actor.unroll_length, "memory": memory, "burn_in": self.ppo.burn_in_steps}
 
     def repeatable(self) -> "Config":
-        """Returns this configuration without the run's folder and its ready file, which a repetition does not share."""
-        return self.changed({"run": {"dir": None}, "telemetry": {"ready_file": None}})
+        """Returns this configuration without the run's folder, node, job and ready file, which a repetition chooses."""
+        return self.changed({"run": {"dir": None}, "telemetry": {"node": None, "job": None, "ready_file": None}})
 
     def changed(self, values: Mapping[str, object] | None = None, /, **settings: object) -> "Config":
         """Returns this configuration with other values: sections, or settings by the names that options have.

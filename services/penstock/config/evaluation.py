@@ -7,17 +7,17 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from penstock.config import alternatives
 from penstock.config.section import Section
-from penstock.config.setting_types import Address, Count, ListenAddress, Minutes, Port
+from penstock.config.setting_types import Address, Count, ListenAddress, MetricsPort, Minutes
 from penstock.types.extents import Amounts
 
 
 class EvaluationConfig(Section):
     """[evaluation] The evaluator service and the schedule of evaluations."""
 
-    listen: ListenAddress = "127.0.0.1:7434"
-    """Address of its gRPC server (health only), as replay.listen."""
-    metrics_port: Port = 9434
-    """Port of its Prometheus metrics; 0: none."""
+    listen: ListenAddress = "127.0.0.1:0"
+    """Address of its gRPC server (health only), as actor.listen."""
+    metrics_port: MetricsPort = "auto"
+    """Port of its Prometheus metrics, as actor.metrics_port."""
     learner_address: Address = "127.0.0.1:7432"
     """host:port of the learner that assigns evaluations."""
     interval_steps: Count | None = 10_000

@@ -7,7 +7,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 
 from penstock.config import alternatives
 from penstock.config.section import Section
-from penstock.config.setting_types import Count, Minutes, RunOrCheckpoint
+from penstock.config.setting_types import Count, Host, Minutes, NodeName, RunOrCheckpoint
 from penstock.types.extents import Amounts
 
 
@@ -77,12 +77,22 @@ class TrainConfig(Section):
 
 
 class TelemetryConfig(Section):
-    """[telemetry] Logs, and the file for health checks."""
+    """[telemetry] Logs, metrics, and the file for health checks."""
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Lowest severity of the events that are logged."""
     log_format: Literal["auto", "json", "text"] = "auto"
     """Format of log lines. auto: text in a terminal, JSON elsewhere."""
+    node: NodeName | None = None
+    """Name of the node on which the service runs, which its log entries and metrics carry. Unset: the host's name,
+    which in a container is that of the container."""
+    job: NodeName | None = None
+    """Job or task of the batch system or orchestrator that started the service, such as a Slurm job's number, which its
+    log entries carry. Unset: none."""
+    metrics_host: Host | None = None
+    """Host on which a service serves its Prometheus metrics, such as 0.0.0.0 for all networks of the machine, so that a
+    Prometheus on another machine reaches a service whose gRPC server listens on loopback. Unset: the host of the
+    service's `listen`."""
     ready_file: str | None = None
     """File that a service touches every 5 s while its gRPC server is ready, for health checks that start no Python;
     each service on a machine needs its own. Unset: none."""

@@ -14,8 +14,8 @@ from penstock.config.setting_types import (
     Count,
     Device,
     ListenAddress,
+    MetricsPort,
     Names,
-    Port,
     Temperature,
 )
 from penstock.types.networks import Inference
@@ -37,8 +37,8 @@ class ReplayConfig(Section):
     advertise: Names = ()
     """Names by which others reach it, in order of preference: hosts, or host:port if its port is another one for them.
     A list, or separated by commas. Unset: the host of listen, or the host's own name where that is 0.0.0.0 or [::]."""
-    metrics_port: Port = 9431
-    """Port of its Prometheus metrics; 0: none."""
+    metrics_port: MetricsPort = 9431
+    """Port of its Prometheus metrics; 0: none; auto: any free port, which its log names."""
     folder: str | None = None
     """Folder of the mapped store, which survives the process. Unset: anonymous memory."""
     stop_with_run: bool = False
@@ -97,8 +97,8 @@ class LearnerConfig(Section):
     """Address of its gRPC server, as replay.listen."""
     advertise: Names = ()
     """Names by which others reach it, as replay.advertise. It writes them into the run's folder."""
-    metrics_port: Port = 9432
-    """Port of its Prometheus metrics; 0: none."""
+    metrics_port: MetricsPort = 9432
+    """Port of its Prometheus metrics; 0: none; auto: any free port, which its log names."""
     replay_addresses: Addresses = ("127.0.0.1:7431",)
     """host:port of each replay service, as learner and actors reach it; a list, or separated by commas. Several
     services are shards of one buffer."""
@@ -131,10 +131,11 @@ class LearnerConfig(Section):
 class ActorConfig(Section):
     """[actor] An actor service."""
 
-    listen: ListenAddress = "127.0.0.1:7433"
-    """Address of its gRPC server (health only), as replay.listen."""
-    metrics_port: Port = 9433
-    """Port of its Prometheus metrics; 0: none."""
+    listen: ListenAddress = "127.0.0.1:0"
+    """Address of its gRPC server (health only), as replay.listen. Any free port, so that many actors fit on a host."""
+    metrics_port: MetricsPort = "auto"
+    """Port of its Prometheus metrics; 0: none; auto: any free port, which its log names and the learner lists in
+    targets.json."""
     learner_address: Address = "127.0.0.1:7432"
     """host:port of the learner to join."""
     environments: PositiveInt = 8

@@ -10,7 +10,7 @@ import os
 import re
 import types
 import typing
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import pydantic
 from pydantic import Field, PositiveFloat, PositiveInt
@@ -191,12 +191,21 @@ def _check_name(text: str) -> str:
     return text
 
 
+def _check_host(text: str) -> str:
+    name = parse_name(text)
+    if name.port or name.path:
+        raise ValueError(f"must be a host's name or address, without a port; got {text!r}")
+    return name.host
+
+
 def _read_auto(value: object) -> object:
     return 0 if value == "auto" else value
 
 
 UnitInterval = Annotated[float, Field(ge=0.0, le=1.0)]
-Port = Annotated[int, Field(ge=0, le=65535)]
+MetricsPort = Annotated[
+    Annotated[int, Field(ge=0, le=65535)] | Literal["auto"], InWords("a port, 0 for none, or auto for any free port")
+]
 ListenAddress = Annotated[
     str,
     pydantic.AfterValidator(_check_listen),
@@ -205,6 +214,11 @@ ListenAddress = Annotated[
 Address = Annotated[
     str, pydantic.AfterValidator(_check_address), InWords("an address host:port, such as 10.0.0.1:7431, or unix:PATH")
 ]
+NodeName = Annotated[
+    str, Field(pattern=r"^[^\s\x00-\x1f\x7f]{1,253}$"), InWords("a name of at most 253 characters, without spaces")
+]
+"""The name of a node or a job. Names of hosts have at most 253 characters."""
+Host = Annotated[str, pydantic.AfterValidator(_check_host), InWords("a host's name or address, without a port")]
 Device = Annotated[str, pydantic.AfterValidator(_check_device), InWords("auto, cpu, cuda, or cuda:N for GPU number N")]
 ActorSlots = Annotated[int, Field(ge=1, le=MAX_SLOTS)]
 Temperature = Annotated[float, Field(ge=0.01, le=100.0)]

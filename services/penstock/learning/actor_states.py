@@ -1,17 +1,20 @@
-"""State of the run's actors: progress, whether they are stuck, and failures of their environments.
+"""State of the run's actors and of their nodes: progress, whether they are stuck, and failures of their environments.
 
 Actors are identified by name, so a process that replaces a crashed one continues its counts.
 """
 
 import dataclasses
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from penstock.errors import AllActorsFailed
 from penstock.telemetry import metrics
+from penstock.types.location import UNKNOWN, Location
 from penstock.types.run import ActorProgress, EnvironmentFault
-from penstock.types.status import ActorState
+from penstock.types.statistics import Timing
+from penstock.types.status import ActorState, NodeState
 
 STUCK_AFTER_S = 10.0
 """Seconds without a step, while an actor could take one, after which it counts as stuck: longer than a slow simulator's
@@ -25,9 +28,24 @@ _FORGOTTEN_AFTER_S = 60.0
 """Seconds after an actor left until it is forgotten. A process restarts in less time."""
 
 _SHOWN = 256
+"""Largest number of actors, and of nodes, in a status."""
+
+_TRAIL = 11
+"""Moments by which the speed of an actor is measured. It reports its progress every second."""
+
 _REPORTED_AT_ONCE = 3
 _REPORTED_EVERY_S = 60.0
 _SLOW_WINDOW_S = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    """Time of a report of progress in monotonic seconds, and an actor's steps, waiting and total seconds until then."""
+
+    at_s: float
+    steps: int
+    waited_s: float
+    spent_s: float
 
 
 @dataclass(slots=True)
@@ -44,6 +62,17 @@ class _Actor:
     reported_at: float = 0.0
     last_fault: str = ""
     reported_stuck_s: float = STUCK_AFTER_S
+    waited_s: float = 0.0
+    spent_s: float = 0.0
+    """Seconds that it reported as waiting, and in total."""
+    trail: deque[_Moment] = field(default_factory=lambda: deque(maxlen=_TRAIL))
+
+    def steps_per_s(self) -> float:
+        """Returns its environment steps per second over the last moments; 0 unless it is connected."""
+        if not self.streams or len(self.trail) < 2:
+            return 0.0
+        first, last = self.trail[0], self.trail[-1]
+        return max(0, last.steps - first.steps) / (last.at_s - first.at_s) if last.at_s > first.at_s else 0.0
 
 
 class ActorStates:
@@ -56,12 +85,13 @@ class ActorStates:
         self._actors: dict[str, _Actor] = {}
         self._warned = False
 
-    def joined(self, name: str, slot: int) -> None:
-        """Records that an actor's stream was opened."""
+    def joined(self, name: str, slot: int, location: Location = UNKNOWN) -> None:
+        """Records that an actor's stream was opened from this location."""
         with self._lock:
             now = self._clock()
             actor = self._actors.setdefault(name, _Actor(ActorState(name), now, now))
-            actor.state = dataclasses.replace(actor.state, slot=slot)
+            actor.state = dataclasses.replace(actor.state, slot=slot, node=location.node, job=location.job)
+            actor.trail.clear()
             actor.streams += 1
             actor.moved_at = actor.changed_at = now
             actor.progress, actor.reported_stuck_s = ActorProgress(), STUCK_AFTER_S
@@ -87,11 +117,15 @@ class ActorStates:
                 actor.window_began_at = now
             actor.progress = progress
             actor.state = dataclasses.replace(actor.state, steps=progress.steps)
+            actor.trail.append(_Moment(now, progress.steps, actor.waited_s, actor.spent_s))
 
-    def delivered(self, name: str, segments: int) -> None:
-        """Records the number of segments that an actor delivered."""
+    def delivered(self, name: str, segments: int, timing: Timing | None = None) -> None:
+        """Records the number of segments that an actor delivered, and how it spent its time since its last report."""
         with self._lock:
             actor = self._actors.get(name)
+            if actor is not None and timing is not None:
+                actor.waited_s += timing.waiting_s
+                actor.spent_s += sum(timing.by_activity().values())
             if actor is not None and segments:
                 actor.moved_at = actor.window_began_at = self._clock()
                 actor.state = dataclasses.replace(actor.state, segments=actor.state.segments + segments, failures=0)
@@ -161,10 +195,35 @@ class ActorStates:
                     connected=actor.streams > 0,
                     stuck_s=self._stuck_s(actor, now),
                     doing=_doing(actor.progress) if actor.streams else "",
+                    steps_per_s=actor.steps_per_s(),
                 )
                 for actor in self._actors.values()
             ]
         return tuple(sorted(shown, key=lambda state: (state.slot, state.name))[:_SHOWN])
+
+    def nodes(self) -> tuple[NodeState, ...]:
+        """Returns the current state of the nodes with connected actors, by name; at most the first `_SHOWN`."""
+        with self._lock:
+            now, by_node = self._clock(), dict[str, list[_Actor]]()
+            for actor in self._actors.values():
+                if actor.streams:
+                    by_node.setdefault(actor.state.node, []).append(actor)
+            return tuple(self._node(name, by_node[name], now) for name in sorted(by_node)[:_SHOWN])
+
+    def _node(self, name: str, actors: Sequence[_Actor], now: float) -> NodeState:
+        speeds = [actor.steps_per_s() for actor in actors]
+        ends = [(actor.trail[0], actor.trail[-1]) for actor in actors if actor.trail]
+        waited_s = sum(last.waited_s - first.waited_s for first, last in ends)
+        spent_s = sum(last.spent_s - first.spent_s for first, last in ends)
+        return NodeState(
+            name,
+            actors=len(actors),
+            stuck=sum(self._stuck_s(actor, now) > STUCK_AFTER_S for actor in actors),
+            steps_per_s=sum(speeds),
+            least_steps_per_s=min(speeds),
+            most_steps_per_s=max(speeds),
+            waiting_share=waited_s / spent_s if spent_s > 0.0 else None,
+        )
 
     def slowest(self) -> str:
         """Describes the progress of the actor with the slowest window; empty unless it takes several seconds."""

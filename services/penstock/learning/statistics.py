@@ -251,7 +251,7 @@ class RunStatistics:
 
     def status(self) -> RunStatus:
         """Returns the current status of the run."""
-        states, slowest = self.actors.states(), self.actors.slowest()
+        states, nodes, slowest = self.actors.states(), self.actors.nodes(), self.actors.slowest()
         session, training = self.session.statistics(), self.session.last
         with self._lock:
             counts = self._batch.counts if self._batch else None
@@ -283,4 +283,5 @@ class RunStatistics:
                 actor_states=states,
                 env_steps_taken=max(self._env_steps_taken, self._extent.steps),
                 limit=self._limits.nearest(self._now),
+                nodes=nodes,
             )

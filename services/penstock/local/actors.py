@@ -20,7 +20,7 @@ class Actors:
 
     def __init__(
         self,
-        places: Sequence[tuple[str, int]],
+        places: Sequence[str],
         count: ActorCount | None,
         children: Children,
         *,
@@ -31,21 +31,20 @@ class Actors:
     ) -> None:
         """Adds the first actors to the run's list of services; `start` starts them.
 
-        `places` are the address (host:port) and the metrics port of each of the first actors. `count` decides on their
-        number; None: it does not change. `settings` are the command-line options of every service, and `others` the
-        names and addresses of all services other than actors. An actor whose environment hangs ends itself after
-        `step_timeout_s` seconds.
+        `places` are the addresses (host:port) of the first actors. `count` decides on their number; None: it does not
+        change. `settings` are the command-line options of every service, and `others` the names and addresses of all
+        services other than actors. An actor whose environment hangs ends itself after `step_timeout_s` seconds.
         """
         self._stuck_s, self._killed_at = step_timeout_s + _STUCK_MARGIN_S, dict[str, float]()
-        self._first, self._count = places, count
+        self._count = count
         self._children, self._folder, self._settings, self._others = children, folder, settings, others
-        self._addresses = [address for address, _ in places]
+        self._addresses = list(places)
         self._list_services()
 
     def start(self) -> None:
         """Starts the first actors."""
-        for number, (_, metrics_port) in enumerate(self._first):
-            self._start(number, metrics_port)
+        for number in range(len(self._addresses)):
+            self._start(number)
 
     def adapt(self, status: RunStatus) -> list[str]:
         """Kills stuck actors and adjusts the number of actors; returns a line for each kill and for a decision."""
@@ -54,10 +53,10 @@ class Actors:
             return killed
         decision = self._count.observe(status)
         while len(self._addresses) < self._count.wanted:
-            port, metrics_port = free_ports(2)
+            (port,) = free_ports(1)
             self._addresses.append(f"{HOST}:{port}")
             self._list_services()
-            self._start(len(self._addresses) - 1, metrics_port)
+            self._start(len(self._addresses) - 1)
         while len(self._addresses) > self._count.wanted:
             self._addresses.pop()
             self._list_services()
@@ -77,10 +76,10 @@ class Actors:
             lines.append(f"{state.name} was killed after {state.stuck_s:.0f} s without a step")
         return lines
 
-    def _start(self, number: int, metrics_port: int) -> None:
+    def _start(self, number: int) -> None:
         name = f"actor-{number}"
-        own = [f"--actor.listen={self._addresses[number]}", f"--actor.metrics-port={metrics_port}"]
-        self._children.add(name, service_command("actor", *self._settings, *own), self._folder.logs / f"{name}.log")
+        command = service_command("actor", *self._settings, f"--actor.listen={self._addresses[number]}")
+        self._children.add(name, command, self._folder.logs / f"{name}.log")
 
     def _list_services(self) -> None:
         actors = {f"actor-{number}": address for number, address in enumerate(self._addresses)}

@@ -146,7 +146,7 @@ class _Session:
                 write_atomically(folder.config, config.repeatable().to_toml().encode())
                 count = ActorCount(config.train.least_actors) if config.train.actors == "auto" else None
                 first = count.wanted if count else config.train.least_actors
-                places = choose_places(folder, config.train.replay_shards, first)
+                places = choose_places(config, folder, first)
                 # All services are listed before any is started, so that the list is complete if the launcher dies.
                 actors = Actors(
                     places.actors,

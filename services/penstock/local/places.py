@@ -11,12 +11,12 @@ from penstock.run_folder import RunFolder, of_service, replay_services
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Addresses (host:port) of the services, with the metrics ports of replays and actors, and their shared options."""
+    """Addresses (host:port) of the services, and their shared options."""
 
     learner: str
     evaluator: str
-    replays: list[tuple[str, int]]
-    actors: list[tuple[str, int]]
+    replays: list[str]
+    actors: list[str]
     options: list[str]
 
     @property
@@ -27,39 +27,38 @@ class Places:
     @property
     def named(self) -> dict[str, str]:
         """Addresses of all services other than actors, by name."""
-        replays = dict(zip(self.replay_names, (address for address, _ in self.replays), strict=True))
+        replays = dict(zip(self.replay_names, self.replays, strict=True))
         return {**replays, "learner": self.learner, "evaluator": self.evaluator}
 
     def replay_options(self, shard: int, config: Config, folder: RunFolder) -> list[str]:
         """Returns the options that apply only to this replay service."""
-        address, metrics_port = self.replays[shard]
         roots = folder.replay, Path(config.replay.snapshot_folder or folder.snapshots)
         store, snapshots = (of_service(root, self.replay_names[shard], len(self.replays)) for root in roots)
         return [
-            f"--replay.listen={address}",
-            f"--replay.metrics-port={metrics_port}",
+            f"--replay.listen={self.replays[shard]}",
             f"--replay.folder={store}",
             # Outside the store's folder, which is removed when the run is finished.
             f"--replay.snapshot-folder={snapshots}",
         ]
 
 
-def choose_places(folder: RunFolder, shards: int, actors: int) -> Places:
-    """Chooses free ports for the services of a run, with `shards` replay services and `actors` first actors."""
+def choose_places(config: Config, folder: RunFolder, actors: int) -> Places:
+    """Chooses free ports for the services of a run with this number of first actors."""
+    shards = config.train.replay_shards
     # In one call: a chosen port stays free until its service starts, so a second call could return it again.
-    ports = free_ports(4 + 2 * (shards + actors))
-    learner, evaluator, *others = (f"{HOST}:{port}" for port in [*ports[:2], *ports[4::2]])
-    pairs = list(zip(others, ports[5::2], strict=True))
-    replays = pairs[:shards]
+    learner, evaluator, *others = (f"{HOST}:{port}" for port in free_ports(2 + shards + actors))
+    replays = others[:shards]
+    # Not in the run's config.toml, because the next session of the run may be on another node.
+    node = {f"telemetry.{name}": value for name in ("node", "job") if (value := getattr(config.telemetry, name))}
     settings = {
         "run.dir": folder.root,
         "learner.listen": learner,
-        "learner.replay-addresses": ",".join(address for address, _ in replays),
-        "learner.metrics-port": ports[2],
+        "learner.replay-addresses": ",".join(replays),
         "evaluation.listen": evaluator,
         "evaluation.learner-address": learner,
-        "evaluation.metrics-port": ports[3],
         "actor.learner-address": learner,
+        **node,
+        **{f"{section}.metrics-port": "auto" for section in ("replay", "learner", "actor", "evaluation")},
     }
     options = ["--config", str(folder.config), *(f"--{name}={value}" for name, value in settings.items())]
-    return Places(learner, evaluator, replays, pairs[shards:], options)
+    return Places(learner, evaluator, replays, others[shards:], options)

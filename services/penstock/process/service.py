@@ -5,6 +5,7 @@ import contextlib
 import os
 import resource
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -12,13 +13,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Literal
 
-from penstock.addresses import LOOPBACK, Address
+from penstock.addresses import LOOPBACK, Address, advertised
 from penstock.config import ActorConfig, Config, EvaluationConfig, LearnerConfig, ReplayConfig
-from penstock.config.exposure import check_listen
+from penstock.config.exposure import check_host, check_listen
 from penstock.exit_codes import BY_SIGNAL
 from penstock.process import allocator
-from penstock.telemetry import logs
+from penstock.telemetry import logs, metrics
 from penstock.telemetry.metrics_server import MetricsServer
+from penstock.types.location import Location
 
 SUPERVISED_VARIABLE = "PENSTOCK_SUPERVISED"
 """Variable that a launcher sets to the service's name. The service then stops when its standard input ends."""
@@ -31,13 +33,17 @@ _ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Service:
-    """The process of one service. Use it as a context manager, and work inside it until `stopping` is true."""
+    """The process of one service. Use it as a context manager, and work inside it until `stopping` is true.
+
+    Attributes:
+        location: Where it runs, as it tells the learner.
+        logger: Logger of the process. Its entries carry service, node, job and slot, as far as there are any.
+    """
 
     def __init__(self, name: ServiceName, config: Config) -> None:
         """Sets up the allocator, the logger, the limit of open files and the metrics server.
 
-        Metrics are served on the host of the service's gRPC address, or not at all if its metrics port is 0. Raises
-        `ConfigurationError` if an address is not available, or other hosts could reach it and must not.
+        Raises `ConfigurationError` if an address is not available, or other hosts could reach it and must not.
         """
         section = "evaluation" if name == "evaluator" else name
         settings: ReplayConfig | LearnerConfig | ActorConfig | EvaluationConfig = getattr(config, section)
@@ -45,9 +51,21 @@ class Service:
         check_listen(f"{section}.listen", settings.listen, insecure=config.security.insecure)
         allocator.keep_freed_memory()
         self._folder = Path.cwd()
-        self.logger = logs.configure(name, level=telemetry.log_level, log_format=telemetry.log_format)
+        node = telemetry.node or socket.gethostname()
+        self._log_fields: dict[str, str | int] = {"service": name, "node": node}
+        if telemetry.job is not None:
+            self._log_fields["job"] = telemetry.job
+        self.logger = logs.configure(self._log_fields, level=telemetry.log_level, log_format=telemetry.log_format)
+        metrics.NODE_INFO.labels(node).set(1)
         self._raise_descriptor_limit()
-        self._metrics = MetricsServer(listen.host or LOOPBACK, settings.metrics_port)
+        # Unless it is given, the host of the gRPC server: a service that others reach is watched by others too.
+        host = telemetry.metrics_host or listen.host or LOOPBACK
+        check_host("telemetry.metrics_host", host, insecure=config.security.insecure)
+        self._metrics = MetricsServer(host, settings.metrics_port)
+        address = advertised(Address(host, self._metrics.port), ())[0] if self._metrics.port else ""
+        self.location = Location(node, telemetry.job or "", address)
+        if address:
+            self.logger.info("serving metrics", address=address)
         # A plain string, set without a lock or a log call: a signal handler may interrupt its own thread inside either.
         self._stopped_by = ""
 
@@ -76,6 +94,10 @@ class Service:
         """Installs the signal handlers that stop the service. Call it on the main thread."""
         for number in _ENDING_SIGNALS:
             signal.signal(number, self._on_signal)
+
+    def set_slot(self, slot: int) -> None:
+        """Adds an actor's slot to all later log entries. Any thread may call."""
+        self._log_fields["slot"] = slot
 
     def restore_process(self) -> None:
         """Restores the signal handlers and the working directory, which the making of environments may have changed."""

@@ -2,17 +2,21 @@
 
 import logging
 import sys
+from collections.abc import Mapping
 
 import structlog
 
 Logger = structlog.typing.FilteringBoundLogger
 
 
-def configure(service: str, *, level: str, log_format: str) -> Logger:
-    """Configures the process's logging and returns its logger. Every event carries the service's name."""
+def configure(common: Mapping[str, str | int], *, level: str, log_format: str) -> Logger:
+    """Configures the process's logging and returns its logger.
+
+    Every event carries the fields `common`, as they are at that time; its own fields of the same names take precedence.
+    """
 
     def named(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-        return {"service": service, **event}
+        return {**common, **event}
 
     text = log_format == "text" or (log_format == "auto" and sys.stderr.isatty())
     renderer: structlog.typing.Processor = (

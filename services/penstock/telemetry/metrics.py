@@ -241,6 +241,7 @@ RECONNECTIONS = Counter("penstock_reconnections", "Streams that were reopened, b
 EVALUATOR_SECONDS = Counter("penstock_evaluator_seconds", "Time spent on evaluations, in seconds.")
 
 # The machine, as every service sees it, and the GPU that a learner trains on.
+NODE_INFO = Gauge("penstock_node_info", "1, with the name of the service's node.", ("node",))
 prometheus_client.REGISTRY.register(Machine())
 GPU_UTILISATION = Gauge("penstock_gpu_utilisation_ratio", "GPU utilisation, 0 to 1.", ("device",))
 GPU_MEMORY = Gauge("penstock_gpu_memory_bytes", "Memory of a GPU, in bytes.", ("device",))

@@ -11,11 +11,12 @@ import io
 import os
 import socket
 import threading
+from typing import Literal
 from urllib.parse import urlsplit
 
 import prometheus_client
 
-from penstock.addresses import Address
+from penstock.addresses import shown_host
 from penstock.errors import ConfigurationError
 
 _TIMEOUT_S = 10.0
@@ -24,13 +25,18 @@ _HEAD_BYTES = 2**14
 
 
 class MetricsServer:
-    """Server of this process's metrics, in its own thread."""
+    """Server of this process's metrics, in its own thread.
 
-    def __init__(self, host: str, port: int) -> None:
-        """Starts to serve, unless the port is 0. Raises `ConfigurationError` if the address is not available.
+    Attributes:
+        port: Port on which it serves; 0 if it does not serve.
+    """
 
-        An IPv6 `host` has no brackets.
+    def __init__(self, host: str, port: int | Literal["auto"]) -> None:
+        """Starts to serve on a port of this host, on any free one with "auto", or not at all with 0.
+
+        An IPv6 `host` has no brackets. Raises `ConfigurationError` if the address is not available.
         """
+        self.port = 0
         self._app = prometheus_client.make_wsgi_app()
         self._loop = asyncio.new_event_loop()
         self._thread: threading.Thread | None = None
@@ -39,14 +45,16 @@ class MetricsServer:
         if port == 0:
             return
         try:
-            self._server = self._loop.run_until_complete(self._start(host, port))
+            self._server = self._loop.run_until_complete(self._start(host, 0 if port == "auto" else port))
         except OSError as error:
             self._loop.close()
             # asyncio prefixes the system's message with its own.
             reason = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
             raise ConfigurationError(
-                f"can't serve metrics on {Address(host, port)}: {reason}; choose another metrics_port, or 0 for none"
+                f"can't serve metrics on {shown_host(host)}:{port}: {reason}; choose another metrics_port, auto for any"
+                " free one, or 0 for none"
             ) from None
+        self.port = int(self._server.sockets[0].getsockname()[1])
         self._thread = threading.Thread(target=self._loop.run_forever, name="metrics", daemon=True)
         self._thread.start()
 

@@ -5,7 +5,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from penstock.types.location import UNKNOWN, Location
 from penstock.types.run import Weights
+from penstock.types.spaces import EnvironmentSpec
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluatorHello:
+    """The introduction of an evaluator to the learner; `spec` is the `environment` of the contract's EvaluatorHello."""
+
+    spec: EnvironmentSpec
+    location: Location = UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)

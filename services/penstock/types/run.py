@@ -4,6 +4,7 @@ import hashlib
 from dataclasses import dataclass
 
 from penstock.types.block import Schema
+from penstock.types.location import UNKNOWN, Location
 from penstock.types.spaces import EnvironmentSpec
 from penstock.types.statistics import Timing
 
@@ -121,3 +122,4 @@ class Hello:
     name: str = ""
     token: bytes = b""
     lost: LostPlace | None = None
+    location: Location = UNKNOWN

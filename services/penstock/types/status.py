@@ -46,6 +46,22 @@ class ActorState:
     failures: int = 0
     dropped_windows: int = 0
     doing: str = ""
+    node: str = ""
+    job: str = ""
+    steps_per_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """The connected actors of a node; the fields are those of the contract's NodeState."""
+
+    name: str
+    actors: int = 0
+    stuck: int = 0
+    steps_per_s: float = 0.0
+    least_steps_per_s: float = 0.0
+    most_steps_per_s: float = 0.0
+    waiting_share: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,3 +93,4 @@ class RunStatus:
     actor_states: tuple[ActorState, ...] = ()
     env_steps_taken: int = 0
     limit: RunLimit | None = None
+    nodes: tuple[NodeState, ...] = ()

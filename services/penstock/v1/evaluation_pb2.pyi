@@ -1,3 +1,4 @@
+from penstock.v1 import location_pb2 as _location_pb2
 from penstock.v1 import run_pb2 as _run_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -18,10 +19,12 @@ class RunEvaluationsRequest(_message.Message):
     def __init__(self, hello: _Optional[_Union[EvaluatorHello, _Mapping]] = ..., result: _Optional[_Union[EvaluationResult, _Mapping]] = ..., contract: _Optional[int] = ...) -> None: ...
 
 class EvaluatorHello(_message.Message):
-    __slots__ = ("environment",)
+    __slots__ = ("environment", "location")
     ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
+    LOCATION_FIELD_NUMBER: _ClassVar[int]
     environment: _run_pb2.EnvironmentSpec
-    def __init__(self, environment: _Optional[_Union[_run_pb2.EnvironmentSpec, _Mapping]] = ...) -> None: ...
+    location: _location_pb2.Location
+    def __init__(self, environment: _Optional[_Union[_run_pb2.EnvironmentSpec, _Mapping]] = ..., location: _Optional[_Union[_location_pb2.Location, _Mapping]] = ...) -> None: ...
 
 class RunEvaluationsResponse(_message.Message):
     __slots__ = ("task", "weights", "finished", "contract")

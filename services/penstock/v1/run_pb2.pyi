@@ -1,4 +1,5 @@
 from penstock.v1 import block_pb2 as _block_pb2
+from penstock.v1 import location_pb2 as _location_pb2
 from penstock.v1 import snapshot_pb2 as _snapshot_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -23,20 +24,22 @@ class JoinRequest(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[ActorReport, _Mapping]] = ..., progress: _Optional[_Union[ActorProgress, _Mapping]] = ..., fault: _Optional[_Union[EnvironmentFault, _Mapping]] = ..., contract: _Optional[int] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("schema", "environment", "environments", "token", "name", "lost")
+    __slots__ = ("schema", "environment", "environments", "token", "name", "lost", "location")
     SCHEMA_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENTS_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
+    LOCATION_FIELD_NUMBER: _ClassVar[int]
     schema: _block_pb2.Schema
     environment: EnvironmentSpec
     environments: int
     token: bytes
     name: str
     lost: LostPlace
-    def __init__(self, schema: _Optional[_Union[_block_pb2.Schema, _Mapping]] = ..., environment: _Optional[_Union[EnvironmentSpec, _Mapping]] = ..., environments: _Optional[int] = ..., token: _Optional[bytes] = ..., name: _Optional[str] = ..., lost: _Optional[_Union[LostPlace, _Mapping]] = ...) -> None: ...
+    location: _location_pb2.Location
+    def __init__(self, schema: _Optional[_Union[_block_pb2.Schema, _Mapping]] = ..., environment: _Optional[_Union[EnvironmentSpec, _Mapping]] = ..., environments: _Optional[int] = ..., token: _Optional[bytes] = ..., name: _Optional[str] = ..., lost: _Optional[_Union[LostPlace, _Mapping]] = ..., location: _Optional[_Union[_location_pb2.Location, _Mapping]] = ...) -> None: ...
 
 class LostPlace(_message.Message):
     __slots__ = ("slot", "taken_by")
@@ -243,7 +246,7 @@ class GetRunStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetRunStatusResponse(_message.Message):
-    __slots__ = ("phase", "environment_id", "version", "env_steps", "elapsed_s", "env_steps_per_s", "updates_per_s", "episodes", "return_mean", "last_evaluation", "best_evaluation", "lag_mean", "staleness_mean", "replay_stored", "replay_capacity", "actors", "remaining_s", "waiting_for", "samples_per_insert", "variants", "coordinator", "notices", "actor_states", "env_steps_taken", "limit")
+    __slots__ = ("phase", "environment_id", "version", "env_steps", "elapsed_s", "env_steps_per_s", "updates_per_s", "episodes", "return_mean", "last_evaluation", "best_evaluation", "lag_mean", "staleness_mean", "replay_stored", "replay_capacity", "actors", "remaining_s", "waiting_for", "samples_per_insert", "variants", "coordinator", "notices", "actor_states", "env_steps_taken", "limit", "nodes")
     PHASE_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENT_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -269,6 +272,7 @@ class GetRunStatusResponse(_message.Message):
     ACTOR_STATES_FIELD_NUMBER: _ClassVar[int]
     ENV_STEPS_TAKEN_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
     phase: str
     environment_id: str
     version: int
@@ -294,7 +298,8 @@ class GetRunStatusResponse(_message.Message):
     actor_states: _containers.RepeatedCompositeFieldContainer[ActorState]
     env_steps_taken: int
     limit: RunLimit
-    def __init__(self, phase: _Optional[str] = ..., environment_id: _Optional[str] = ..., version: _Optional[int] = ..., env_steps: _Optional[int] = ..., elapsed_s: _Optional[float] = ..., env_steps_per_s: _Optional[float] = ..., updates_per_s: _Optional[float] = ..., episodes: _Optional[int] = ..., return_mean: _Optional[float] = ..., last_evaluation: _Optional[_Union[EvaluationSummary, _Mapping]] = ..., best_evaluation: _Optional[_Union[EvaluationSummary, _Mapping]] = ..., lag_mean: _Optional[float] = ..., staleness_mean: _Optional[float] = ..., replay_stored: _Optional[int] = ..., replay_capacity: _Optional[int] = ..., actors: _Optional[int] = ..., remaining_s: _Optional[float] = ..., waiting_for: _Optional[str] = ..., samples_per_insert: _Optional[float] = ..., variants: _Optional[_Iterable[_Union[VariantStatus, _Mapping]]] = ..., coordinator: _Optional[_Union[CoordinatorStatistics, _Mapping]] = ..., notices: _Optional[_Iterable[_Union[Notice, _Mapping]]] = ..., actor_states: _Optional[_Iterable[_Union[ActorState, _Mapping]]] = ..., env_steps_taken: _Optional[int] = ..., limit: _Optional[_Union[RunLimit, _Mapping]] = ...) -> None: ...
+    nodes: _containers.RepeatedCompositeFieldContainer[NodeState]
+    def __init__(self, phase: _Optional[str] = ..., environment_id: _Optional[str] = ..., version: _Optional[int] = ..., env_steps: _Optional[int] = ..., elapsed_s: _Optional[float] = ..., env_steps_per_s: _Optional[float] = ..., updates_per_s: _Optional[float] = ..., episodes: _Optional[int] = ..., return_mean: _Optional[float] = ..., last_evaluation: _Optional[_Union[EvaluationSummary, _Mapping]] = ..., best_evaluation: _Optional[_Union[EvaluationSummary, _Mapping]] = ..., lag_mean: _Optional[float] = ..., staleness_mean: _Optional[float] = ..., replay_stored: _Optional[int] = ..., replay_capacity: _Optional[int] = ..., actors: _Optional[int] = ..., remaining_s: _Optional[float] = ..., waiting_for: _Optional[str] = ..., samples_per_insert: _Optional[float] = ..., variants: _Optional[_Iterable[_Union[VariantStatus, _Mapping]]] = ..., coordinator: _Optional[_Union[CoordinatorStatistics, _Mapping]] = ..., notices: _Optional[_Iterable[_Union[Notice, _Mapping]]] = ..., actor_states: _Optional[_Iterable[_Union[ActorState, _Mapping]]] = ..., env_steps_taken: _Optional[int] = ..., limit: _Optional[_Union[RunLimit, _Mapping]] = ..., nodes: _Optional[_Iterable[_Union[NodeState, _Mapping]]] = ...) -> None: ...
 
 class RunLimit(_message.Message):
     __slots__ = ("unit", "done", "total")
@@ -307,7 +312,7 @@ class RunLimit(_message.Message):
     def __init__(self, unit: _Optional[str] = ..., done: _Optional[float] = ..., total: _Optional[float] = ...) -> None: ...
 
 class ActorState(_message.Message):
-    __slots__ = ("name", "slot", "connected", "steps", "segments", "stuck_s", "failures", "dropped_windows", "doing")
+    __slots__ = ("name", "slot", "connected", "steps", "segments", "stuck_s", "failures", "dropped_windows", "doing", "node", "job", "steps_per_s")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SLOT_FIELD_NUMBER: _ClassVar[int]
     CONNECTED_FIELD_NUMBER: _ClassVar[int]
@@ -317,6 +322,9 @@ class ActorState(_message.Message):
     FAILURES_FIELD_NUMBER: _ClassVar[int]
     DROPPED_WINDOWS_FIELD_NUMBER: _ClassVar[int]
     DOING_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    STEPS_PER_S_FIELD_NUMBER: _ClassVar[int]
     name: str
     slot: int
     connected: bool
@@ -326,7 +334,28 @@ class ActorState(_message.Message):
     failures: int
     dropped_windows: int
     doing: str
-    def __init__(self, name: _Optional[str] = ..., slot: _Optional[int] = ..., connected: _Optional[bool] = ..., steps: _Optional[int] = ..., segments: _Optional[int] = ..., stuck_s: _Optional[float] = ..., failures: _Optional[int] = ..., dropped_windows: _Optional[int] = ..., doing: _Optional[str] = ...) -> None: ...
+    node: str
+    job: str
+    steps_per_s: float
+    def __init__(self, name: _Optional[str] = ..., slot: _Optional[int] = ..., connected: _Optional[bool] = ..., steps: _Optional[int] = ..., segments: _Optional[int] = ..., stuck_s: _Optional[float] = ..., failures: _Optional[int] = ..., dropped_windows: _Optional[int] = ..., doing: _Optional[str] = ..., node: _Optional[str] = ..., job: _Optional[str] = ..., steps_per_s: _Optional[float] = ...) -> None: ...
+
+class NodeState(_message.Message):
+    __slots__ = ("name", "actors", "stuck", "steps_per_s", "least_steps_per_s", "most_steps_per_s", "waiting_share")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ACTORS_FIELD_NUMBER: _ClassVar[int]
+    STUCK_FIELD_NUMBER: _ClassVar[int]
+    STEPS_PER_S_FIELD_NUMBER: _ClassVar[int]
+    LEAST_STEPS_PER_S_FIELD_NUMBER: _ClassVar[int]
+    MOST_STEPS_PER_S_FIELD_NUMBER: _ClassVar[int]
+    WAITING_SHARE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    actors: int
+    stuck: int
+    steps_per_s: float
+    least_steps_per_s: float
+    most_steps_per_s: float
+    waiting_share: float
+    def __init__(self, name: _Optional[str] = ..., actors: _Optional[int] = ..., stuck: _Optional[int] = ..., steps_per_s: _Optional[float] = ..., least_steps_per_s: _Optional[float] = ..., most_steps_per_s: _Optional[float] = ..., waiting_share: _Optional[float] = ...) -> None: ...
 
 class Notice(_message.Message):
     __slots__ = ("number", "text")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from penstock.errors import InvalidSegment, Overloaded, RunFinished
-from penstock.types.evaluation import EvaluationResult, EvaluationTask
+from penstock.types.evaluation import EvaluationResult, EvaluationTask, EvaluatorHello
 from penstock.types.records import plain
 from penstock.types.run import (
     ActorProgress,
@@ -19,12 +19,12 @@ from penstock.types.run import (
     LostPlace,
     Weights,
 )
-from penstock.types.spaces import EnvironmentSpec
 from penstock.types.statistics import Timing
 from penstock.types.status import RunStatus
 from penstock.v1 import evaluation_pb2, run_pb2
 from penstock.wire.block import MAX_PART_BYTES
 from penstock.wire.fields import decoded, encoded, values_of
+from penstock.wire.location import decode_location, encode_location
 from penstock.wire.schema import decode_schema, encode_schema
 from penstock.wire.spaces import decode_environment, encode_environment
 
@@ -250,6 +250,7 @@ def encode_hello(hello: Hello) -> run_pb2.JoinRequest:
             name=hello.name[:MAX_NAME],
             token=hello.token,
             lost=None if hello.lost is None else encoded(run_pb2.LostPlace, hello.lost),
+            location=encode_location(hello.location),
         )
     )
 
@@ -270,6 +271,7 @@ def decode_hello(message: run_pb2.JoinRequest) -> Hello:
         name=_one_line(hello.name),
         token=hello.token,
         lost=decoded(LostPlace, hello.lost) if hello.HasField("lost") else None,
+        location=decode_location(hello.location),
     )
 
 
@@ -337,17 +339,19 @@ class JoinReader:
                 return None
 
 
-def encode_evaluator_hello(spec: EnvironmentSpec) -> evaluation_pb2.RunEvaluationsRequest:
+def encode_evaluator_hello(hello: EvaluatorHello) -> evaluation_pb2.RunEvaluationsRequest:
     """Encodes an evaluator's introduction."""
-    hello = evaluation_pb2.EvaluatorHello(environment=encode_environment(spec))
-    return evaluation_pb2.RunEvaluationsRequest(hello=hello)
+    environment, location = encode_environment(hello.spec), encode_location(hello.location)
+    return evaluation_pb2.RunEvaluationsRequest(
+        hello=evaluation_pb2.EvaluatorHello(environment=environment, location=location)
+    )
 
 
-def decode_evaluator_hello(message: evaluation_pb2.RunEvaluationsRequest) -> EnvironmentSpec:
+def decode_evaluator_hello(message: evaluation_pb2.RunEvaluationsRequest) -> EvaluatorHello:
     """Decodes an evaluator's introduction. Raises `InvalidSegment` if it is another message or has invalid values."""
     if message.WhichOneof("message") != "hello":
         raise InvalidSegment("an evaluation stream must begin with `hello`")
-    return decode_environment(message.hello.environment)
+    return EvaluatorHello(decode_environment(message.hello.environment), decode_location(message.hello.location))
 
 
 def encode_result_request(result: EvaluationResult) -> evaluation_pb2.RunEvaluationsRequest:

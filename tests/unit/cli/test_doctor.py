@@ -108,6 +108,21 @@ def test_a_port_in_use_is_named_with_its_setting() -> None:
     assert finding.detail.startswith(f"127.0.0.1:{port} (learner.listen) in use; stop the servers on these ports")
 
 
+def test_the_port_of_the_metrics_is_checked_on_their_own_host() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        settings = {"replay": {"listen": "0.0.0.0:7431", "metrics_port": port}, "security": {"insecure": True}}
+        finding = doctor.check_ports(build({**settings, "telemetry": {"metrics_host": "127.0.0.1"}}))
+    assert finding.fit is False
+    assert f"127.0.0.1:{port} (replay.metrics_port) in use" in finding.detail
+
+
+def test_a_host_of_the_metrics_that_others_can_reach_needs_the_users_consent() -> None:
+    finding = doctor.check_ports(build({"telemetry": {"metrics_host": "0.0.0.0"}}))
+    assert finding.fit is False
+    assert finding.detail.startswith("telemetry.metrics_host 0.0.0.0 can be reached from other hosts")
+
+
 def test_a_port_at_the_address_of_another_machine_is_not_free() -> None:
     # An address reserved for documentation (RFC 5737).
     finding = doctor.check_ports(build({"learner": {"listen": "192.0.2.1:7432"}, "security": {"insecure": True}}))

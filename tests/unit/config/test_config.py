@@ -141,6 +141,31 @@ def test_an_unknown_device_is_refused_with_the_known_ones(device: str) -> None:
         build({"learner": {"device": device}})
 
 
+@pytest.mark.parametrize("section", ["replay", "learner", "actor", "evaluation"])
+def test_metrics_are_served_at_a_port_at_any_port_or_at_none(section: str) -> None:
+    for text, meant in ((9433, 9433), ("9433", 9433), (0, 0), ("0", 0), ("auto", "auto")):
+        assert getattr(build({section: {"metrics_port": text}}), section).metrics_port == meant
+    for wrong in (-1, 65_536, "any", "", "none"):
+        expected = rf"^{section}\.metrics_port must be a port, 0 for none, or auto for any free port; got {wrong!r}"
+        with pytest.raises(ConfigurationError, match=expected):
+            build({section: {"metrics_port": wrong}})
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "fd77::11", "node-1.cluster.example.org", "localhost"])
+def test_a_host_for_metrics_is_a_name_or_an_address(host: str) -> None:
+    assert build({"telemetry": {"metrics_host": host}}).telemetry.metrics_host == host
+
+
+def test_brackets_around_an_address_of_a_host_are_removed() -> None:
+    assert build({"telemetry": {"metrics_host": "[fd77::11]"}}).telemetry.metrics_host == "fd77::11"
+
+
+@pytest.mark.parametrize("host", ["node1:9433", "127.0.0.1:9433", "[::1]:9433", "unix:x", "a b", "", "node1\n"])
+def test_a_host_with_a_port_and_one_that_is_none_are_refused(host: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"^telemetry\.metrics_host must .*; got "):
+        build({"telemetry": {"metrics_host": host}})
+
+
 @pytest.mark.parametrize("section", ["replay", "learner"])
 def test_more_actors_than_the_store_has_slots_are_refused(section: str) -> None:
     assert getattr(build({section: {"max_actors": MAX_SLOTS}}), section).max_actors == MAX_SLOTS

@@ -4,8 +4,10 @@ import pytest
 
 from penstock.errors import AllActorsFailed
 from penstock.learning.actor_states import MOST_FAILURES, STUCK_AFTER_S, ActorStates
+from penstock.types.location import Location
 from penstock.types.run import ActorProgress, EnvironmentFault
-from penstock.types.status import ActorState
+from penstock.types.statistics import Timing
+from penstock.types.status import ActorState, NodeState
 
 FAULT = EnvironmentFault("environment 3: RuntimeError: lost in step 12 of its episode (My-v0)", dropped=True)
 
@@ -177,3 +179,60 @@ def test_the_status_shows_the_progress_of_a_slow_window() -> None:
     assert world.states.slowest() == "actor-0 is at step 12 of 32 of its window (2.0 s per step)"
     world.states.delivered("actor-0", 4)
     assert world.states.slowest() == ""
+
+
+# Nodes
+
+
+def test_the_speed_of_an_actor_is_that_of_its_last_ten_seconds() -> None:
+    world = World("actor-0")
+    assert world.state("actor-0").steps_per_s == 0.0
+    for second in range(100):
+        world.step("actor-0", 50 * second)
+    assert world.state("actor-0").steps_per_s == 50.0
+    for _ in range(5):
+        world.step("actor-0", 50 * 99)
+    assert world.state("actor-0").steps_per_s == 25.0
+    for _ in range(5):
+        world.step("actor-0", 50 * 99)
+    assert world.state("actor-0").steps_per_s == 0.0
+
+
+def test_the_speed_of_a_process_that_replaces_another_begins_anew() -> None:
+    world = World("actor-0")
+    for second in range(20):
+        world.step("actor-0", 1000 * second)
+    world.states.left("actor-0")
+    assert world.state("actor-0").steps_per_s == 0.0
+    world.states.joined("actor-0", 0)
+    world.step("actor-0", 0)
+    world.step("actor-0", 30)
+    assert world.state("actor-0").steps_per_s == 30.0
+
+
+def test_nodes_have_the_number_the_speeds_and_the_waits_of_their_connected_actors() -> None:
+    world = World()
+    for slot, node in enumerate(("node2", "node1", "node2", "node2")):
+        world.states.joined(f"actor-{slot}", slot, Location(node, "job-7"))
+    world.states.left("actor-3")
+    for second in range(11):
+        world.now += 1.0
+        for slot, speed in enumerate((10, 40, 30)):
+            world.states.progressed(f"actor-{slot}", ActorProgress(speed * second, doing="step"))
+            waiting_s = 0.25 if slot == 1 else 0.5
+            world.states.delivered(f"actor-{slot}", 1, Timing(environment_s=1.0 - waiting_s, waiting_s=waiting_s))
+    assert world.states.nodes() == (
+        NodeState("node1", 1, 0, 40.0, 40.0, 40.0, 0.25),
+        NodeState("node2", 2, 0, 40.0, 10.0, 30.0, 0.5),
+    )
+    assert (world.state("actor-1").node, world.state("actor-1").job) == ("node1", "job-7")
+    world.now += STUCK_AFTER_S + 1.0
+    assert [node.stuck for node in world.states.nodes()] == [1, 2]
+
+
+def test_an_actor_that_returns_from_another_node_counts_there() -> None:
+    world = World()
+    world.states.joined("actor-0", 0, Location("node1"))
+    world.states.left("actor-0")
+    world.states.joined("actor-0", 0, Location("node2"))
+    assert world.states.nodes() == (NodeState("node2", actors=1),)

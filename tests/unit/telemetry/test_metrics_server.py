@@ -83,11 +83,25 @@ def test_a_malformed_request_is_closed_and_others_are_served(
 
 
 def test_a_port_in_use_raises_a_configuration_error(server: MetricsServer, port: int) -> None:
-    with pytest.raises(ConfigurationError, match=rf"127\.0\.0\.1:{port}: Address already in use; .*metrics_port"):
+    with pytest.raises(
+        ConfigurationError, match=rf"127\.0\.0\.1:{port}: Address already in use; .*metrics_port, auto for any"
+    ):
         MetricsServer("127.0.0.1", port)
 
 
 def test_port_0_starts_no_server() -> None:
     threads = threading.active_count()
-    MetricsServer("127.0.0.1", 0).close()
-    assert threading.active_count() == threads
+    server = MetricsServer("127.0.0.1", 0)
+    assert (server.port, threading.active_count()) == (0, threads)
+    server.close()
+
+
+def test_many_servers_on_any_free_port_have_different_ones_and_serve() -> None:
+    with contextlib.ExitStack() as servers:
+        ports = set[int]()
+        for _ in range(8):
+            server = MetricsServer("127.0.0.1", "auto")
+            servers.callback(server.close)
+            ports.add(server.port)
+        assert len(ports) == 8
+        assert all("penstock_evaluator_seconds_total" in scrape(port) for port in ports)

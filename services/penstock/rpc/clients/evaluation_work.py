@@ -12,8 +12,7 @@ from penstock.rpc.channel import Backoff, Stream, exchange, open_stream
 from penstock.rpc.clients.connection import PersistentStream
 from penstock.rpc.loop import LoopThread
 from penstock.telemetry import metrics
-from penstock.types.evaluation import EvaluationResult, EvaluationTask
-from penstock.types.spaces import EnvironmentSpec
+from penstock.types.evaluation import EvaluationResult, EvaluationTask, EvaluatorHello
 from penstock.v1 import evaluation_pb2
 from penstock.wire import run as wire
 
@@ -21,9 +20,9 @@ from penstock.wire import run as wire
 class EvaluationWork:
     """Tasks for an evaluator, one at a time; implements `acting.protocols.EvaluationQueue`."""
 
-    def __init__(self, thread: LoopThread, address: str, spec: EnvironmentSpec) -> None:
+    def __init__(self, thread: LoopThread, address: str, hello: EvaluatorHello) -> None:
         """Starts the stream."""
-        self._thread, self._spec = thread, spec
+        self._thread, self._hello = thread, hello
         self._stream = PersistentStream(thread, "learner", address, self._run)
         self._tasks: deque[EvaluationTask] = deque()
         self._results: asyncio.Queue[EvaluationResult] = asyncio.Queue()
@@ -61,7 +60,7 @@ class EvaluationWork:
         # The learner sends tasks of a broken stream again on this one, so their results are dropped.
         self._results = asyncio.Queue()
         call = open_stream(self._stream.channel, methods.RUN_EVALUATIONS)
-        opening = wire.encode_evaluator_hello(self._spec)
+        opening = wire.encode_evaluator_hello(self._hello)
         await exchange(call, opening, beside=(lambda: self._write_results(call),), take=take)
 
     async def _write_results(self, call: Stream) -> None:

@@ -16,6 +16,7 @@ from penstock.rpc.clients.connection import PersistentStream
 from penstock.rpc.loop import LoopThread
 from penstock.telemetry import metrics
 from penstock.types.block import Schema
+from penstock.types.location import UNKNOWN, Location
 from penstock.types.run import ActorProgress, ActorReport, Assignment, EnvironmentFault, Hello, LostPlace, Weights
 from penstock.types.spaces import EnvironmentSpec
 from penstock.v1 import run_pb2
@@ -39,11 +40,16 @@ class Membership:
         environments: int,
         *,
         name: str = "",
+        location: Location = UNKNOWN,
         progress: Callable[[], ActorProgress] = ActorProgress,
+        assigned: Callable[[Assignment], None] = lambda assignment: None,
     ) -> None:
-        """Starts to join the run at the learner's host:port. The loop calls `progress` for the actor's progress."""
-        self._thread, self._progress = thread, progress
-        self._hello = Hello(schema, spec, environments, name)
+        """Starts to join the run at the learner's host:port.
+
+        The loop calls `progress` for the actor's progress, and `assigned` with each assignment before others see it.
+        """
+        self._thread, self._progress, self._assigned = thread, progress, assigned
+        self._hello = Hello(schema, spec, environments, name, location=location)
         self._stream = PersistentStream(thread, "learner", address, self._run)
         self._lock = self._stream.changed
         self._assignment: Assignment | None = None
@@ -118,6 +124,7 @@ class Membership:
             received = reader.add(response)
             with self._lock:
                 if isinstance(received, Assignment):
+                    self._assigned(received)
                     self._assignment = received
                     self._hello = replace(self._hello, token=received.token, lost=None)
                 elif received is not None:

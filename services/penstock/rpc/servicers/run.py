@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from penstock.errors import SchemaMismatch
 from penstock.learning.roster import Roster
 from penstock.learning.statistics import RunStatistics
+from penstock.learning.targets import Targets
 from penstock.rpc import methods
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.server import Server
@@ -20,6 +21,7 @@ from penstock.rpc.service import Context, Method, logged_stay, opening_message, 
 from penstock.telemetry import metrics
 from penstock.types.differences import contrast, same_spaces
 from penstock.types.evaluation import EvaluationResult, EvaluationTask
+from penstock.types.location import Location
 from penstock.types.run import ActorProgress, ActorReport, EnvironmentFault, Weights
 from penstock.v1 import evaluation_pb2, run_pb2
 from penstock.wire import run as wire
@@ -58,6 +60,7 @@ class RunServicer:
         thread: LoopThread,
         roster: Roster,
         statistics: RunStatistics,
+        targets: Targets,
         *,
         max_actors: int,
         more_methods: Mapping[Method, Callable[..., Awaitable[object]]] | None = None,
@@ -68,10 +71,11 @@ class RunServicer:
             thread: Thread whose loop runs the server.
             roster: Actors of the run.
             statistics: Statistics of the run.
+            targets: Metrics addresses of the run's services.
             max_actors: Limit on concurrent join streams.
             more_methods: Further methods of the same server.
         """
-        self._thread, self._roster, self._statistics = thread, roster, statistics
+        self._thread, self._roster, self._statistics, self._targets = thread, roster, statistics, targets
         self._weights, self._tasks = _Latest(), _Latest()
         self._results: queue.Queue[EvaluationResult] = queue.Queue()
         self._finished = asyncio.Event()
@@ -128,10 +132,14 @@ class RunServicer:
         assignment = self._roster.join(hello.schema, hello.spec, hello.environments, hello.token, time.monotonic())
         metrics.LEARNER_ACTORS.set(self._roster.connected)
         name = hello.name or f"slot {assignment.slot}"
-        self._statistics.actors.joined(name, assignment.slot)
+        self._statistics.actors.joined(name, assignment.slot, hello.location)
         place = {"actor": name, "slot": str(assignment.slot), "incarnation": str(assignment.incarnation)}
+        listing = self._targets.listing("actor", hello.location, assignment.slot)
         try:
-            with logged_stay("actor", returned=assignment.token == hello.token, **place):
+            with (
+                listing,
+                logged_stay("actor", returned=assignment.token == hello.token, **place, **_where(hello.location)),
+            ):
                 await context.write(wire.encode_join_assignment(assignment))
                 if await self._serve(self._send_weights(context), self._read(requests, name, assignment.variant)):
                     await context.write(wire.encode_join_finished(self._reason))
@@ -157,7 +165,7 @@ class RunServicer:
             match wire.decode_join_request(request):
                 case ActorReport() as report:
                     self._statistics.report(report, variant)
-                    actors.delivered(name, report.segments)
+                    actors.delivered(name, report.segments, report.timing)
                 case ActorProgress() as progress:
                     actors.progressed(name, progress)
                 case EnvironmentFault() as fault:
@@ -173,15 +181,18 @@ class RunServicer:
     async def _run_evaluations(
         self, requests: AsyncIterator[evaluation_pb2.RunEvaluationsRequest], context: Context
     ) -> None:
-        spec = wire.decode_evaluator_hello(await opening_message(requests))
-        if self._roster.spec is not None and not same_spaces(self._roster.spec, spec):
-            ours, theirs = contrast(self._roster.spec, spec)
+        hello = wire.decode_evaluator_hello(await opening_message(requests))
+        if self._roster.spec is not None and not same_spaces(self._roster.spec, hello.spec):
+            ours, theirs = contrast(self._roster.spec, hello.spec)
             raise SchemaMismatch(
                 f"this run trains {ours}, and the evaluator offered {theirs}; start it with the run's configuration"
             )
         self.evaluators += 1
         try:
-            with logged_stay("evaluator", returned=False, peer=context.peer()):
+            with (
+                self._targets.listing("evaluator", hello.location),
+                logged_stay("evaluator", returned=False, peer=context.peer(), **_where(hello.location)),
+            ):
                 if await self._serve(self._work_through_tasks(requests, context)):
                     await context.write(wire.encode_evaluations_finished(self._reason))
         finally:
@@ -238,3 +249,8 @@ class RunServicer:
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.gather(*tasks, finished, return_exceptions=True)
             self._streams -= 1
+
+
+def _where(location: Location) -> dict[str, str]:
+    """Returns the fields of a log entry about a peer that say where it runs."""
+    return {f"peer_{name}": value for name in ("node", "job") if (value := getattr(location, name))}

@@ -1,0 +1,19 @@
+"""Where a service runs, as services of a run tell the learner."""
+
+from dataclasses import dataclass
+
+MAX_NAME = 253
+"""Characters of the longest name of a node or job, which is that of the longest name of a host."""
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Where a service runs; the fields are those of the contract's Location."""
+
+    node: str = ""
+    job: str = ""
+    metrics_address: str = ""
+
+
+UNKNOWN = Location()
+"""Location of a service of an older release."""

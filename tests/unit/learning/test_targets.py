@@ -1,0 +1,120 @@
+"""The list of metrics addresses for Prometheus."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+import structlog
+from structlog.testing import capture_logs
+
+from helpers.timing import wait_for
+from penstock.learning import targets
+from penstock.learning.targets import Content, Targets
+from penstock.types.location import Location
+
+OWN = Location("node1", metrics_address="node1:9432")
+LEARNER = {"targets": ["node1:9432"], "labels": {"job": "learner", "node": "node1"}}
+
+
+class Written:
+    """Lists as they were written, with their number."""
+
+    def __init__(self) -> None:
+        self.lists: list[Content] = []
+
+    def __call__(self, content: Content) -> None:
+        self.lists.append(content)
+
+    def last(self) -> Content | None:
+        return self.lists[-1] if self.lists else None
+
+
+@pytest.fixture
+def written() -> Written:
+    return Written()
+
+
+@pytest.fixture
+def listed(written: Written, monkeypatch: pytest.MonkeyPatch) -> Iterator[Targets]:
+    monkeypatch.setattr(targets, "_INTERVAL_S", 0.0)
+    listed = Targets(written, OWN)
+    yield listed
+    listed.close()
+
+
+def actor(slot: int, node: str = "node2", port: int = 0) -> Location:
+    return Location(node, metrics_address=f"{node}:{port or 40_000 + slot}")
+
+
+def test_services_are_listed_with_their_job_node_and_slot_while_they_take_part(
+    listed: Targets, written: Written
+) -> None:
+    wait_for(lambda: written.last() == [LEARNER], "the learner")
+    with listed.listing("actor", actor(3), 3), listed.listing("evaluator", Location("node1", "", "[fd77::1]:9434")):
+        both = [
+            {"targets": ["node2:40003"], "labels": {"job": "actor", "node": "node2", "slot": "3"}},
+            {"targets": ["[fd77::1]:9434"], "labels": {"job": "evaluator", "node": "node1"}},
+            LEARNER,
+        ]
+        assert listed.content() == both
+        wait_for(lambda: written.last() == both, "both")
+    wait_for(lambda: written.last() == [LEARNER], "the learner alone")
+
+
+def test_an_actor_that_returns_before_its_old_stream_ends_is_listed_once(listed: Targets) -> None:
+    with ExitStack() as streams:
+        old = streams.enter_context(ExitStack())
+        old.enter_context(listed.listing("actor", actor(0), 0))
+        streams.enter_context(listed.listing("actor", actor(0), 5))
+        assert [group["labels"].get("slot") for group in listed.content()] == ["5", None]
+        old.close()
+        assert [group["labels"].get("slot") for group in listed.content()] == ["5", None]
+    assert listed.content() == [LEARNER]
+
+
+def test_a_service_without_metrics_is_not_listed(listed: Targets) -> None:
+    with listed.listing("actor", Location("node2"), 0):
+        assert listed.content() == [LEARNER]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "127.8.9.10"])
+def test_a_service_on_the_loopback_of_another_node_is_not_listed_and_the_log_says_so_once(
+    host: str, listed: Targets
+) -> None:
+    structlog.configure()
+    with capture_logs() as events, ExitStack() as streams:
+        for slot in range(3):
+            there = Location("node2", metrics_address=f"{host}:{40_000 + slot}")
+            streams.enter_context(listed.listing("actor", there, slot))
+        here = Location("node1", metrics_address=f"{host}:40009")
+        streams.enter_context(listed.listing("actor", here, 9))
+        assert [group["targets"] for group in listed.content()] == [[f"{host}:40009"], ["node1:9432"]]
+    structlog.reset_defaults()
+    (event,) = events
+    assert (event["event"], event["node"]) == ("metrics not listed", "node2")
+    assert "telemetry.metrics_host" in event["reason"]
+
+
+def test_many_services_that_join_at_once_cause_few_writes(monkeypatch: pytest.MonkeyPatch, written: Written) -> None:
+    monkeypatch.setattr(targets, "_INTERVAL_S", 3600.0)
+    listed = Targets(written, OWN)
+    wait_for(lambda: written.lists, "the first list")
+    joined, leave = threading.Barrier(257), threading.Event()
+
+    def take_part(slot: int) -> None:
+        with listed.listing("actor", actor(slot), slot):
+            joined.wait()
+            leave.wait()
+
+    actors = [threading.Thread(target=take_part, args=(slot,)) for slot in range(256)]
+    for each in actors:
+        each.start()
+    joined.wait()
+    assert len(listed.content()) == 257
+    assert written.lists == [[LEARNER]]
+    leave.set()
+    for each in actors:
+        each.join()
+    listed.close()
+    assert written.lists == [[LEARNER]]
