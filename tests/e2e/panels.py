@@ -21,7 +21,7 @@ DASHBOARDS = Path(__file__).parents[2] / "deploy" / "grafana" / "dashboards"
 JOBS = {"replay", "learner", "actor", "evaluator"}
 LOOK_BACK_S, STEP_S = 120, 10
 PAUSE_S = 5.0
-VARIABLES = {"$__rate_interval": "20s", "$run": ".*", "$actor": ".*", "$job": ".*"}
+VARIABLES = {"$__rate_interval": "20s", "$run": ".*", "$actor": ".*", "$job": ".*", "$node": ".*"}
 """Values of Grafana's variables: four scrapes, and everything."""
 
 
