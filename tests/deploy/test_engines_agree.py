@@ -18,8 +18,8 @@ DEPLOYED = {engine: read() for engine, read in ENGINES.items()}
 EACH = [each for containers in DEPLOYED.values() for each in containers.values()]
 CONTAINERS = [pytest.param(each, id=str(each)) for each in EACH]
 OWN: dict[str, set[str]] = {
-    # A stack stays, and its tasks must end with the run.
-    "swarm": {"replay.stop_with_run"},
+    # A stack stays, and its tasks must end with the run. Swarm knows the node and the task of a container.
+    "swarm": {"replay.stop_with_run", "telemetry.node", "telemetry.job"},
 }
 """Settings by engine in which it differs from Compose, for the reason given."""
 STORE_SPARE_BYTES = 200 * 2**20
