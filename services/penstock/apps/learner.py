@@ -98,12 +98,16 @@ def run(config: Config) -> int:
             session.writes.write(folder.summary.name, partial(summary.write, folder.summary))
             if conclusion.stopped != "interrupted":
                 session.statistics.enters("finished")
+                metrics.LEARNER_RUN_FINISHED.set(1)
                 serving[1].finish(conclusion.stopped, _FAREWELL_S)
             roster.dismiss()
             session.writes.finish(
                 f"the run is saved in {folder.checkpoints}; free space or make {folder.root} writable"
             )
-            return service.stop_code if conclusion.stopped == "interrupted" else 0
+            if conclusion.stopped == "interrupted":
+                return service.stop_code
+            service.await_scrape()
+            return 0
 
 
 def _prepared_folder(config: Config, logger: Logger) -> RunFolder | None:
@@ -114,6 +118,7 @@ def _prepared_folder(config: Config, logger: Logger) -> RunFolder | None:
     if reason := nothing_left(folder.summary, config.run):
         # The learner was killed after the run's end, or started again: the results must not be replaced.
         changes = changed_settings(folder.config, config)
+        metrics.LEARNER_RUN_FINISHED.set(1)
         logger.warning("run already finished", reason=reason, unused_settings=changes, hint=HOW_TO_BEGIN)
         return None
     folder.create()

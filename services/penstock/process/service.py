@@ -136,6 +136,15 @@ class Service:
                 return False
         return True
 
+    def await_scrape(self) -> None:
+        """Waits until Prometheus has read the current metrics, unless it does not read them regularly or is late.
+
+        The last values of a process are otherwise lost, such as those that tell the end of a run from a crash.
+        """
+        now = time.monotonic()
+        deadline = now + self._metrics.next_scrape_within_s()
+        self.wait_until(lambda: self._metrics.scraped_at > now or time.monotonic() >= deadline, _LOOK_S)
+
     async def serve_until(self, ended: Callable[[], bool]) -> None:
         """Waits on an event loop until the service is stopping or `ended` returns true."""
         while not self.stopping and not ended():

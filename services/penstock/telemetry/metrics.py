@@ -114,6 +114,7 @@ LEARNER_REMAINING_SECONDS = Gauge(
     "penstock_learner_remaining_seconds", "Expected seconds until the first limit of the run is reached."
 )
 LEARNER_SNAPSHOT_FAILURES = Counter("penstock_learner_snapshot_failures", "Failed automatic snapshots.")
+LEARNER_RUN_FINISHED = Gauge("penstock_learner_run_finished", "1 once the run has reached its end, else 0.")
 LEARNER_UPDATES = Counter("penstock_learner_gradient_steps", "Gradient steps.")
 LEARNER_STEP_SECONDS = Histogram(
     "penstock_learner_step_seconds", "Duration of training on one batch, in seconds.", buckets=_LATENCY_BUCKETS_S

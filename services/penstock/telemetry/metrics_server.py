@@ -8,9 +8,13 @@ import asyncio
 import contextlib
 import http.client
 import io
+import itertools
+import math
 import os
 import socket
 import threading
+import time
+from collections import deque
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -21,6 +25,9 @@ from penstock.errors import ConfigurationError
 
 _TIMEOUT_S = 10.0
 _MOST_CONNECTIONS = 64
+_RECENT_SCRAPES = 4
+_LONGEST_INTERVAL_S = 60.0
+"""Longest interval at which a scraper counts as regular. Prometheus' default is a minute."""
 _HEAD_BYTES = 2**14
 
 
@@ -29,6 +36,7 @@ class MetricsServer:
 
     Attributes:
         port: Port on which it serves; 0 if it does not serve.
+        scraped_at: Time (`time.monotonic`) of the last request that was answered; minus infinity without one.
     """
 
     def __init__(self, host: str, port: int | Literal["auto"]) -> None:
@@ -36,7 +44,8 @@ class MetricsServer:
 
         An IPv6 `host` has no brackets. Raises `ConfigurationError` if the address is not available.
         """
-        self.port = 0
+        self.port, self.scraped_at = 0, -math.inf
+        self._scrapes: deque[float] = deque(maxlen=_RECENT_SCRAPES)
         self._app = prometheus_client.make_wsgi_app()
         self._loop = asyncio.new_event_loop()
         self._thread: threading.Thread | None = None
@@ -57,6 +66,15 @@ class MetricsServer:
         self.port = int(self._server.sockets[0].getsockname()[1])
         self._thread = threading.Thread(target=self._loop.run_forever, name="metrics", daemon=True)
         self._thread.start()
+
+    def next_scrape_within_s(self) -> float:
+        """Returns the seconds within which a regular scraper asks again; 0 if there is none. Any thread may call."""
+        times = list(self._scrapes)
+        interval_s = max((later - earlier for earlier, later in itertools.pairwise(times)), default=math.inf)
+        # A scraper that has missed its last turn may be gone.
+        if interval_s > _LONGEST_INTERVAL_S or time.monotonic() - times[-1] > 2.0 * interval_s:
+            return 0.0
+        return 2.0 * interval_s
 
     def close(self) -> None:
         """Stops serving and closes all connections."""
@@ -93,8 +111,11 @@ class MetricsServer:
         try:
             with contextlib.suppress(TimeoutError, OSError, EOFError, ValueError, http.client.HTTPException):
                 async with asyncio.timeout(_TIMEOUT_S):
-                    writer.write(self._answer(await _read_head(reader)))
+                    head, asked_at = await _read_head(reader), time.monotonic()
+                    writer.write(self._answer(head))
                     await writer.drain()
+                    self._scrapes.append(asked_at)
+                    self.scraped_at = asked_at
                     writer.close()
         finally:
             del self._connections[task]

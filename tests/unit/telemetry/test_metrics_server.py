@@ -1,4 +1,5 @@
 import contextlib
+import math
 import socket
 import threading
 import urllib.request
@@ -105,3 +106,27 @@ def test_many_servers_on_any_free_port_have_different_ones_and_serve() -> None:
             ports.add(server.port)
         assert len(ports) == 8
         assert all("penstock_evaluator_seconds_total" in scrape(port) for port in ports)
+
+
+def test_a_scraper_that_asks_regularly_is_expected_again_until_it_is_late(server: MetricsServer, port: int) -> None:
+    assert (server.next_scrape_within_s(), server.scraped_at) == (0.0, -math.inf)
+    scrape(port)
+    wait_for(lambda: server.scraped_at > 0.0, "the note of the request")
+    # A single request may be a user's.
+    assert server.next_scrape_within_s() == 0.0
+    first = server.scraped_at
+    scrape(port)
+    wait_for(lambda: server.scraped_at > first, "the note of the second request")
+    interval_s = server.scraped_at - first
+    assert server.next_scrape_within_s() in (0.0, 2.0 * interval_s)
+    wait_for(lambda: server.next_scrape_within_s() == 0.0, "the scraper to be late")
+
+
+def test_requests_that_are_further_apart_than_scrapes_are_not_awaited(
+    server: MetricsServer, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics_server, "_LONGEST_INTERVAL_S", 0.0)
+    for _ in range(2):
+        scrape(port)
+    wait_for(lambda: len(server._scrapes) == 2, "the note of both requests")
+    assert server.next_scrape_within_s() == 0.0
