@@ -20,6 +20,7 @@ from prometheus_client import REGISTRY, Metric
 
 import penstock.telemetry.metrics  # noqa: F401 - which registers them
 from helpers.timing import PATIENCE_S
+from penstock.run_folder import RunFolder
 from tests.e2e.panels import DASHBOARDS, VARIABLES, queries
 
 ROOT = Path(__file__).parents[2]
@@ -102,6 +103,19 @@ def test_prometheus_finds_every_service_of_compose_by_its_name() -> None:
     assert set(found) == JOBS
     for job, [names] in found.items():
         assert (names["names"], names["type"]) == ([job], "A")
+
+
+def test_prometheus_finds_services_on_any_node_by_the_list_in_the_runs_folder() -> None:
+    of_compose, of_nodes = (load_yaml("prometheus", name) for name in ("prometheus.yml", "nodes.yml"))
+    assert {name: of_nodes[name] for name in ("global", "rule_files")} == {
+        name: of_compose[name] for name in ("global", "rule_files")
+    }
+    [scrape] = of_nodes["scrape_configs"]
+    [discovery] = scrape["file_sd_configs"]
+    assert discovery["files"] == [f"run/{RunFolder(Path()).targets.name}"]
+    assert discovery["refresh_interval"] == of_nodes["global"]["scrape_interval"]
+    # The list has the jobs that rules and dashboards name, and this is none of them.
+    assert scrape["job_name"] not in JOBS
 
 
 @pytest.mark.parametrize("alert", ALERTS)
@@ -192,6 +206,7 @@ def test_every_alert_is_tested_to_fire_and_to_clear(alert: str) -> None:
     "command",
     [
         ["check", "config", "prometheus.yml"],
+        ["check", "config", "nodes.yml"],
         ["check", "rules", "--lint=all", "--lint-fatal", "rules/recording.yml", "rules/alerts.yml"],
         ["test", "rules", "tests/recording.yml", "tests/alerts.yml"],
     ],

@@ -33,6 +33,8 @@ SPANS = sorted({(page.name, span) for page in PAGES for span in spans(page.read_
 PROGRAMS = {
     "penstock",
     "cd",
+    "ln",
+    "prometheus",
     "make",
     "docker",
     "git",
@@ -159,6 +161,8 @@ def check_command(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
             check_python(arguments)
         case "docker":
             check_files(arguments, ("-f",))
+        case "prometheus":
+            check_files([part for each in arguments for part in each.split("=", 1)], ("--config.file",))
         case "pytest":
             check_files(["", *arguments], ("",))
 
