@@ -25,6 +25,7 @@ from penstock.replay.snapshots.folder import Manifest, SnapshotFolder
 from penstock.replay.snapshots.restoring import Restored, restore_store
 from penstock.replay.store.layout import bytes_of
 from penstock.run_folder import RunFolder, of_service, replay_services
+from penstock.store_place import StorePlace, choose_place, record_place
 from penstock.types.snapshots import SnapshotProgress
 
 Show = Callable[[str, SnapshotProgress], None]
@@ -32,17 +33,23 @@ Show = Callable[[str, SnapshotProgress], None]
 
 
 class RestoredRun(NamedTuple):
-    """A run made from a snapshot: the policy version and the steps at which it continues, and its restored stores."""
+    """A run made from a snapshot: the policy version and the steps at which it continues, and its restored stores.
+
+    `notes` are lines for the user about the place of the stores.
+    """
 
     version: int
     env_steps: int
     stores: tuple[Restored, ...]
+    notes: tuple[str, ...]
 
 
 def restore_run(
     config: Config, name: str, *, into: Path, stores: Path | None = None, show: Show = lambda service, progress: None
 ) -> RestoredRun:
-    """Makes a new run from the snapshot `name` in the new folder `into`, and its store in `stores` (None: in there).
+    """Makes a new run from the snapshot `name` in the new folder `into`, and its store in `stores`.
+
+    Without `stores`, the store is where `penstock train` has it: in `into`, unless that is on a network file system.
 
     `config` has the settings of the new run, except `run.dir` and `replay.snapshot_folder`, which are those of the old
     run. `show` receives the progress of each store. Raises `ConfigurationError` if a folder exists or can't be written,
@@ -56,21 +63,25 @@ def restore_run(
     _check_belong_together(name, services, manifests)
     if stores is not None and into.resolve() in stores.resolve().parents:
         raise ConfigurationError(f"{stores} is in the new run's folder {into}; omit it, or name a folder elsewhere")
+    place = StorePlace(stores) if stores is not None else choose_place(RunFolder(into), None)
+    elsewhere = place.root != RunFolder(into).replay
     restored = list[Restored]()
     try:
-        with _built(into, *([stores] if stores is not None else [])) as places:
+        with _built(into, *([place.root] if elsewhere else [])) as places:
             folder = RunFolder(places[0])
-            new_root = folder.replay if stores is None else places[1]
+            new_root = places[1] if elsewhere else folder.replay
             for service, source, manifest in zip(services, sources, manifests, strict=True):
                 store = of_service(new_root, service, len(services))
                 size = bytes_of(config.replay.store_size, manifest.schema)
                 restored.append(restore_store(source, manifest, store, size, functools.partial(show, service)))
             progress = _write_run(folder, run, config, sources[0].policy(manifests[0]), restored)
+            if elsewhere and stores is None:
+                record_place(folder, place)
             _check_still_there(name, sources, manifests)
     except OSError as error:
         reason = f"can't restore snapshot {name!r} into {into}: {error.strerror or error}"
         raise ConfigurationError(f"{reason}; free space, or choose another folder") from None
-    return RestoredRun(progress.version, progress.env_steps, tuple(restored))
+    return RestoredRun(progress.version, progress.env_steps, tuple(restored), place.notes)
 
 
 def _check_belong_together(name: str, services: list[str], manifests: list[Manifest]) -> None:

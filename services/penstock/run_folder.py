@@ -11,6 +11,7 @@ logs/                  one file per service
 videos/                recordings of `penstock evaluate --record-video`
 versions.json, roster.json           numbers already assigned, so that none repeats; roster.copy.json is a copy
 replay/                the mapped store, while the run is active
+store_place.json       where the store is instead, if this folder is on a network file system
 snapshots/             snapshots of the policy and that store, if any were taken
 """
 
@@ -61,6 +62,7 @@ class RunFolder:
         self.roster = root / "roster.json"
         self.roster_copy = copy_of(self.roster)
         self.replay = root / "replay"
+        self.store_place = root / "store_place.json"
         self.snapshots = root / "snapshots"
 
     def checkpoint(self, env_steps: int) -> Path:

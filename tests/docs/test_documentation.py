@@ -214,7 +214,15 @@ PLACES = [
 OF_OTHERS = {
     # Files of a run, of a store, of a snapshot and of users, and names of other libraries.
     *("config.toml", "metrics.jsonl", "best.safetensors", "best.json", "summary.json", "versions.json"),
-    *("roster.json", "roster.copy.json", "services.json", "targets.json", "records.bin", "segments.bin"),
+    *(
+        "roster.json",
+        "roster.copy.json",
+        "services.json",
+        "store_place.json",
+        "targets.json",
+        "records.bin",
+        "segments.bin",
+    ),
     *("store.json", "headers.bin"),
     *("manifest.json", "policy.safetensors", "learning_curve.png", "my_environments.py", "compose.override.yaml"),
     *("ppo.py", "RUN/logs/SERVICE.log", "mine.toml"),

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from helpers.direct_buffer import append
+from helpers.network_mounts import mounted_over_fuse
 from helpers.segments import PLAN, SCHEMA, capacity_bytes, make_window
 from helpers.timing import PATIENCE_S
 from helpers.training import make_learner
@@ -24,6 +25,7 @@ from penstock.replay.snapshots.taking import Snapshots
 from penstock.replay.store.ring_store import RingStore
 from penstock.restoring import restore_run
 from penstock.run_folder import RunFolder, of_service
+from penstock.store_place import choose_place
 from penstock.types.run import Weights
 from penstock.types.snapshots import SnapshotRequest
 
@@ -101,6 +103,22 @@ def test_a_new_run_has_policy_store_and_settings_of_the_snapshot_and_the_old_run
     # The old run's best checkpoint is newer than the snapshot, so the new run has none yet.
     assert not into.best_checkpoint.exists()
     assert files(run.root) == before
+
+
+def test_a_new_run_on_a_network_file_system_has_its_store_where_it_is_found_when_the_run_is_resumed(
+    run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.delenv("SLURM_TMPDIR", raising=False)
+    for shared in mounted_over_fuse(tmp_path / "real", tmp_path / "shared"):
+        restored = restore_run(settings(run), "then", into=shared / "new")
+        place = choose_place(RunFolder(shared / "new"), None)
+        assert (place.root.parent, place.notes) == (tmp_path, ())
+        assert restored.notes == (
+            f"{shared / 'new'} is on a network file system (fuse), so its replay store is in {place.root}",
+        )
+        assert RingStore(place.root, CAPACITY).recovery.segments == 20
+        assert not RunFolder(shared / "new").replay.exists()
 
 
 def test_a_best_checkpoint_from_before_the_snapshot_is_kept_in_the_new_run(run: RunFolder, tmp_path: Path) -> None:

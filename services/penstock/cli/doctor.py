@@ -18,9 +18,13 @@ from penstock.config import Config
 from penstock.config.exposure import check_host, check_listen
 from penstock.errors import ConfigurationError
 from penstock.exit_codes import UNFIT
+from penstock.file_systems import existing
+from penstock.known_runs import RUNS
 from penstock.local.actor_count import usable_cores
 from penstock.local.environment_check import check_environment
 from penstock.local.ports import refusal
+from penstock.run_folder import RunFolder
+from penstock.store_place import choose_place
 
 _BESIDE_STORE_BYTES = 200 * 2**20
 """Largest memory in bytes that a replay service needs in addition to its store."""
@@ -106,21 +110,25 @@ def check_memory(config: Config, meminfo: Path = Path("/proc/meminfo")) -> Findi
 
 def check_disk(config: Config) -> Finding:
     """Checks whether the configured folders can be written and have room for the store."""
-    store, run = config.replay.folder, config.run.dir
-    size = config.replay.store_size
+    run, size = RunFolder(Path(config.run.dir or RUNS)), config.replay.store_size
     # The bytes of a store in segments or steps depend on the environment.
     needed = config.train.replay_shards * size.amount if size.unit == "bytes" else 0
-    # Without replay.folder, the store is kept in the run's folder.
-    places = [(store, "replay.folder", needed)] if store else []
-    if run or not store:
-        places.append((run or "runs", "run.dir", 0 if store else needed))
-    findings = [_check_folder(Path(folder).absolute(), setting, size) for folder, setting, size in places]
+    try:
+        store = choose_place(run, config.replay.folder)
+    except ConfigurationError as error:
+        return Finding("disk", False, str(error))
+    if store.root == run.replay:
+        places = [(run.root, "run.dir", needed)]
+    else:
+        places = [(Path(config.replay.folder or store.root), "replay.folder", needed)]
+        places += [(run.root, "run.dir", 0)] if config.run.dir or not config.replay.folder else []
+    findings = [_check_folder(folder.absolute(), setting, size) for folder, setting, size in places]
     wrong = next((finding for finding in findings if not finding.fit), None)
-    return wrong or Finding("disk", True, "; ".join(finding.detail for finding in findings))
+    return wrong or Finding("disk", True, "; ".join([*(finding.detail for finding in findings), *store.notes]))
 
 
 def _check_folder(folder: Path, setting: str, needed: int) -> Finding:
-    present = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    present = existing(folder)
     if not os.access(present, os.W_OK):
         if os.statvfs(present).f_flag & os.ST_RDONLY:
             todo = f"is read-only; mount a volume on it (docker run -v NAME:{present}), or choose another {setting}"

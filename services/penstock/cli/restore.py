@@ -66,4 +66,6 @@ def _describe(name: str, restored: RestoredRun, *, into: Path, store: Path | Non
     how = how_to_resume(str(into))
     if store is not None:
         how = f"start the services with run.dir {shlex.quote(str(into))} and replay.folder {shlex.quote(str(store))}"
-    return f"restored snapshot {name} into {into}: {', '.join(parts)}\nresume it:  {how}"
+    return "\n".join(
+        [f"restored snapshot {name} into {into}: {', '.join(parts)}", *restored.notes, f"resume it:  {how}"]
+    )

@@ -40,7 +40,9 @@ class ReplayConfig(Section):
     metrics_port: MetricsPort = 9431
     """Port of its Prometheus metrics; 0: none; auto: any free port, which its log names."""
     folder: str | None = None
-    """Folder of the mapped store, which survives the process. Unset: anonymous memory."""
+    """Folder of the mapped store, which survives the process, on this host's own disk or memory. With `penstock train`,
+    the folder in which it makes one for each run. Unset: anonymous memory, or with `penstock train` the run's folder,
+    but one for temporary files if that is on a network file system."""
     stop_with_run: bool = False
     """Whether an individually started service, not one of `penstock train`, exits with code 0 when the learner has
     finished the run, so that a batch system's job ends. It continues if a learner is only stopped or lost."""

@@ -3,6 +3,7 @@
 import contextlib
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 from penstock.errors import ConfigurationError, PenstockError
 from penstock.files import write_atomically
@@ -20,6 +21,10 @@ class AbortedStart:
         self._config = folder.config.read_bytes() if folder.config.exists() else None
         self._checkpoints = folder.numbered_checkpoints()
         self._has_trained = False
+
+    def made(self, path: Path) -> None:
+        """Adds a folder outside the run's folder that this start makes."""
+        self._new += [] if path.exists() else [path]
 
     def note_training(self) -> None:
         """Records that a batch was trained; from then on, nothing is undone."""

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import shlex
-import shutil
 import time
 from collections.abc import Callable
 from datetime import datetime
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from penstock.config import Config
 from penstock.errors import ConfigurationError, PenstockError, Unavailable
+from penstock.file_systems import free_bytes
 from penstock.files import write_atomically
 from penstock.known_runs import RUNS
 from penstock.local import stopping
@@ -22,12 +22,13 @@ from penstock.local.environment_check import check_environment
 from penstock.local.learning_curves import draw, why_not_drawn
 from penstock.local.places import Places, choose_places
 from penstock.local.ports import release_ports
-from penstock.local.store_size import conversion, free_bytes, with_store
+from penstock.local.store_size import conversion, with_store
 from penstock.local.template import Template
 from penstock.rpc.clients.status import StatusClient
 from penstock.rpc.health import is_serving
 from penstock.rpc.loop import LoopThread
 from penstock.run_folder import RunFolder
+from penstock.store_place import StorePlace, choose_place, record_place, remove_store
 from penstock.summary import Summary, nothing_left
 from penstock.types.extents import Extent
 from penstock.types.status import RunStatus
@@ -78,17 +79,21 @@ def train(
         if line := why_not_drawn():
             observer(checking, [line])
         config = with_run_dir(config)
-        config = with_store(config, store_bytes, free_bytes(Path(config.run.dir or ".")))
-        if line := conversion(config, store_bytes):
-            observer(checking, [line])
         folder = RunFolder(Path(config.run.dir or "."))
         _check_folder(folder, resume=resume)
+        place = choose_place(folder, config.replay.folder)
+        config = with_store(config, store_bytes, free_bytes(place.root))
+        for line in [*place.notes, conversion(config, store_bytes)]:
+            if line:
+                observer(checking, [line])
         start = AbortedStart(folder)
         with start.undone():
             folder.create()
+            start.made(place.root)
+            record_place(folder, place)
             earlier = _identity(folder.summary)
             try:
-                _Session(config, folder, start, observer=observer, template=template).run()
+                _Session(config, folder, place, start, observer=observer, template=template).run()
             except stopping.StopTraining:
                 pass
             except stopping.Interrupted:
@@ -97,7 +102,7 @@ def train(
                 raise
     if _identity(folder.summary) == earlier:
         raise PenstockError(f"the run ended without a summary; see the logs in {folder.logs}")
-    return _conclude(folder, started)
+    return _conclude(folder, place, started)
 
 
 def with_run_dir(config: Config) -> Config:
@@ -129,9 +134,17 @@ class _Session:
     """The services of a run, from start to end."""
 
     def __init__(
-        self, config: Config, folder: RunFolder, start: AbortedStart, *, observer: Observer, template: Template
+        self,
+        config: Config,
+        folder: RunFolder,
+        place: StorePlace,
+        start: AbortedStart,
+        *,
+        observer: Observer,
+        template: Template,
     ) -> None:
-        self._config, self._folder, self._start, self._observer = config, folder, start, observer
+        self._config, self._folder, self._stores = config, folder, place.root
+        self._start, self._observer = start, observer
         self._template = template
         self._status = _beginning(config)
         self._children = Children(config.train.max_restarts, template)
@@ -181,7 +194,7 @@ class _Session:
     def _start_services(self, places: Places, actors: Actors) -> None:
         settings, logs = places.options, self._folder.logs
         for shard, name in enumerate(places.replay_names):
-            own = places.replay_options(shard, self._config, self._folder)
+            own = places.replay_options(shard, self._config, self._folder, self._stores)
             self._children.add(name, service_command("replay", *settings, *own), logs / f"{name}.log")
         for name in ("learner", "evaluator"):
             self._children.add(name, service_command(name, *settings), logs / f"{name}.log")
@@ -267,7 +280,7 @@ def _draw(folder: RunFolder) -> None:
         draw([folder], folder.learning_curve)
 
 
-def _conclude(folder: RunFolder, started: float) -> Summary:
+def _conclude(folder: RunFolder, place: StorePlace, started: float) -> Summary:
     try:
         _draw(folder)
         summary = Summary.read(folder.summary).timed(time.monotonic() - started)
@@ -279,5 +292,5 @@ def _conclude(folder: RunFolder, started: float) -> Summary:
         ) from error
     if summary.stopped != "interrupted":
         # If a finished run is extended later, it starts from new experience.
-        shutil.rmtree(folder.replay, ignore_errors=True)
+        remove_store(folder, place)
     return summary

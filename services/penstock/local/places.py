@@ -30,9 +30,9 @@ class Places:
         replays = dict(zip(self.replay_names, self.replays, strict=True))
         return {**replays, "learner": self.learner, "evaluator": self.evaluator}
 
-    def replay_options(self, shard: int, config: Config, folder: RunFolder) -> list[str]:
-        """Returns the options that apply only to this replay service."""
-        roots = folder.replay, Path(config.replay.snapshot_folder or folder.snapshots)
+    def replay_options(self, shard: int, config: Config, folder: RunFolder, stores: Path) -> list[str]:
+        """Returns the options that apply only to this replay service; `stores` is the place of the run's stores."""
+        roots = stores, Path(config.replay.snapshot_folder or folder.snapshots)
         store, snapshots = (of_service(root, self.replay_names[shard], len(self.replays)) for root in roots)
         return [
             f"--replay.listen={self.replays[shard]}",

@@ -3,9 +3,6 @@
 The environment check finds the size of a segment, so that observations of any size fit.
 """
 
-import shutil
-from pathlib import Path
-
 from penstock.config import Config
 from penstock.errors import ConfigurationError
 
@@ -16,12 +13,6 @@ _ROOM = 2
 def sized_segments(config: Config) -> int:
     """Returns the segments whose size in bytes decides about the store: as many as configured, or the least."""
     return config.replay.store_size.segments(config.actor.unroll_length) or config.least_segments
-
-
-def free_bytes(folder: Path) -> int:
-    """Returns the bytes that are free where this folder is, or would be created."""
-    place = folder.absolute()
-    return shutil.disk_usage(next(parent for parent in (place, *place.parents) if parent.exists())).free
 
 
 def with_store(config: Config, needed_bytes: int, free_bytes: int) -> Config:
@@ -48,7 +39,7 @@ def with_store(config: Config, needed_bytes: int, free_bytes: int) -> Config:
         if wanted > size.amount and stores > free_bytes:
             raise ConfigurationError(
                 f"the stores of {name} need {stores} bytes for these settings, and {free_bytes} are free; set"
-                f" {_smaller(config, free_bytes / stores)} or less, or choose another run.dir"
+                f" {_smaller(config, free_bytes / stores)} or less, or choose another replay.folder"
             )
         return config.changed({"replay": {"capacity_bytes": max(wanted, size.amount)}})
     if size.amount < needed_bytes:

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from helpers.network_mounts import mounted_over_fuse
 from helpers.programs import program
 from penstock.cli import doctor
 from penstock.cli.gpu import describe_gpu
@@ -58,6 +59,24 @@ def test_both_configured_folders_are_checked(tmp_path: Path) -> None:
     finding = doctor.check_disk(build({"replay": {"folder": str(store)}, "run": {"dir": str(run)}}))
     assert finding.fit
     assert f"in {store}," in finding.detail and finding.detail.endswith(f"in {run}")
+
+
+def test_a_run_on_a_network_file_system_needs_a_local_disk_for_its_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.delenv("SLURM_TMPDIR", raising=False)
+    monkeypatch.setenv("TMPDIR", str(scratch))
+    for shared in mounted_over_fuse(tmp_path / "real", tmp_path / "shared"):
+        config = build({"run": {"dir": str(shared / "run")}, "replay": {"capacity_bytes": 2**26}})
+        finding = doctor.check_disk(config)
+        assert finding.fit
+        assert f"in {scratch}, 0.1 GiB needed for the store" in finding.detail
+        assert f"{shared / 'run'} is on a network file system (fuse), so its replay store is in" in finding.detail
+        finding = doctor.check_disk(config.changed({"replay": {"folder": str(shared / "store")}}))
+        assert finding.fit is False
+        assert finding.detail.startswith(f"replay.folder {shared / 'store'} is on a network file system (fuse)")
 
 
 def test_a_folder_of_another_user_is_distinguished_from_a_read_only_one(

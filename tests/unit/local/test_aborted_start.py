@@ -35,6 +35,20 @@ def test_a_new_folder_is_removed_with_its_new_parents(tmp_path: Path, end: BaseE
 
 
 @pytest.mark.parametrize("end", ENDS, ids=["refused", "interrupted"])
+def test_a_new_place_elsewhere_is_removed_and_an_existing_one_stays(tmp_path: Path, end: BaseException) -> None:
+    folder, new, old = RunFolder(tmp_path / "run"), tmp_path / "new", tmp_path / "old"
+    old.mkdir()
+    start = AbortedStart(folder)
+    with pytest.raises(type(end)), start.undone():
+        for place in (new, old):
+            start.made(place)
+            place.mkdir(exist_ok=True)
+            (place / "segments.bin").touch()
+        raise end
+    assert list(tmp_path.iterdir()) == [old] and list(old.iterdir()) == [old / "segments.bin"]
+
+
+@pytest.mark.parametrize("end", ENDS, ids=["refused", "interrupted"])
 def test_an_existing_run_is_restored(tmp_path: Path, end: BaseException) -> None:
     folder = RunFolder(tmp_path)
     begin(folder, trained=True)

@@ -34,7 +34,7 @@ from penstock.replay.store.records import Records, session_of
 from penstock.replay.store.recovery import Recovery, scan_rows
 from penstock.replay.store.row_checks import begin_headers, reserve_rows
 from penstock.replay.store.segment_rows import SegmentRows
-from penstock.replay.store.store_files import allocate, check_files, description_in
+from penstock.replay.store.store_files import allocate, check_files, check_place, description_in
 from penstock.types.block import Fragment, Schema
 from penstock.types.codecs import Forms
 from penstock.types.payloads import Places
@@ -67,11 +67,13 @@ class RingStore:
                 is then allocated at that time.
 
         Raises:
-            ConfigurationError: The folder can't be written, the disk is too full, or the existing store has another
-                size or format.
+            ConfigurationError: The folder is on a network file system or can't be written, the disk is too full, or
+                the existing store has another size or format.
             DamagedFile: A file of the store is missing or damaged.
         """
         self.folder, self._size = folder, capacity_bytes
+        if folder is not None:
+            check_place(folder)
         schema, described = description_in(folder) if folder is not None else (None, 0)
         size = self._bytes_for(schema)
         if folder is not None and schema is not None and size is not None:

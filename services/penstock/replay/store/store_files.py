@@ -1,6 +1,7 @@
 """Files of a store: their allocation at full size, and checks of those that exist.
 
-A file that can't be allocated, and existing files that do not belong together, are refused. `ring_store` calls it.
+A folder on a network file system, a file that can't be allocated, and existing files that do not belong together, are
+refused. `ring_store` calls it.
 """
 
 import errno
@@ -9,9 +10,20 @@ import os
 from pathlib import Path
 
 from penstock.errors import ConfigurationError
+from penstock.file_systems import network_kind
 from penstock.replay.store.description import DESCRIPTION_FILE, damaged_store, read_description
 from penstock.replay.store.layout import PAGE, RECORDS_BYTES, RECORDS_FILE, SEGMENTS_FILE
 from penstock.types.block import Schema
+
+
+def check_place(folder: Path) -> None:
+    """Raises `ConfigurationError` if a store's folder is on a network file system."""
+    if kind := network_kind(folder):
+        raise ConfigurationError(
+            f"the replay store in {folder} would be on a network file system ({kind}), where it can't be mapped safely;"
+            " choose a folder on this host's own disk or memory, such as --replay.folder $TMPDIR/replay (on Slurm"
+            " $SLURM_TMPDIR/replay); its snapshots may be anywhere (--replay.snapshot-folder)"
+        )
 
 
 def description_in(folder: Path) -> tuple[Schema | None, int]:
