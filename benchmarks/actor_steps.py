@@ -54,7 +54,7 @@ def read(
 ) -> list[float]:
     """Returns readings of microseconds per step, over this many seconds after some first windows."""
     count, schema = environments.count, segment_schema(environments.spec, **config.recorded)
-    assignment = Assignment(0, 1, tuple(range(count)), token=b"", seed=config.run.seed, replay_address="")
+    assignment = Assignment(0, 1, tuple(range(count)), token=b"", seed=config.run.seed)
     collector = Collector(environments, assignment, schema=schema, discount=config.ppo.discount)
     runner, readings = runner_of(weights, inference=inference), list[float]()
     for _ in range(_WINDOWS):

@@ -81,9 +81,7 @@ def act(config: Config, ring: SharedRing) -> None:
     torch.set_num_threads(1)
     environments = make_configured(config.environment, config.actor.environments)
     numbers = tuple(range(environments.count))
-    assignment = Assignment(
-        slot=0, incarnation=1, environments=numbers, token=b"", seed=config.run.seed, replay_address=""
-    )
+    assignment = Assignment(slot=0, incarnation=1, environments=numbers, token=b"", seed=config.run.seed)
     collector = Collector(environments, assignment, schema=ring.schema, discount=config.ppo.discount)
     rows, slot, runner = ring.columns().arrays, 0, None
     while ring.permits.acquire(timeout=_PATIENCE_S) and not ring.ended.is_set():

@@ -36,7 +36,7 @@ from penstock.rpc.clients.segment_sink import ReplaySegmentSink
 from penstock.rpc.loop import LoopThread
 from penstock.types.block import Column, Columns, Extent, Schema
 from penstock.types.replay import SamplingPlan, Window, WindowHead
-from penstock.types.run import Assignment
+from penstock.types.run import Assignment, ReplayPlace
 from penstock.v1 import replay_pb2
 from penstock.wire import batches as wire
 
@@ -127,7 +127,7 @@ class Load:
         self._sinks = [
             ReplaySegmentSink(
                 self._thread,
-                Assignment(slot, 1, tuple(range(window)), b"", 0, address),
+                Assignment(slot, 1, tuple(range(window)), b"", 0, ReplayPlace((address,))),
                 setting.schema,
             )
             for slot in range(ACTORS)

@@ -209,4 +209,4 @@ def decided_weights(spec: EnvironmentSpec, seed: int = 0, version: int = 0) -> W
 
 def assignment(*environments: int, seed: int = 7, incarnation: int = 1, slot: int = 0) -> Assignment:
     """Returns an assignment with these environments."""
-    return Assignment(slot, incarnation, environments, token=b"token", seed=seed, replay_address="127.0.0.1:1")
+    return Assignment(slot, incarnation, environments, token=b"token", seed=seed)

@@ -9,7 +9,7 @@ import secrets
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import replace
@@ -25,6 +25,7 @@ from prometheus_client import REGISTRY
 from helpers.segments import PLAN, SCHEMA, assert_same_columns, capacity_bytes, make_window
 from helpers.timing import PATIENCE_S, wait_for
 from penstock.addresses import LOOPBACK, Address
+from penstock.learning.replay_places import ReplayPlaces
 from penstock.learning.retried_writes import RetriedWrites
 from penstock.learning.roster import Roster
 from penstock.learning.statistics import RunStatistics
@@ -53,7 +54,7 @@ from penstock.types.evaluation import EvaluatorHello
 from penstock.types.extents import Amounts
 from penstock.types.location import UNKNOWN, Location
 from penstock.types.replay import Batch, CommitOutcome, Grant, SamplingPlan, Window
-from penstock.types.run import Assignment, Weights
+from penstock.types.run import Assignment, ReplayPlace, Weights
 from penstock.types.snapshots import Snapshot, SnapshotProgress, SnapshotRequest
 from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec, Tree
 from penstock.v1 import replay_pb2, run_pb2
@@ -101,7 +102,7 @@ def sample(name: str, **labels: str) -> float:
 def assignment(slot: int, address: str, *, segments: int = 2, incarnation: int = 1) -> Assignment:
     """Returns an assignment whose environments have the numbers used by `make_window`."""
     environments = tuple(range(slot * segments, (slot + 1) * segments))
-    return Assignment(slot, incarnation, environments, token=b"", seed=0, replay_address=address)
+    return Assignment(slot, incarnation, environments, token=b"", seed=0, replay=ReplayPlace((address,)))
 
 
 class LiveServer:
@@ -153,6 +154,7 @@ class LiveReplay(LiveServer):
         port: int = 0,
         host: str = LOOPBACK,
         path: str = "",
+        advertise: Sequence[str] = (),
         snapshots: Path | None = None,
         snapshot_bytes_per_s: int = 2**30,
     ) -> None:
@@ -160,7 +162,7 @@ class LiveReplay(LiveServer):
         self.store = RingStore(folder, capacity_bytes(rows, schema))
         buffer = ReplayBuffer(self.store, Gate(grant_timeout_s, max_actors))
         self.snapshots = Snapshots(buffer, snapshots, kept=3, bytes_per_s=snapshot_bytes_per_s)
-        making = self._make(buffer, self.snapshots, max_actors, staging_bytes, version_patience_s)
+        making = self._make(buffer, self.snapshots, max_actors, staging_bytes, version_patience_s, advertise)
         self._servicer = self.thread.run(making, PATIENCE_S)
         self.server = self._servicer.server
         self._listen(port, host, path)
@@ -168,13 +170,19 @@ class LiveReplay(LiveServer):
 
     @staticmethod
     async def _make(
-        buffer: ReplayBuffer, snapshots: Snapshots, max_actors: int, staging_bytes: int, version_patience_s: float
+        buffer: ReplayBuffer,
+        snapshots: Snapshots,
+        max_actors: int,
+        staging_bytes: int,
+        version_patience_s: float,
+        advertise: Sequence[str],
     ) -> ReplayServicer:
         return ReplayServicer(
             buffer,
             max_actors=max_actors,
             staging_bytes=staging_bytes,
             version_patience_s=version_patience_s,
+            advertise=advertise,
             more_methods=SnapshotServicer(snapshots).behaviours,
         )
 
@@ -203,7 +211,6 @@ class LiveRun(LiveServer):
         self.roster = Roster(
             roster_path,
             seed=seed,
-            replay_addresses=("127.0.0.1:7431",),
             max_actors=max_actors,
             rejoin_timeout_s=rejoin_timeout_s,
             now=time.monotonic(),
@@ -213,7 +220,10 @@ class LiveRun(LiveServer):
             temperatures=temperatures,
         )
         self.targets = Targets(self.listed.append, Location("node1", metrics_address="10.0.0.1:9432"))
-        self.servicer = RunServicer(self.thread, self.roster, self.statistics, self.targets, max_actors=max_actors)
+        self.places = ReplayPlaces(["127.0.0.1:7431"])
+        self.servicer = RunServicer(
+            self.thread, self.roster, self.statistics, self.targets, self.places, max_actors=max_actors
+        )
         self.server = self.servicer.server
         self._listen(port)
 

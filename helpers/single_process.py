@@ -92,7 +92,6 @@ class _Actor:
             environments=tuple(range(slot * self.window, (slot + 1) * self.window)),
             token=b"",
             seed=config.run.seed,
-            replay_address="",
         )
         self.key, self._inference = ActorKey(slot, 1), config.actor.inference
         self._collector = Collector(environments, assignment, schema=schema, discount=config.ppo.discount)

@@ -16,7 +16,7 @@ from penstock.rpc.clients.segment_sink import ReplaySegmentSink
 from penstock.rpc.loop import LoopThread
 from penstock.types.block import Columns
 from penstock.types.replay import Batch, SamplingPlan, Window, WindowHead
-from penstock.types.run import Assignment
+from penstock.types.run import Assignment, ReplayPlace
 from stress.ring_turnover import IN_FLIGHT, SCHEMA, Outcome
 
 _DRAWN_AHEAD = 2 * IN_FLIGHT + 2
@@ -51,7 +51,7 @@ class _Pair:
             min_replay_segments=1,
             seed=seed,
         )
-        place = Assignment(0, 1, tuple(range(window)), token=b"", seed=0, replay_address=address)
+        place = Assignment(0, 1, tuple(range(window)), token=b"", seed=0, replay=ReplayPlace((address,)))
         self._sink = ReplaySegmentSink(self.thread, place, SCHEMA)
         self._source = ReplayBatchSource(self.thread, address, SCHEMA, prefetch_batches=IN_FLIGHT)
         self._source.open(self._plan)

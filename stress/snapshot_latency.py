@@ -33,7 +33,7 @@ from penstock.rpc.clients.snapshots import SnapshotClient
 from penstock.rpc.loop import LoopThread
 from penstock.types.block import Schema
 from penstock.types.replay import Batch, Window, WindowHead
-from penstock.types.run import Assignment, Weights
+from penstock.types.run import Assignment, ReplayPlace, Weights
 from penstock.types.snapshots import Snapshot, SnapshotRequest
 from penstock.v1 import replay_pb2
 from penstock.wire import batches as wire
@@ -53,7 +53,9 @@ class Inserter:
     """An actor that sends windows at a steady pace."""
 
     def __init__(self, thread: LoopThread, address: str, schema: Schema, segments: int) -> None:
-        self._sink = ReplaySegmentSink(thread, Assignment(0, 1, tuple(range(segments)), b"", 0, address), schema)
+        self._sink = ReplaySegmentSink(
+            thread, Assignment(0, 1, tuple(range(segments)), b"", 0, ReplayPlace((address,))), schema
+        )
         self._columns, self._environments = random_columns(schema, segments, 1), np.arange(segments, dtype=np.uint32)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=lambda: None)

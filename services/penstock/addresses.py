@@ -112,6 +112,17 @@ def advertised(listening: Address, names: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(str(name if name.port or name.path else name.at(listening.port)) for name in parsed))
 
 
+def preferred(stated: Sequence[str], dialled: str) -> tuple[str, ...]:
+    """Returns the addresses to give to clients of a service that states `stated` and was reached at `dialled`.
+
+    The one at which it was reached comes last, for clients that do not know the stated names. Addresses that only one
+    host can use are left out if there are others.
+    """
+    names = tuple(dict.fromkeys((*stated, dialled)))
+    shared = tuple(name for name in names if not Address.parse(name).is_local)
+    return shared or names
+
+
 def _host_of(host: str, text: str) -> str:
     """Checks and returns the host of an address. Raises `ValueError`."""
     inner = host[1:-1] if host.startswith("[") and host.endswith("]") else ""

@@ -73,9 +73,9 @@ class RunFolder:
         """Returns every file and folder that a run creates directly in its folder."""
         return {path for path in vars(self).values() if path.parent == self.root != path}
 
-    def addresses(self) -> dict[str, str]:
-        """Returns host:port of each service by name, while the run is active."""
-        return {name: str(address) for name, address in json.loads(self.services.read_text()).items()}
+    def addresses(self) -> dict[str, tuple[str, ...]]:
+        """Returns the addresses of each service by name, while the run is active, the preferred one first."""
+        return {name: tuple(str(each).split(",")) for name, each in json.loads(self.services.read_text()).items()}
 
     def create(self) -> None:
         """Creates the folder. Raises `ConfigurationError` if it can't be written."""

@@ -76,7 +76,7 @@ def test_services_have_the_addresses_of_each_other(container: Container) -> None
     config = container.config
     port = {each: section(beside(container, each)).listen.rpartition(":")[2] for each in ("replay", "learner")}
     assert config.learner.replay_addresses == (f"replay:{port['replay']}",)
-    assert config.actor.learner_address == config.evaluation.learner_address == f"learner:{port['learner']}"
+    assert config.actor.learner_address == config.evaluation.learner_address == (f"learner:{port['learner']}",)
 
 
 @pytest.mark.parametrize("container", CONTAINERS)

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.addresses import Address, advertised, is_loopback, parse_name
+from penstock.addresses import Address, advertised, is_loopback, parse_name, preferred
 
 
 @pytest.mark.parametrize(
@@ -95,3 +95,24 @@ def test_configured_names_get_the_bound_port_unless_they_have_one() -> None:
 
 def test_a_socket_file_is_advertised_by_its_absolute_path() -> None:
     assert advertised(Address(path="here.sock"), ("node1",)) == (f"unix:{Path.cwd() / 'here.sock'}",)
+
+
+@pytest.mark.parametrize(
+    ("stated", "dialled", "given"),
+    [
+        # The name by which the learner reached it is one more to try.
+        (("node1:1", "10.0.0.1:1"), "replay:1", ("node1:1", "10.0.0.1:1", "replay:1")),
+        (("node1:1",), "node1:1", ("node1:1",)),
+        # The learner is on the host of the service, and its clients need not be.
+        (("node1:1",), "127.0.0.1:1", ("node1:1",)),
+        # A tunnel, or a proxy, leads to a service that only knows its own host.
+        (("127.0.0.1:1",), "gateway:9", ("gateway:9",)),
+        (("127.0.0.1:1",), "127.0.0.1:1", ("127.0.0.1:1",)),
+        (("127.0.0.1:1",), "127.0.0.1:9", ("127.0.0.1:1", "127.0.0.1:9")),
+        (("unix:/a",), "unix:/a", ("unix:/a",)),
+    ],
+)
+def test_clients_get_the_addresses_that_may_work_for_them(
+    stated: tuple[str, ...], dialled: str, given: tuple[str, ...]
+) -> None:
+    assert preferred(stated, dialled) == given

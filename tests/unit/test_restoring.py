@@ -138,7 +138,6 @@ def test_incarnations_of_the_new_run_exceed_those_of_the_old_run(run: RunFolder,
     roster = Roster(
         path,
         seed=1,
-        replay_addresses=("a:1",),
         max_actors=8,
         rejoin_timeout_s=1.0,
         now=0.0,

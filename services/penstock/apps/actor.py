@@ -22,6 +22,7 @@ from penstock.rpc.clients.membership import Membership
 from penstock.rpc.clients.segment_sink import ReplaySegmentSink
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.server import serve_health_only
+from penstock.services_file import learner_of
 from penstock.telemetry import exchange, metrics
 from penstock.types.run import Weights
 from penstock.types.spaces import EnvironmentSpec
@@ -37,6 +38,7 @@ def run(config: Config) -> int:
     Raises:
         ConfigurationError: The environment or an address can't be used.
         EnvironmentFailed: The environments failed and could not be made again.
+        PenstockError: The learner could not be reached for too long.
         SchemaMismatch: The run has another schema or other spaces.
     """
     settings = config.actor
@@ -58,7 +60,7 @@ def _collect(
     server = thread.run(serve_health_only(settings.listen, config.telemetry.ready_file))
     membership = Membership(
         thread,
-        settings.learner_address,
+        learner_of(settings),
         schema,
         environments.spec,
         settings.environments,
@@ -66,6 +68,7 @@ def _collect(
         location=service.location,
         progress=progress.now,
         assigned=lambda assignment: service.set_slot(assignment.slot),
+        give_up_after_s=settings.give_up_after_s,
     )
 
     def report(failure: EnvironmentFailed) -> None:
@@ -80,7 +83,9 @@ def _collect(
     watch.report = report
     parts = ActorParts(
         run=membership,
-        open_sink=lambda assignment: ReplaySegmentSink(thread, assignment, schema, lambda: progress.steps),
+        open_sink=lambda assignment: ReplaySegmentSink(
+            thread, assignment, schema, lambda: progress.steps, membership.replay
+        ),
         load=load,
         environments=environments,
         process=service,

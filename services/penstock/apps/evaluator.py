@@ -10,6 +10,7 @@ from penstock.process.service import Service
 from penstock.rpc.clients.evaluation_work import EvaluationWork
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.server import serve_health_only
+from penstock.services_file import learner_of
 from penstock.types.evaluation import EvaluatorHello
 
 
@@ -22,6 +23,7 @@ def run(config: Config) -> int:
         ConfigurationError: The environment or an address can't be used, or the run has other variants.
         EnvironmentFailed: The environments could not be made again, or could not be made although the launcher's
             check has made them before.
+        PenstockError: The learner could not be reached for too long.
         SchemaMismatch: The run has other spaces.
     """
     settings = config.evaluation
@@ -36,7 +38,7 @@ def run(config: Config) -> int:
         thread = LoopThread()
         server = thread.run(serve_health_only(settings.listen, config.telemetry.ready_file))
         hello = EvaluatorHello(evaluator.environments.spec, service.location)
-        work = EvaluationWork(thread, settings.learner_address, hello)
+        work = EvaluationWork(thread, learner_of(settings), hello, give_up_after_s=settings.give_up_after_s)
         try:
             evaluator.run(work)
             return service.stop_code

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from penstock.addresses import Address, advertised
+from penstock.addresses import advertised
 from penstock.apps.earlier_session import HOW_TO_BEGIN, changed_settings, log_resumed
 from penstock.apps.run_summary import summary_of
 from penstock.config import Config
@@ -19,6 +19,7 @@ from penstock.learning.batches import BatchFeed, check_schema
 from penstock.learning.devices import check_execution, payload_memory, torch_device, use_precision, use_threads
 from penstock.learning.learner import Learner
 from penstock.learning.progress_log import ProgressLog
+from penstock.learning.replay_places import ReplayPlaces
 from penstock.learning.roster import Roster, spread_temperatures
 from penstock.learning.run_snapshots import RunSnapshots
 from penstock.learning.session import LearnerParts, Session
@@ -28,12 +29,14 @@ from penstock.learning.training import Conclusion
 from penstock.process.disk_watch import DiskWatch
 from penstock.process.run_info import show_run
 from penstock.process.service import Service
+from penstock.rpc.clients.replay_watch import ReplayWatch
 from penstock.rpc.clients.sharded_source import open_batch_source
 from penstock.rpc.clients.snapshots import StoreSnapshots
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.servicers.run import RunServicer
 from penstock.rpc.servicers.run_snapshots import RunSnapshotServicer
-from penstock.run_folder import RunFolder, find_checkpoint, replay_services
+from penstock.run_folder import RunFolder, find_checkpoint
+from penstock.services_file import ServicesFile
 from penstock.summary import nothing_left
 from penstock.telemetry import metrics
 from penstock.telemetry.logs import Logger
@@ -41,7 +44,7 @@ from penstock.telemetry.logs import Logger
 _ACTOR_WAIT_S = 0.05
 _FAREWELL_S = 3.0
 
-_Serving = tuple[LoopThread, RunServicer, RunSnapshots]
+_Serving = tuple[LoopThread, RunServicer, RunSnapshots, ReplayPlaces]
 
 
 def run(config: Config) -> int:
@@ -71,7 +74,7 @@ def run(config: Config) -> int:
         with (
             _listed_for_prometheus(session, service) as targets,
             _serving(session, roster, targets) as serving,
-            _seen_by_users(session, service, serving[1].server.address),
+            _seen_by_others(session, service, serving),
         ):
             service.logger.info(
                 "serving",
@@ -132,7 +135,6 @@ def _roster_of(session: Session) -> Roster:
     roster = Roster(
         session.folder.roster,
         seed=config.run.seed,
-        replay_addresses=settings.replay_addresses,
         max_actors=settings.max_actors,
         rejoin_timeout_s=settings.rejoin_timeout_s,
         now=time.monotonic(),
@@ -167,7 +169,7 @@ def _listed_for_prometheus(session: Session, service: Service) -> Iterator[Targe
 def _serving(session: Session, roster: Roster, targets: Targets) -> Iterator[_Serving]:
     """Serves actors, evaluators and status requests inside the context."""
     settings = session.config.learner
-    thread = LoopThread()
+    thread, places = LoopThread(), ReplayPlaces(settings.replay_addresses)
     desk = StoreSnapshots(thread, settings.replay_addresses)
     snapshots = RunSnapshots(desk, session.statistics, interval_s=session.config.checkpoint.snapshot_interval_s)
     servicer = RunServicer(
@@ -175,13 +177,14 @@ def _serving(session: Session, roster: Roster, targets: Targets) -> Iterator[_Se
         roster,
         session.statistics,
         targets,
+        places,
         max_actors=settings.max_actors,
         more_methods=RunSnapshotServicer(snapshots).behaviours,
     )
     thread.run(servicer.server.start(settings.listen, session.config.telemetry.ready_file))
     disk_watch = DiskWatch(session.folder.root, lambda sound: thread.run(servicer.server.report_storage(sound)))
     try:
-        yield thread, servicer, snapshots
+        yield thread, servicer, snapshots, places
     finally:
         disk_watch.close()
         thread.run(servicer.server.stop())
@@ -191,7 +194,7 @@ def _serving(session: Session, roster: Roster, targets: Targets) -> Iterator[_Se
 
 def _train(session: Session, service: Service, serving: _Serving, roster: Roster, learner: Learner) -> Conclusion:
     """Trains until the run is done or the service is stopped."""
-    (thread, servicer, snapshots), config = serving, session.config
+    (thread, servicer, snapshots, _), config = serving, session.config
     assert roster.schema is not None
 
     def largest_window() -> int:
@@ -235,21 +238,26 @@ def _train(session: Session, service: Service, serving: _Serving, roster: Roster
 
 
 @contextlib.contextmanager
-def _seen_by_users(session: Session, service: Service, address: Address) -> Iterator[None]:
-    """Logs progress and lists the services' addresses inside the context, unless a launcher does."""
-    if service.supervised:
+def _seen_by_others(session: Session, service: Service, serving: _Serving) -> Iterator[None]:
+    """Learns where the replay services are inside the context.
+
+    Unless a launcher does, it also logs progress, and lists the services' addresses in the run's folder.
+    """
+    (thread, servicer, _, places), settings, writes = serving, session.config.learner, session.writes
+    file = ServicesFile(session.folder, advertised(servicer.server.address, settings.advertise), places)
+
+    def list_services() -> None:
+        if not service.supervised:
+            writes.write(session.folder.services.name, file.write)
+
+    list_services()
+    watch = ReplayWatch(thread, settings.replay_addresses, places, list_services)
+    with contextlib.ExitStack() as stay:
+        if not service.supervised:
+            stay.callback(file.remove)
+            stay.enter_context(contextlib.closing(ProgressLog(session.statistics.status, service.logger)))
+        stay.enter_context(contextlib.closing(watch))
         yield
-        return
-    file, settings = session.folder.services, session.config.learner
-    own = advertised(address, settings.advertise)[0]
-    replay = dict(zip(replay_services(len(settings.replay_addresses)), settings.replay_addresses, strict=True))
-    session.writes.write(file.name, partial(write_json, file, {**replay, "learner": own}))
-    try:
-        with contextlib.closing(ProgressLog(session.statistics.status, service.logger)):
-            yield
-    finally:
-        with contextlib.suppress(OSError):
-            file.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

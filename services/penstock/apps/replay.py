@@ -82,6 +82,7 @@ async def _serve(config: Config, service: Service, buffer: ReplayBuffer, snapsho
         buffer,
         max_actors=settings.max_actors,
         staging_bytes=int(settings.staging_bytes),
+        advertise=settings.advertise,
         more_methods=SnapshotServicer(snapshots).behaviours,
     )
     await servicer.server.start(settings.listen, config.telemetry.ready_file)

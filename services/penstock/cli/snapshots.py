@@ -18,6 +18,7 @@ from penstock.cli.program import program
 from penstock.cli.transfer import progress_bars, wide_console
 from penstock.config import Config
 from penstock.errors import ConfigurationError
+from penstock.rpc.clients.names import Peer
 from penstock.rpc.clients.snapshots import RunSnapshotClient, SnapshotClient
 from penstock.rpc.loop import LoopThread
 from penstock.run_folder import RunFolder
@@ -47,20 +48,20 @@ def command(arguments: Sequence[str]) -> int:
         return _list(thread, _replay_addresses(options.config, run))
 
 
-def _replay_addresses(config: Config, run: Path | None) -> list[str]:
+def _replay_addresses(config: Config, run: Path | None) -> list[Peer]:
     if run is None:
         return list(config.learner.replay_addresses)
-    return [address for name, address in _services(run).items() if name.startswith("replay")]
+    return [addresses for name, addresses in _services(run).items() if name.startswith("replay")]
 
 
-def _services(run: Path) -> dict[str, str]:
+def _services(run: Path) -> dict[str, tuple[str, ...]]:
     folder = RunFolder(run)
     if not folder.services.exists():
         raise ConfigurationError(f"no run is active in {folder.root}, so its services can't be found; resume it first")
     return folder.addresses()
 
 
-def _take(thread: LoopThread, learner: str, *, name: str, run: Path | None) -> int:
+def _take(thread: LoopThread, learner: Peer, *, name: str, run: Path | None) -> int:
     console, client = wide_console(), RunSnapshotClient(thread, learner)
     with contextlib.closing(client), progress_bars(console) as show:
         taken = client.take(name, functools.partial(show, "snapshot"))
@@ -96,17 +97,17 @@ def _total(snapshots: Sequence[Snapshot]) -> Snapshot:
     return dataclasses.replace(snapshots[0], **sums, **latest)
 
 
-def _list(thread: LoopThread, addresses: Sequence[str]) -> int:
+def _list(thread: LoopThread, peers: Sequence[Peer]) -> int:
     by_name = defaultdict[str, list[Snapshot]](list)
-    for address in addresses:
-        with contextlib.closing(SnapshotClient(thread, address)) as client:
+    for peer in peers:
+        with contextlib.closing(SnapshotClient(thread, peer)) as client:
             for each in client.complete():
                 by_name[each.name].append(each)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("snapshot", overflow="fold")
     table.add_column("taken (UTC)", no_wrap=True)
     # A snapshot that is missing on some services can't be restored.
-    several = len(addresses) > 1
+    several = len(peers) > 1
     for header in ("version", "segments", "left out", "written", "shared", *(["services"] if several else [])):
         table.add_column(header, justify="right", no_wrap=True)
     for name, snapshots in by_name.items():
@@ -114,7 +115,7 @@ def _list(thread: LoopThread, addresses: Sequence[str]) -> int:
         taken = datetime.fromtimestamp(total.taken_unix_s, UTC).strftime("%Y-%m-%d %H:%M:%S")
         counts = [f"{total.version:,}", f"{total.segments:,}", f"{total.absent + total.damaged:,}"]
         sizes = [decimal(total.written_bytes), decimal(total.shared_bytes)]
-        services = [f"{len(snapshots)} of {len(addresses)}"] if several else []
+        services = [f"{len(snapshots)} of {len(peers)}"] if several else []
         table.add_row(name, taken, *counts, *sizes, *services)
     wide_console().print(table if table.row_count else "no snapshots")
     return 0

@@ -41,7 +41,7 @@ def command(arguments: Sequence[str]) -> int:
         "run",
         nargs="?",
         metavar="RUN",
-        help="run, by its folder, its name in runs/, or host:port of its learner (default: the newest run)",
+        help="run, by its folder, its name in runs/, or address (host:port) of its learner (default: the newest run)",
     )
     parser.add_argument("--watch", action="store_true", help="update the status every 2 s until the run ends")
     parser.add_argument("--json", action="store_true", help="print the status as one JSON object")
@@ -133,19 +133,19 @@ def disk_lines(run: str) -> list[str]:
     """Returns a line for each known service whose disk can't be written."""
     return [
         f"the {name} service can't write to its disk; the run continues, and the service's log contains the reason"
-        for name, address in _addresses(run).items()
-        if storage_fails(address, _TIMEOUT_S)
+        for name, addresses in _addresses(run).items()
+        if storage_fails(addresses, _TIMEOUT_S)
     ]
 
 
-def _addresses(run: str) -> dict[str, str]:
-    """Returns host:port of services by name: all that the run's folder lists, or the learner at address `run`."""
+def _addresses(run: str) -> dict[str, tuple[str, ...]]:
+    """Returns the addresses of services by name: all that the run's folder lists, or the learner at address `run`."""
     folder = RunFolder(Path(run))
     if folder.services.exists():
         return folder.addresses()
     if ":" not in run:
         raise ConfigurationError(f"{run} is neither a run folder nor host:port of a learner")
-    return {"learner": run}
+    return {"learner": (run,)}
 
 
 def _ended_as_json(folder: RunFolder) -> dict[str, Any]:

@@ -63,7 +63,8 @@ class Config(Sections):
 
     def repeatable(self) -> "Config":
         """Returns this configuration without the run's folder, node, job and ready file, which a repetition chooses."""
-        return self.changed({"run": {"dir": None}, "telemetry": {"node": None, "job": None, "ready_file": None}})
+        elsewhere = {"run": {"dir": None}, "actor": {"run": None}, "evaluation": {"run": None}}
+        return self.changed({**elsewhere, "telemetry": {"node": None, "job": None, "ready_file": None}})
 
     def changed(self, values: Mapping[str, object] | None = None, /, **settings: object) -> "Config":
         """Returns this configuration with other values: sections, or settings by the names that options have.

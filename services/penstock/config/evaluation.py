@@ -7,7 +7,7 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from penstock.config import alternatives
 from penstock.config.section import Section
-from penstock.config.setting_types import Address, Count, ListenAddress, MetricsPort, Minutes
+from penstock.config.setting_types import Addresses, Count, ListenAddress, MetricsPort, Minutes
 from penstock.types.extents import Amounts
 
 
@@ -18,8 +18,13 @@ class EvaluationConfig(Section):
     """Address of its gRPC server (health only), as actor.listen."""
     metrics_port: MetricsPort = "auto"
     """Port of its Prometheus metrics, as actor.metrics_port."""
-    learner_address: Address = "127.0.0.1:7432"
-    """host:port of the learner that assigns evaluations."""
+    learner_address: Addresses = ("127.0.0.1:7432",)
+    """Address of the learner that assigns evaluations. Several are tried in order, as for an actor."""
+    run: str | None = None
+    """Folder of the run to evaluate, in place of learner_address, as actor.run. Unset: the evaluator connects to
+    learner_address."""
+    give_up_after_s: PositiveFloat = 600.0
+    """Seconds without the learner after which the evaluator ends with exit code 3, as actor.give_up_after_s."""
     interval_steps: Count | None = 10_000
     """Environment steps between evaluations. none: no interval in steps, as when only another interval is set. With
     intervals in several units, the first that has passed starts an evaluation."""

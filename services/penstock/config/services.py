@@ -9,7 +9,6 @@ from penstock.config import alternatives
 from penstock.config.section import Section
 from penstock.config.setting_types import (
     ActorSlots,
-    Address,
     Addresses,
     Count,
     Device,
@@ -102,8 +101,8 @@ class LearnerConfig(Section):
     metrics_port: MetricsPort = 9432
     """Port of its Prometheus metrics; 0: none; auto: any free port, which its log names."""
     replay_addresses: Addresses = ("127.0.0.1:7431",)
-    """host:port of each replay service, as learner and actors reach it; a list, or separated by commas. Several
-    services are shards of one buffer."""
+    """Address of each replay service, as the learner reaches it; a list, or separated by commas. Several services are
+    shards of one buffer. Actors get the addresses that each service advertises."""
     shard_timeout_s: PositiveFloat = 5.0
     """Seconds that a batch waits for a shard once another shard's segments have arrived, doubled for a shard that does
     not answer at all. Longer than a brief pause of a service, and short beside the minutes that a run may lose by
@@ -138,8 +137,15 @@ class ActorConfig(Section):
     metrics_port: MetricsPort = "auto"
     """Port of its Prometheus metrics; 0: none; auto: any free port, which its log names and the learner lists in
     targets.json."""
-    learner_address: Address = "127.0.0.1:7432"
-    """host:port of the learner to join."""
+    learner_address: Addresses = ("127.0.0.1:7432",)
+    """Address of the learner to join. Several, as a list or separated by commas, are tried in order."""
+    run: str | None = None
+    """Folder of the run to join, on a shared disk, in place of learner_address: the learner writes its addresses there,
+    and the actor reads them before each attempt to connect. It ends with code 0 when the run is over. Unset: the
+    actor joins the learner at learner_address."""
+    give_up_after_s: PositiveFloat = 600.0
+    """Seconds without the learner after which the actor ends with exit code 3. Ten minutes are longer than the start of
+    a learner on another host, and short beside the time for which a cluster's queue would otherwise be occupied."""
     environments: PositiveInt = 8
     """Environments stepped together by one actor, with one policy call per step for all of them."""
     unroll_length: Annotated[int, Field(ge=2)] = 32

@@ -105,7 +105,6 @@ class Roster:
         path: Path,
         *,
         seed: int,
-        replay_addresses: tuple[str, ...],
         max_actors: int,
         rejoin_timeout_s: float,
         now: float,
@@ -120,12 +119,11 @@ class Roster:
 
         A damaged file is reported to `notice`, and so is a missing one if the run has a checkpoint (`expected`).
 
-        The slot determines an actor's replay service, environment variant and temperature, each by a separate
-        round-robin. An actor that returns, or that takes over a slot, therefore has the same ones.
+        The slot determines an actor's environment variant and temperature, each by a separate round-robin. An actor
+        that returns, or that takes over a slot, therefore has the same ones.
         """
         self._path, self._writes, self._notice, self._unix_s = path, writes, notice, unix_s
-        self._seed, self._replay_addresses = seed, replay_addresses
-        self._variants, self._temperatures = variants, temperatures
+        self._seed, self._variants, self._temperatures = seed, variants, temperatures
         self._max_actors, self._rejoin_timeout_s = max_actors, rejoin_timeout_s
         self._members: dict[bytes, _Member] = {}
         self._slot_incarnations: dict[int, int] = {}
@@ -190,7 +188,6 @@ class Roster:
             environments=environments,
             token=token,
             seed=self._seed,
-            replay_address=self._replay_addresses[slot % len(self._replay_addresses)],
             variant=slot % self._variants,
             temperature=self._temperatures[slot % len(self._temperatures)],
         )

@@ -36,6 +36,7 @@ class Places:
         store, snapshots = (of_service(root, self.replay_names[shard], len(self.replays)) for root in roots)
         return [
             f"--replay.listen={self.replays[shard]}",
+            "--replay.advertise=",
             f"--replay.folder={store}",
             # Outside the store's folder, which is removed when the run is finished.
             f"--replay.snapshot-folder={snapshots}",
@@ -53,6 +54,7 @@ def choose_places(config: Config, folder: RunFolder, actors: int) -> Places:
     settings = {
         "run.dir": folder.root,
         "learner.listen": learner,
+        "learner.advertise": "",
         "learner.replay-addresses": ",".join(replays),
         "evaluation.listen": evaluator,
         "evaluation.learner-address": learner,

@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
@@ -16,15 +16,11 @@ from penstock.rpc.errors import from_rpc
 from penstock.rpc.local_socket import MAX_MESSAGE_BYTES, LocalSocket, Offer, SocketEnded
 from penstock.rpc.server import KEEPALIVE
 from penstock.rpc.service import Method, serialise, unwrap
-from penstock.telemetry import logs
 
 UNARY_TIMEOUT_S = 5.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 _STATUS_S = 5.0
 """Seconds within which a call ends after its local socket."""
-
-_ABSENCE_S = 3.0
-"""Seconds after which an unreachable peer is logged. Services that start together connect in less."""
 
 _OPTIONS = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -183,23 +179,17 @@ async def translated(peer: str) -> AsyncIterator[None]:
         raise error from None
 
 
-async def note_absence(channel: grpc.aio.Channel, peer: str) -> None:
-    """Logs when a peer has been unreachable for a while and when it is back, until the channel is closed."""
-    with suppress(grpc.aio.UsageError):
-        while True:
-            try:
-                async with asyncio.timeout(_ABSENCE_S):
-                    await _await_peer(channel)
-            except TimeoutError:
-                logs.note("waiting", reason=f"{peer} can't be reached")
-                await _await_peer(channel)
-                logs.note("reached", peer=peer)
-            await channel.wait_for_state_change(grpc.ChannelConnectivity.READY)
-
-
-async def _await_peer(channel: grpc.aio.Channel) -> None:
-    while (state := channel.get_state()) != grpc.ChannelConnectivity.READY:
-        await channel.wait_for_state_change(state)
+async def connected(channel: grpc.aio.Channel, timeout_s: float, *, once: bool) -> bool:
+    """Waits until a channel is connected. Returns False after `timeout_s`, or with `once` after a failed attempt."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            while (state := channel.get_state(try_to_connect=True)) != grpc.ChannelConnectivity.READY:
+                if once and state == grpc.ChannelConnectivity.TRANSIENT_FAILURE:
+                    return False
+                await channel.wait_for_state_change(state)
+    except TimeoutError:
+        return False
+    return True
 
 
 async def exchange(

@@ -58,6 +58,8 @@ def from_rpc(error: grpc.aio.AioRpcError, peer: str) -> PenstockError:
         return errors.PeerFailed(f"{peer} failed with an error that it did not expect ({details}); see its log")
     if "Connection refused" in details:
         return errors.Unavailable(f"{peer} can't be reached: it is not listening yet, or it has ended; see its log")
+    if "DNS resolution failed" in details or "not known" in details:
+        return errors.Unavailable(f"{peer} can't be reached: no host has this name here; name another address of it")
     return errors.Unavailable(f"{peer} can't be reached or did not answer ({error.code().name}: {details})")
 
 

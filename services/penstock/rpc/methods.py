@@ -4,6 +4,7 @@ from typing import Any
 
 from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message_factory import GetMessageClass
+from grpc_health.v1 import health_pb2
 
 from penstock.rpc.service import Method
 from penstock.v1 import evaluation_pb2, replay_pb2, run_pb2
@@ -33,3 +34,4 @@ JOIN = _method(_RUN, "Join")
 GET_RUN_STATUS = _method(_RUN, "GetRunStatus")
 TAKE_RUN_SNAPSHOT = _method(_RUN, "TakeRunSnapshot")
 RUN_EVALUATIONS = _method(_EVALUATION, "RunEvaluations")
+CHECK_HEALTH = Method("grpc.health.v1.Health", "Check", health_pb2.HealthCheckRequest, health_pb2.HealthCheckResponse)

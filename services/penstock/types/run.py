@@ -1,7 +1,7 @@
 """Data of a run: places of actors, weights and actors' reports."""
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from penstock.types.block import Schema
 from penstock.types.location import UNKNOWN, Location
@@ -28,15 +28,26 @@ def largest_incarnation(unix_s: float) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplayPlace:
+    """Where a replay service is found; the fields are those of the contract's ReplayPlace."""
+
+    addresses: tuple[str, ...] = ()
+    store: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Assignment:
-    """An actor's place in the run; the fields are those of the contract's Assignment."""
+    """An actor's place in the run; the fields are those of the contract's Assignment.
+
+    The replay service may move under the same assignment, so it does not count when assignments are compared.
+    """
 
     slot: int
     incarnation: int
     environments: tuple[int, ...]
     token: bytes
     seed: int
-    replay_address: str
+    replay: ReplayPlace = field(default=ReplayPlace(), compare=False)
     variant: int = 0
     temperature: float = 1.0
 

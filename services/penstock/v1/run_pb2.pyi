@@ -190,19 +190,29 @@ class Episode(_message.Message):
     def __init__(self, episode_return: _Optional[float] = ..., steps: _Optional[int] = ..., environment: _Optional[int] = ..., truncated: _Optional[bool] = ...) -> None: ...
 
 class JoinResponse(_message.Message):
-    __slots__ = ("assignment", "weights", "finished", "contract")
+    __slots__ = ("assignment", "weights", "finished", "replay", "contract")
     ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
+    REPLAY_FIELD_NUMBER: _ClassVar[int]
     CONTRACT_FIELD_NUMBER: _ClassVar[int]
     assignment: Assignment
     weights: WeightsChunk
     finished: Finished
+    replay: ReplayPlace
     contract: int
-    def __init__(self, assignment: _Optional[_Union[Assignment, _Mapping]] = ..., weights: _Optional[_Union[WeightsChunk, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., contract: _Optional[int] = ...) -> None: ...
+    def __init__(self, assignment: _Optional[_Union[Assignment, _Mapping]] = ..., weights: _Optional[_Union[WeightsChunk, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., replay: _Optional[_Union[ReplayPlace, _Mapping]] = ..., contract: _Optional[int] = ...) -> None: ...
+
+class ReplayPlace(_message.Message):
+    __slots__ = ("addresses", "store")
+    ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    addresses: _containers.RepeatedScalarFieldContainer[str]
+    store: int
+    def __init__(self, addresses: _Optional[_Iterable[str]] = ..., store: _Optional[int] = ...) -> None: ...
 
 class Assignment(_message.Message):
-    __slots__ = ("slot", "incarnation", "environments", "token", "seed", "replay_address", "variant", "temperature")
+    __slots__ = ("slot", "incarnation", "environments", "token", "seed", "replay_address", "variant", "temperature", "replay")
     SLOT_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENTS_FIELD_NUMBER: _ClassVar[int]
@@ -211,6 +221,7 @@ class Assignment(_message.Message):
     REPLAY_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     VARIANT_FIELD_NUMBER: _ClassVar[int]
     TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
+    REPLAY_FIELD_NUMBER: _ClassVar[int]
     slot: int
     incarnation: int
     environments: _containers.RepeatedScalarFieldContainer[int]
@@ -219,7 +230,8 @@ class Assignment(_message.Message):
     replay_address: str
     variant: int
     temperature: float
-    def __init__(self, slot: _Optional[int] = ..., incarnation: _Optional[int] = ..., environments: _Optional[_Iterable[int]] = ..., token: _Optional[bytes] = ..., seed: _Optional[int] = ..., replay_address: _Optional[str] = ..., variant: _Optional[int] = ..., temperature: _Optional[float] = ...) -> None: ...
+    replay: ReplayPlace
+    def __init__(self, slot: _Optional[int] = ..., incarnation: _Optional[int] = ..., environments: _Optional[_Iterable[int]] = ..., token: _Optional[bytes] = ..., seed: _Optional[int] = ..., replay_address: _Optional[str] = ..., variant: _Optional[int] = ..., temperature: _Optional[float] = ..., replay: _Optional[_Union[ReplayPlace, _Mapping]] = ...) -> None: ...
 
 class WeightsChunk(_message.Message):
     __slots__ = ("version", "total_bytes", "sha256", "offset", "data")

@@ -24,11 +24,13 @@ from penstock.types.replay import (
     SamplingPlan,
     StoreCounts,
 )
+from penstock.types.run import ReplayPlace
 from penstock.types.waits import Awaited
 from penstock.v1 import block_pb2, replay_pb2
 from penstock.wire import block
 from penstock.wire.block import BlockAssembler, EncodedColumns, split_final
 from penstock.wire.fields import decoded, encoded
+from penstock.wire.places import decode_place, encode_place
 
 MAX_BATCH = 2**62
 """Largest number of a batch, which leaves room in 64 bits for those that follow it."""
@@ -405,7 +407,13 @@ def encode_finished() -> replay_pb2.FinishRunResponse:
 
 
 def encode_status(
-    counts: StoreCounts, *, version: int, actors: int, collection_waits_for: Awaited, training_waits_for: Awaited
+    counts: StoreCounts,
+    *,
+    version: int,
+    actors: int,
+    collection_waits_for: Awaited,
+    training_waits_for: Awaited,
+    place: ReplayPlace,
 ) -> replay_pb2.GetReplayStatusResponse:
     """Encodes the status of a replay service."""
     return replay_pb2.GetReplayStatusResponse(
@@ -414,7 +422,13 @@ def encode_status(
         actors=actors,
         collection_waits_for=collection_waits_for,
         training_waits_for=training_waits_for,
+        place=encode_place(place),
     )
+
+
+def decode_status_place(status: replay_pb2.GetReplayStatusResponse) -> ReplayPlace | None:
+    """Decodes where a replay service is; None if it is an older one, which does not say. Raises as `decode_place`."""
+    return decode_place(status.place) if status.HasField("place") else None
 
 
 Number = TypeVar("Number", bound=np.generic)

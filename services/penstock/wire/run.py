@@ -8,7 +8,7 @@ from typing import assert_never
 
 from penstock.errors import InvalidSegment, Overloaded, RunFinished
 from penstock.types.evaluation import EvaluationResult, EvaluationTask, EvaluatorHello
-from penstock.types.records import plain
+from penstock.types.records import plain, record_of
 from penstock.types.run import (
     ActorProgress,
     ActorReport,
@@ -17,6 +17,7 @@ from penstock.types.run import (
     Episode,
     Hello,
     LostPlace,
+    ReplayPlace,
     Weights,
 )
 from penstock.types.statistics import Timing
@@ -25,6 +26,7 @@ from penstock.v1 import evaluation_pb2, run_pb2
 from penstock.wire.block import MAX_PART_BYTES
 from penstock.wire.fields import decoded, encoded, values_of
 from penstock.wire.location import decode_location, encode_location
+from penstock.wire.places import decode_place, encode_place
 from penstock.wire.schema import decode_schema, encode_schema
 from penstock.wire.spaces import decode_environment, encode_environment
 
@@ -45,18 +47,23 @@ _NO_STEP_BOUND = 2**31
 _MAX_FAILURE_CHARACTERS = 1000
 
 
-def encode_assignment(assignment: Assignment) -> run_pb2.Assignment:
-    """Encodes an assignment."""
-    return encoded(run_pb2.Assignment, assignment)
+def encode_assignment(assignment: Assignment, replay_address: str = "") -> run_pb2.Assignment:
+    """Encodes an assignment. `replay_address` is for older actors, which do not read its replay place."""
+    return run_pb2.Assignment(replay_address=replay_address, **plain(assignment))
 
 
 def decode_assignment(message: run_pb2.Assignment) -> Assignment:
-    """Decodes an assignment. Raises `InvalidSegment` for a temperature that is negative or not finite."""
+    """Decodes an assignment. Raises `InvalidSegment` for a temperature out of range or a wrong address."""
     if not 0.0 <= message.temperature < math.inf:
         raise InvalidSegment(
             f"the temperature of an assignment is {message.temperature:g}; it must be finite and at least 0"
         )
-    return replace(decoded(Assignment, message), temperature=message.temperature or 1.0)
+    values = values_of(message)
+    address = values.pop("replay_address")
+    # An older learner names no more than an address.
+    place = decode_place(message.replay) if message.HasField("replay") else ReplayPlace((address,))
+    values |= {"replay": plain(place), "temperature": message.temperature or 1.0}
+    return record_of(Assignment, values)
 
 
 def encode_weights(weights: Weights) -> Iterator[run_pb2.WeightsChunk]:
@@ -301,9 +308,14 @@ def decode_join_request(message: run_pb2.JoinRequest) -> ActorReport | ActorProg
             raise InvalidSegment("after `hello`, a join stream carries reports, progress and faults")
 
 
-def encode_join_assignment(assignment: Assignment) -> run_pb2.JoinResponse:
-    """Encodes the response that assigns an actor its place."""
-    return run_pb2.JoinResponse(assignment=encode_assignment(assignment))
+def encode_join_assignment(assignment: Assignment, replay_address: str = "") -> run_pb2.JoinResponse:
+    """Encodes the response that assigns an actor its place, as `encode_assignment`."""
+    return run_pb2.JoinResponse(assignment=encode_assignment(assignment, replay_address))
+
+
+def encode_join_replay(place: ReplayPlace) -> run_pb2.JoinResponse:
+    """Encodes the response that tells an actor where its replay service is now."""
+    return run_pb2.JoinResponse(replay=encode_place(place))
 
 
 def encode_join_weights(weights: Weights) -> Iterator[run_pb2.JoinResponse]:
@@ -323,8 +335,8 @@ class JoinReader:
     def __init__(self) -> None:
         self._weights = WeightsAssembler()
 
-    def add(self, response: run_pb2.JoinResponse) -> Assignment | Weights | None:
-        """Takes the next response. Returns an assignment, or weights once they are complete.
+    def add(self, response: run_pb2.JoinResponse) -> Assignment | ReplayPlace | Weights | None:
+        """Takes the next response. Returns an assignment, a place, or weights once they are complete.
 
         Raises `RunFinished` at the end of the run, else as `WeightsAssembler.add`.
         """
@@ -333,6 +345,8 @@ class JoinReader:
                 raise RunFinished(response.finished.reason)
             case "assignment":
                 return decode_assignment(response.assignment)
+            case "replay":
+                return decode_place(response.replay)
             case "weights":
                 return self._weights.add(response.weights)
             case _:

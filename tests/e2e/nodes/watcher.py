@@ -23,20 +23,20 @@ _ANSWER_S = 2.0
 
 
 class Asker:
-    """Asks the learner of one run for its status. It keeps the connection until the address changes."""
+    """Asks the learner of one run for its status. It keeps the connection until the addresses change."""
 
     def __init__(self, thread: LoopThread, run: str) -> None:
         self._thread, self._run = thread, run
-        self._address = ""
+        self._addresses: tuple[str, ...] = ()
         self._client: StatusClient | None = None
 
     def ask(self) -> dict[str, Any] | None:
         """Returns the status in its plain form; None if there is no answer."""
         try:
-            address = self._run if ":" in self._run else RunFolder(Path(self._run)).addresses()["learner"]
-            if address != self._address:
+            addresses = (self._run,) if ":" in self._run else RunFolder(Path(self._run)).addresses()["learner"]
+            if addresses != self._addresses:
                 self.close()
-                self._address, self._client = address, StatusClient(self._thread, address)
+                self._addresses, self._client = addresses, StatusClient(self._thread, addresses)
             assert self._client is not None
             return plain(self._client.get(_ANSWER_S))
         except (OSError, ValueError, KeyError, PenstockError):

@@ -344,7 +344,7 @@ from penstock.types.evaluation import EvaluationTask
 from penstock.types.run import Assignment, Weights
 weights = Weights.of(2, Path(sys.argv[1]).read_bytes())
 environments = make_environments("CartPole-v1", 3, kwargs={}, vectorization="native")
-assignment = Assignment(0, 1, (0, 1, 2), b"token", seed=7, replay_address="")
+assignment = Assignment(0, 1, (0, 1, 2), b"token", seed=7)
 collector = Collector(environments, assignment, schema=segment_schema(environments.spec, 8), discount=0.9)
 window = collector.collect(runner_of(weights))
 result = evaluate(EvaluationTask(1, weights, 3, False, 5), environments, lambda: False)

@@ -41,7 +41,6 @@ def roster_of(folder: RunFolder, notices: list[str]) -> Roster:
     return Roster(
         folder.roster,
         seed=1,
-        replay_addresses=("127.0.0.1:7431",),
         max_actors=8,
         rejoin_timeout_s=10.0,
         now=0.0,

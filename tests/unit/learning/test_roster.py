@@ -45,7 +45,6 @@ def open_roster(
     return Roster(
         path,
         seed=seed,
-        replay_addresses=("127.0.0.1:7431",),
         max_actors=max_actors,
         rejoin_timeout_s=REJOIN_TIMEOUT_S,
         now=now,
@@ -69,7 +68,7 @@ def test_actors_get_the_lowest_free_slots_and_environments(path: Path) -> None:
     assert [assignment.environments for assignment in (first, second, third)] == [(0, 1), (2,), (3, 4, 5)]
     assert [assignment.incarnation for assignment in (first, second, third)] == [1, 1, 1]
     assert len({assignment.token for assignment in (first, second, third)}) == 3
-    assert (first.seed, first.replay_address) == (5, "127.0.0.1:7431")
+    assert first.seed == 5
     roster.leave(second, now=1.0)
     late = 1.0 + REJOIN_TIMEOUT_S + 0.1
     successor = join(roster, 3, now=late)

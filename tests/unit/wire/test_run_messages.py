@@ -8,15 +8,17 @@ import pytest
 
 from penstock.errors import InvalidSegment
 from penstock.types.evaluation import EvaluationResult, EvaluationTask
-from penstock.types.run import ActorReport, Assignment, Weights
+from penstock.types.run import ActorReport, Assignment, ReplayPlace, Weights
 from penstock.types.statistics import Timing
 from penstock.v1 import run_pb2
 from penstock.wire.run import (
+    JoinReader,
     decode_assignment,
     decode_report,
     decode_result,
     decode_task,
     encode_assignment,
+    encode_join_replay,
     encode_report,
     encode_result,
     encode_task,
@@ -24,6 +26,7 @@ from penstock.wire.run import (
 
 WEIGHTS = Weights(4, b"weights", hashlib.sha256(b"weights").digest())
 TASK = EvaluationTask(9, WEIGHTS, episodes=2, deterministic=True, seed=3)
+ASSIGNMENT = Assignment(slot=1, incarnation=2, environments=(3, 4), token=b"5", seed=6)
 RESULT = EvaluationResult(9, 4, (1.0, 2.0), (3, 4), 0.5, 1)
 
 
@@ -38,12 +41,31 @@ def test_a_report_of_more_steps_or_segments_than_an_actor_can_take_is_refused(na
 
 
 def test_an_assignment_without_a_temperature_has_temperature_1() -> None:
-    assignment = Assignment(slot=1, incarnation=2, environments=(3, 4), token=b"5", seed=6, replay_address="host:1")
-    message = encode_assignment(dataclasses.replace(assignment, temperature=0.5))
+    message = encode_assignment(dataclasses.replace(ASSIGNMENT, temperature=0.5))
     assert decode_assignment(message).temperature == 0.5
     message.ClearField("temperature")
-    assert decode_assignment(message) == assignment
-    assert assignment.temperature == 1.0
+    assert decode_assignment(message) == ASSIGNMENT
+    assert ASSIGNMENT.temperature == 1.0
+
+
+def test_an_assignment_carries_the_place_of_replay_also_for_older_actors() -> None:
+    place = ReplayPlace(("node1:7431", "[fd00::1]:7431"), store=2**63)
+    message = encode_assignment(dataclasses.replace(ASSIGNMENT, replay=place), "node1:7431")
+    assert decode_assignment(message).replay == place
+    assert message.replay_address == "node1:7431"
+    # An older learner.
+    message.ClearField("replay")
+    assert decode_assignment(message).replay == ReplayPlace(("node1:7431",))
+
+
+def test_a_place_whose_address_is_none_is_refused() -> None:
+    message = encode_join_replay(ReplayPlace(("node1",)))
+    with pytest.raises(InvalidSegment, match="an address of the replay service must be host:port"):
+        JoinReader().add(message)
+
+
+def test_a_moved_replay_service_does_not_change_the_assignment() -> None:
+    assert dataclasses.replace(ASSIGNMENT, replay=ReplayPlace(("node1:7431",))) == ASSIGNMENT
 
 
 def test_a_task_and_its_result_survive_encoding_and_decoding() -> None:

@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 
 from penstock.errors import PenstockError, Unavailable
 from penstock.rpc import methods
-from penstock.rpc.channel import Backoff, open_stream
+from penstock.rpc.channel import Backoff
 from penstock.rpc.clients.commit_ledger import CommitLedger
 from penstock.rpc.clients.connection import PersistentStream
+from penstock.rpc.clients.names import Peer
 from penstock.rpc.clients.sampling_stream import SamplingStream
 from penstock.rpc.loop import LoopThread
 from penstock.telemetry import logs, metrics
@@ -50,7 +51,7 @@ class ReplayBatchSource:
     def __init__(
         self,
         thread: LoopThread,
-        address: str,
+        peer: Peer,
         schema: Schema,
         *,
         prefetch_batches: int,
@@ -60,7 +61,7 @@ class ReplayBatchSource:
         arrived: Callable[[Batch], None] = lambda batch: None,
         memory: Memory | None = None,
     ) -> None:
-        """Creates a channel to the replay service at host:port; `open` starts the stream.
+        """Prepares the stream to the replay service, which `open` starts.
 
         `prefetch_batches` are requested ahead of the one that `next` returns. Once `stopping` returns True, `commit` no
         longer waits for room. The loop calls `replay_segments` with a batch's number for the number of segments to
@@ -71,7 +72,7 @@ class ReplayBatchSource:
         self._thread, self._schema, self._prefetch, self._stopping = thread, schema, prefetch_batches, stopping
         self._replay_segments, self._arrived = replay_segments, arrived
         self._stream = PersistentStream(
-            thread, "replay", address, self._run, broken=self._note_break, ended=self._abandon_commits, changed=changed
+            thread, "replay", peer, self._run, broken=self._note_break, ended=self._abandon_commits, changed=changed
         )
         self._lock = self._stream.changed
         self._ready: deque[Batch] = deque()
@@ -198,7 +199,7 @@ class ReplayBatchSource:
             # A new store in place of a lost one starts at this batch and answers earlier commits as repeated.
             first = self._ready[-1].number + 1 if self._ready else self.next_number
         assert plan is not None
-        call = open_stream(self._stream.channel, methods.SAMPLE_BATCHES, self._stream.address)
+        call = self._stream.open_stream(methods.SAMPLE_BATCHES)
         stream = SamplingStream(call, replace(plan, next_batch=first), self._schema, self._pool)
 
         def take(response: wire.SampleResponse) -> None:

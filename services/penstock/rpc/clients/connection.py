@@ -1,16 +1,33 @@
-"""Connection of a client to one service: unary calls, and a stream that reopens after every break."""
+"""Connection of a client to one service: unary calls, and a stream that reopens after every break.
+
+A service may have several names, and others after it has moved. A client tries them in order until one answers.
+"""
 
 import asyncio
+import math
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Literal
 
 import grpc
 
+from penstock.addresses import Address
 from penstock.errors import PeerFailed, PenstockError, Unavailable
-from penstock.rpc.channel import UNARY_TIMEOUT_S, Backoff, call_unary, connect, note_absence, translated
+from penstock.rpc import methods
+from penstock.rpc.channel import (
+    UNARY_TIMEOUT_S,
+    Backoff,
+    Stream,
+    call_unary,
+    connect,
+    connected,
+    open_stream,
+    translated,
+)
+from penstock.rpc.clients.absence import Absence
+from penstock.rpc.clients.names import Peer
 from penstock.rpc.errors import is_passing
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.service import Method
@@ -22,21 +39,74 @@ _PEER_FAILURES = 10
 _SOUND_S = 60.0
 """Seconds after which a stream counts as sound, which resets the peer's failures."""
 
+_ATTEMPT_S = 1.0
+"""Seconds of the wait for a service with one name, whose channel keeps trying, until its name is read again."""
+
+_EACH_NAME_S = 2.0
+"""Seconds of the attempt at one of several names; gRPC's own bound on one attempt."""
+
+_CANCELLED_S = 1.0
+
 _SERVICES = {"replay": "the replay service", "learner": "the learner"}
 
 
 class Connection:
-    """Channel to one service, used on a loop thread. Metrics label the service, and messages name it `peer`."""
+    """Channel to one service, used on a loop thread. Metrics label the service, and messages name it `peer`.
 
-    def __init__(self, thread: LoopThread, service: Literal["replay", "learner"], address: str) -> None:
-        """Creates a channel to host:port, which connects on first use. Must not be called on the loop."""
-        self.address = address
-        self.thread, self.service, self.peer = thread, service, f"{_SERVICES[service]} at {address}"
-        self.channel = thread.run(_connect(address))
+    Attributes:
+        address: Address of the present channel; empty before the first one.
+        channel: Present channel. It exists once `reach` or `attempt` has returned.
+    """
+
+    channel: grpc.aio.Channel
+
+    def __init__(self, thread: LoopThread, service: Literal["replay", "learner"], peer: Peer) -> None:
+        """Prepares the connection, which is made on first use."""
+        self.thread, self.service = thread, service
+        self._read = peer if callable(peer) else None
+        self._known = (peer,) if isinstance(peer, str) else () if callable(peer) else tuple(peer)
+        self.address = ""
+        self._answers = False
+
+    @property
+    def peer(self) -> str:
+        """The service and its address, or all its addresses while it is not known which one answers."""
+        places = self.address if self._answers else " or ".join(self._known)
+        return f"{_SERVICES[self.service]} at {places}" if places else _SERVICES[self.service]
+
+    async def attempt(self) -> bool:
+        """Tries to connect to the present names, the one in use first. Returns whether one of them answers.
+
+        It closes the channel to a name that does not, unless there is only one. Raises as `Names`.
+        """
+        names = await self._names()
+        several = len(names) > 1
+        for name in names:
+            await self._dial(name)
+            self._answers = await connected(self.channel, _EACH_NAME_S if several else _ATTEMPT_S, once=several)
+            if self._answers:
+                return True
+        return False
+
+    async def reach(self) -> grpc.aio.Channel:
+        """Returns the channel to the first of several names that answers, and to a single name at once.
+
+        Raises `Unavailable` if none answers, or as `Names`.
+        """
+        names = await self._names()
+        if len(names) == 1:
+            await self._dial(names[0])
+        elif not await self.attempt():
+            raise Unavailable(f"{self.peer} can't be reached: it is not listening yet, or it has ended; see its log")
+        return self.channel
 
     def call(self, method: Method, timeout_s: float = UNARY_TIMEOUT_S, **request: Any) -> Any:
         """Makes a unary call with these values. Raises the server's error, or `Unavailable` after `timeout_s`."""
-        return self.thread.run(call_unary(self.channel, method, method.request(**request), self.peer, timeout_s))
+        return self.thread.run(self._call(method, method.request(**request), timeout_s))
+
+    async def _call(self, method: Method, request: Any, timeout_s: float) -> Any:
+        channel = await self.reach()
+        return await call_unary(channel, method, request, self.peer, timeout_s)
 
     @asynccontextmanager
     async def answered_within(self, timeout_s: float) -> AsyncIterator[None]:
@@ -49,12 +119,26 @@ class Connection:
 
     def close(self) -> None:
         """Closes the channel."""
-        self.thread.run(self.channel.close())
+        self.thread.run(self._hang_up())
 
+    async def _names(self) -> Sequence[str]:
+        """Returns the present names, the one in use first."""
+        if self._read is not None:
+            # A file on a shared disk may block.
+            self._known = tuple(await asyncio.to_thread(self._read))
+        return sorted(self._known, key=lambda name: name != self.address)
 
-async def _connect(address: str) -> grpc.aio.Channel:
-    # gRPC ties a channel to the loop on which it is created.
-    return connect(address)
+    async def _dial(self, address: str) -> None:
+        """Replaces the channel by one to this address, unless it is the present one."""
+        if address != self.address:
+            await self._hang_up()
+            # gRPC ties a channel to the loop on which it is created.
+            self.address, self.channel = address, connect(address)
+
+    async def _hang_up(self) -> None:
+        if self.address:
+            self.address, self._answers = "", False
+            await self.channel.close()
 
 
 class PersistentStream(Connection):
@@ -70,22 +154,25 @@ class PersistentStream(Connection):
         self,
         thread: LoopThread,
         service: Literal["replay", "learner"],
-        address: str,
+        peer: Peer,
         run: Callable[[Backoff], Awaitable[None]],
         *,
         broken: Callable[[PenstockError], None] = lambda error: None,
         ended: Callable[[PenstockError], None] = lambda error: None,
         changed: threading.Condition | None = None,
+        give_up_after_s: float = math.inf,
     ) -> None:
-        """Creates the channel, as `Connection` does. `open` starts the stream.
+        """Prepares the stream, as `Connection` does. `open` starts it.
 
         `run` opens the stream, resets the backoff at the first answer, and runs the stream to its end. `broken` is
         called after each break with its reason, and `ended` with the error that ended the stream for good, all on the
-        loop. Several streams may share one condition `changed`.
+        loop. Several streams may share one condition `changed`. The stream ends for good after `give_up_after_s`
+        without an answer of the service.
         """
-        super().__init__(thread, service, address)
+        super().__init__(thread, service, peer)
         self._run, self._broken, self._ended = run, broken, ended
         self.changed = changed or threading.Condition()
+        self._give_up_after_s = give_up_after_s
         self._failure: PenstockError | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -99,6 +186,16 @@ class PersistentStream(Connection):
             self._task.cancel()
         self._task = asyncio.create_task(self._keep_open())
 
+    def open_stream(self, method: Method, *, local: bool = True) -> Stream:
+        """Opens a stream of this method at the present address. It may move to a local socket if `local` is true."""
+        return open_stream(self.channel, method, self.address if local else "", wait_for_ready=False)
+
+    async def reach(self) -> grpc.aio.Channel:
+        """Returns the stream's channel. Raises `Unavailable` if there is none."""
+        if not self.address:
+            raise Unavailable(f"{self.peer} can't be reached")
+        return self.channel
+
     def check(self) -> None:
         """Raises the error that ended the stream for good, if any. The caller holds `changed`."""
         if self._failure is not None:
@@ -111,9 +208,14 @@ class PersistentStream(Connection):
     def close(self) -> None:
         """Ends the stream and closes the channel. Later calls of `check` raise `Unavailable`."""
         self._fail(Unavailable(f"the stream to {self.peer} was closed"))
-        if self._task is not None:
-            self.thread.call(self._task.cancel)
+        self.thread.run(self._cancel())
         super().close()
+
+    async def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            # It may be replacing the channel.
+            await asyncio.wait([self._task], timeout=_CANCELLED_S)
 
     def _fail(self, error: PenstockError) -> None:
         with self.changed:
@@ -121,16 +223,11 @@ class PersistentStream(Connection):
             self.changed.notify_all()
 
     async def _keep_open(self) -> None:
-        absence = asyncio.create_task(note_absence(self.channel, self.peer))
-        try:
-            error = await self._reopen()
-        finally:
-            absence.cancel()
-            await asyncio.wait([absence])
+        error = await self._reopen(Absence(self._give_up_after_s))
         self._fail(error)
         self._ended(error)
 
-    async def _reopen(self) -> PenstockError:
+    async def _reopen(self, absence: Absence) -> PenstockError:
         """Runs the stream again after every break, with growing pauses. Returns the error that no retry can fix.
 
         Logs the first reason of each break, and each new kind of error.
@@ -139,8 +236,11 @@ class PersistentStream(Connection):
         backoff, noted, failures = Backoff(), PenstockError, 0
         while True:
             began = time.monotonic()
-            error = await self._run_once(backoff)
+            error = await self._run_once(backoff, absence)
             self._broken(error)
+            # Any other error is an answer, and so is the end of a stream that has received one.
+            if backoff.is_first or type(error) is not Unavailable:
+                absence.heard()
             if time.monotonic() - began > _SOUND_S:
                 failures = 0
             failures += isinstance(error, PeerFailed)
@@ -155,8 +255,9 @@ class PersistentStream(Connection):
                 logs.note("trying again", reason=str(error))
             await asyncio.sleep(backoff.next_s())
 
-    async def _run_once(self, backoff: Backoff) -> PenstockError:
+    async def _run_once(self, backoff: Backoff, absence: Absence) -> PenstockError:
         try:
+            await self._connect(absence)
             async with translated(self.peer):
                 await self._run(backoff)
         except PenstockError as error:
@@ -165,3 +266,37 @@ class PersistentStream(Connection):
             # No code awaits this task, so our own errors must reach the caller like any other failure.
             return PenstockError(f"the stream to {self.peer} failed with {type(error).__name__}: {error}")
         return Unavailable(f"{self.peer} ended the stream")
+
+    async def _connect(self, absence: Absence) -> None:
+        """Waits until one of the names answers. Logs the wait, and raises `PenstockError` when it gives up."""
+        pause = Backoff()
+        absence.began()
+        while True:
+            reason = ""
+            try:
+                if await self.attempt():
+                    absence.ended(self.peer)
+                    return
+            except PenstockError as error:
+                if not is_passing(error):
+                    raise
+                reason = str(error)
+            if absence.is_due or absence.is_over:
+                reason = reason or await self._reason()
+                if absence.is_over:
+                    raise PenstockError(f"gave up after {absence.seconds:.0f} s: {reason}")
+                absence.note(reason)
+            if len(self._known) != 1:
+                await asyncio.sleep(pause.next_s())
+
+    async def _reason(self) -> str:
+        """Returns why the service at the present address can't be reached, and what to check."""
+        try:
+            await call_unary(self.channel, methods.CHECK_HEALTH, methods.CHECK_HEALTH.request(), self.peer, _ATTEMPT_S)
+        except PenstockError as error:
+            reason = str(error)
+        else:
+            return f"{self.peer} has just been reached"
+        if Address.parse(self.address).is_local:
+            return reason
+        return f"{reason}; a service whose listen setting is on loopback can't be reached from other hosts"

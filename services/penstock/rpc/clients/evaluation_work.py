@@ -5,11 +5,13 @@ use it from one other thread.
 """
 
 import asyncio
+import math
 from collections import deque
 
 from penstock.rpc import methods
-from penstock.rpc.channel import Backoff, Stream, exchange, open_stream
+from penstock.rpc.channel import Backoff, Stream, exchange
 from penstock.rpc.clients.connection import PersistentStream
+from penstock.rpc.clients.names import Peer
 from penstock.rpc.loop import LoopThread
 from penstock.telemetry import metrics
 from penstock.types.evaluation import EvaluationResult, EvaluationTask, EvaluatorHello
@@ -20,10 +22,12 @@ from penstock.wire import run as wire
 class EvaluationWork:
     """Tasks for an evaluator, one at a time; implements `acting.protocols.EvaluationQueue`."""
 
-    def __init__(self, thread: LoopThread, address: str, hello: EvaluatorHello) -> None:
-        """Starts the stream."""
+    def __init__(
+        self, thread: LoopThread, peer: Peer, hello: EvaluatorHello, *, give_up_after_s: float = math.inf
+    ) -> None:
+        """Starts the stream to the learner. It ends for good after `give_up_after_s` without it."""
         self._thread, self._hello = thread, hello
-        self._stream = PersistentStream(thread, "learner", address, self._run)
+        self._stream = PersistentStream(thread, "learner", peer, self._run, give_up_after_s=give_up_after_s)
         self._tasks: deque[EvaluationTask] = deque()
         self._results: asyncio.Queue[EvaluationResult] = asyncio.Queue()
         self._stream.open()
@@ -59,7 +63,7 @@ class EvaluationWork:
 
         # The learner sends tasks of a broken stream again on this one, so their results are dropped.
         self._results = asyncio.Queue()
-        call = open_stream(self._stream.channel, methods.RUN_EVALUATIONS)
+        call = self._stream.open_stream(methods.RUN_EVALUATIONS, local=False)
         opening = wire.encode_evaluator_hello(self._hello)
         await exchange(call, opening, beside=(lambda: self._write_results(call),), take=take)
 

@@ -5,19 +5,30 @@ The stream runs on a loop thread and reopens with the token after every break. C
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import Callable
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import replace
 
 from penstock.rpc import methods
-from penstock.rpc.channel import Backoff, Stream, exchange, open_stream
+from penstock.rpc.channel import Backoff, Stream, exchange
 from penstock.rpc.clients.connection import PersistentStream
+from penstock.rpc.clients.names import Peer
 from penstock.rpc.loop import LoopThread
 from penstock.telemetry import metrics
 from penstock.types.block import Schema
 from penstock.types.location import UNKNOWN, Location
-from penstock.types.run import ActorProgress, ActorReport, Assignment, EnvironmentFault, Hello, LostPlace, Weights
+from penstock.types.run import (
+    ActorProgress,
+    ActorReport,
+    Assignment,
+    EnvironmentFault,
+    Hello,
+    LostPlace,
+    ReplayPlace,
+    Weights,
+)
 from penstock.types.spaces import EnvironmentSpec
 from penstock.v1 import run_pb2
 from penstock.wire import run as wire
@@ -34,7 +45,7 @@ class Membership:
     def __init__(
         self,
         thread: LoopThread,
-        address: str,
+        peer: Peer,
         schema: Schema,
         spec: EnvironmentSpec,
         environments: int,
@@ -43,14 +54,16 @@ class Membership:
         location: Location = UNKNOWN,
         progress: Callable[[], ActorProgress] = ActorProgress,
         assigned: Callable[[Assignment], None] = lambda assignment: None,
+        give_up_after_s: float = math.inf,
     ) -> None:
-        """Starts to join the run at the learner's host:port.
+        """Starts to join the run of the learner.
 
         The loop calls `progress` for the actor's progress, and `assigned` with each assignment before others see it.
+        The membership ends for good after `give_up_after_s` without the learner.
         """
         self._thread, self._progress, self._assigned = thread, progress, assigned
         self._hello = Hello(schema, spec, environments, name, location=location)
-        self._stream = PersistentStream(thread, "learner", address, self._run)
+        self._stream = PersistentStream(thread, "learner", peer, self._run, give_up_after_s=give_up_after_s)
         self._lock = self._stream.changed
         self._assignment: Assignment | None = None
         self._weights: Weights | None = None
@@ -66,6 +79,11 @@ class Membership:
             self._stream.wait_for(lambda: self._assignment, timeout_s)
             self._stream.check()
             return self._assignment
+
+    def replay(self) -> ReplayPlace:
+        """Returns where the actor's replay service is, as far as the learner has said. Any thread may call it."""
+        with self._lock:
+            return self._assignment.replay if self._assignment is not None else ReplayPlace()
 
     def at_least(self, version: int, timeout_s: float) -> Weights | None:
         """Waits for weights of this version or newer; returns the newest, None on timeout. Raises as `assignment`."""
@@ -123,17 +141,27 @@ class Membership:
             backoff.reset()
             received = reader.add(response)
             with self._lock:
-                if isinstance(received, Assignment):
-                    self._assigned(received)
-                    self._assignment = received
-                    self._hello = replace(self._hello, token=received.token, lost=None)
-                elif received is not None:
-                    self._weights = received
-                    metrics.ACTOR_WEIGHTS_TIME.set(time.time())
+                match received:
+                    case Assignment():
+                        self._assigned(received)
+                        self._assign(received)
+                    case ReplayPlace() if self._assignment is not None:
+                        self._assignment = replace(self._assignment, replay=received)
+                    case Weights():
+                        self._weights = received
+                        metrics.ACTOR_WEIGHTS_TIME.set(time.time())
                 self._lock.notify_all()
 
-        call = open_stream(self._stream.channel, methods.JOIN, self._stream.address)
+        call = self._stream.open_stream(methods.JOIN)
         await exchange(call, wire.encode_hello(self._hello), beside=(lambda: self._write(call),), take=take)
+
+    def _assign(self, assignment: Assignment) -> None:
+        """Takes an assignment. A learner that has just started may not know yet where replay is."""
+        former = self._assignment
+        if assignment == former and not assignment.replay.addresses:
+            assignment = replace(assignment, replay=former.replay)
+        self._assignment = assignment
+        self._hello = replace(self._hello, token=assignment.token, lost=None)
 
     async def _write(self, call: Stream) -> None:
         """Writes reports and faults, and every second the actor's progress, even while its main thread hangs."""

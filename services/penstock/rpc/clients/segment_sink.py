@@ -8,10 +8,10 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from penstock.errors import ConfigurationError, DamagedWindow, PenstockError, PlaceLost, Unavailable
+from penstock.errors import ConfigurationError, DamagedWindow, NotReady, PenstockError, PlaceLost, Unavailable
 from penstock.replay.store.staging import SLOTS, StagingSlots
 from penstock.rpc import methods
-from penstock.rpc.channel import Backoff, Stream, open_stream
+from penstock.rpc.channel import Backoff, Stream
 from penstock.rpc.clients.connection import PersistentStream
 from penstock.rpc.local_socket import SocketEnded
 from penstock.rpc.loop import LoopThread
@@ -19,7 +19,7 @@ from penstock.telemetry import logs, metrics
 from penstock.types.block import Schema
 from penstock.types.codecs import Codec
 from penstock.types.replay import Grant, StagingOffer, Window
-from penstock.types.run import Assignment
+from penstock.types.run import Assignment, ReplayPlace
 from penstock.wire import block
 from penstock.wire import windows as wire
 from penstock.wire.encoding import WindowEncoder, raw_window
@@ -88,11 +88,22 @@ class ReplaySegmentSink:
     """
 
     def __init__(
-        self, thread: LoopThread, assignment: Assignment, schema: Schema, steps: Callable[[], int] = lambda: 0
+        self,
+        thread: LoopThread,
+        assignment: Assignment,
+        schema: Schema,
+        steps: Callable[[], int] = lambda: 0,
+        place: Callable[[], ReplayPlace] | None = None,
     ) -> None:
-        """Starts to connect to the assignment's replay service. The loop calls `steps` for the steps taken so far."""
+        """Starts to connect to the assignment's replay service.
+
+        The loop calls `steps` for the steps taken so far, and `place` for where the service is now; None: where the
+        assignment says.
+        """
         self._thread, self._assignment, self._schema, self._steps = thread, assignment, schema, steps
-        self._stream = PersistentStream(thread, "replay", assignment.replay_address, self._run, broken=self._note_break)
+        self._place = place or (lambda: assignment.replay)
+        self._store = 0
+        self._stream = PersistentStream(thread, "replay", self._names, self._run, broken=self._note_break)
         self._lock = self._stream.changed
         self._grants: deque[Grant] = deque()
         self._pending: deque[_Pending] = deque()
@@ -192,10 +203,23 @@ class ReplaySegmentSink:
         with self._lock:
             self._grants.clear()
 
+    def _names(self) -> Sequence[str]:
+        addresses = self._place().addresses
+        if not addresses:
+            raise NotReady("the learner has not reached the replay service yet, so its address is not known")
+        return addresses
+
+    def _check_store(self) -> None:
+        """Raises `Unavailable` if the run uses another store than the one to which this stream is open."""
+        store = self._place().store
+        if store and self._store and store != self._store:
+            raise Unavailable(f"{self._stream.peer} was replaced by another one")
+
     async def _run(self, backoff: Backoff) -> None:
-        call = open_stream(self._stream.channel, methods.APPEND_SEGMENTS, self._stream.address)
+        call = self._stream.open_stream(methods.APPEND_SEGMENTS)
+        self._store = self._place().store
         try:
-            await call.write(wire.encode_open_append(self._schema, self._assignment))
+            await call.write(wire.encode_open_append(self._schema, self._assignment, self._store))
             responses = aiter(call)
             self._resume(call, wire.decode_append_response(await anext(responses)))
             backoff.reset()
@@ -292,6 +316,7 @@ class ReplaySegmentSink:
 
     async def _write(self, call: Stream) -> None:
         while True:
+            self._check_store()
             self._wake.clear()
             while self._unsent:
                 for message in self._unsent[0].messages(self._staging, self._codecs):

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from penstock.errors import ConfigurationError, PenstockError
 from penstock.gate_law import shards_conflict
 from penstock.rpc.clients.batch_source import FAREWELL_S, ReplayBatchSource
+from penstock.rpc.clients.names import Peer
 from penstock.rpc.loop import LoopThread, off_loop
 from penstock.sharding.allotment import Allotment, Arrival
 from penstock.sharding.parts import join, place
@@ -113,7 +114,7 @@ class ShardedBatchSource:
     def __init__(
         self,
         thread: LoopThread,
-        addresses: Sequence[str],
+        peers: Sequence[Peer],
         schema: Schema,
         *,
         prefetch_batches: int,
@@ -123,7 +124,7 @@ class ShardedBatchSource:
         arrived: Callable[[Batch], None] = lambda batch: None,
         memory: Memory | None = None,
     ) -> None:
-        """Creates a channel to each replay service, as `ReplayBatchSource` does; `open` starts the streams.
+        """Prepares a stream to each replay service, as `ReplayBatchSource` does; `open` starts the streams.
 
         A batch waits `timeout_s` for a shard after fresh segments of another have arrived. `largest_window` returns the
         segments in any actor's largest window. `arrived` receives each batch with all parts, the object `next` returns.
@@ -135,7 +136,7 @@ class ShardedBatchSource:
         self._sources = [
             ReplayBatchSource(
                 thread,
-                address,
+                peer,
                 schema,
                 prefetch_batches=prefetch_batches,
                 stopping=stopping,
@@ -143,7 +144,7 @@ class ShardedBatchSource:
                 changed=self._lock,
                 arrived=lambda part: self._joinable.set(),
             )
-            for index, address in enumerate(addresses)
+            for index, peer in enumerate(peers)
         ]
         self._joinable = asyncio.Event()
         self._joining: asyncio.Task[None] | None = None
@@ -414,7 +415,7 @@ def _together(commits: Sequence[Future[CommitOutcome]]) -> Future[CommitOutcome]
 
 def open_batch_source(
     thread: LoopThread,
-    addresses: Sequence[str],
+    peers: Sequence[Peer],
     schema: Schema,
     *,
     shard_timeout_s: float,
@@ -422,8 +423,8 @@ def open_batch_source(
     **options: Any,
 ) -> "ReplayBatchSource | ShardedBatchSource":
     """Creates the source for one replay service or for several, with `options` that both have."""
-    if len(addresses) == 1:
-        return ReplayBatchSource(thread, addresses[0], schema, **options)
+    if len(peers) == 1:
+        return ReplayBatchSource(thread, peers[0], schema, **options)
     return ShardedBatchSource(
-        thread, addresses, schema, timeout_s=shard_timeout_s, largest_window=largest_window, **options
+        thread, peers, schema, timeout_s=shard_timeout_s, largest_window=largest_window, **options
     )

@@ -9,6 +9,7 @@ from penstock.errors import Unavailable
 from penstock.rpc import methods
 from penstock.rpc.channel import Stream, open_responses, open_stream, translated
 from penstock.rpc.clients.connection import Connection
+from penstock.rpc.clients.names import Peer
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.service import unwrap
 from penstock.types.records import total
@@ -27,8 +28,8 @@ _SILENCE_S = 10.0
 class SnapshotClient:
     """Client for the snapshots of one replay service."""
 
-    def __init__(self, thread: LoopThread, address: str) -> None:
-        self._connection = Connection(thread, "replay", address)
+    def __init__(self, thread: LoopThread, peer: Peer) -> None:
+        self._connection = Connection(thread, "replay", peer)
 
     def complete(self) -> list[Snapshot]:
         """Lists complete snapshots, oldest first. Raises the service's error, or `Unavailable` without an answer."""
@@ -52,8 +53,9 @@ class SnapshotClient:
         Raises the service's error, or `Unavailable` if it does not answer.
         """
         connection = self._connection
+        channel = await connection.reach()
         async with translated(connection.peer):
-            call = open_stream(connection.channel, methods.TAKE_SNAPSHOT, wait_for_ready=False)
+            call = open_stream(channel, methods.TAKE_SNAPSHOT, wait_for_ready=False)
             try:
                 opening, *chunks = wire.encode_requests(request, policy)
                 async with connection.answered_within(_FROZEN_TIMEOUT_S):
@@ -83,9 +85,9 @@ class SnapshotClient:
 class StoreSnapshots:
     """Client that takes one snapshot of all stores of a run; implements `learning.protocols.SnapshotDesk`."""
 
-    def __init__(self, thread: LoopThread, addresses: Sequence[str]) -> None:
+    def __init__(self, thread: LoopThread, peers: Sequence[Peer]) -> None:
         self._thread = thread
-        self._clients = [SnapshotClient(thread, address) for address in addresses]
+        self._clients = [SnapshotClient(thread, peer) for peer in peers]
 
     def begin(
         self, request: SnapshotRequest, policy: Weights, show: Callable[[SnapshotProgress], None]
@@ -141,8 +143,8 @@ class StoreSnapshots:
 class RunSnapshotClient:
     """Client that requests snapshots of a run from its learner. Commands use it from their main thread."""
 
-    def __init__(self, thread: LoopThread, address: str) -> None:
-        self._connection = Connection(thread, "learner", address)
+    def __init__(self, thread: LoopThread, peer: Peer) -> None:
+        self._connection = Connection(thread, "learner", peer)
 
     def take(self, name: str = "", show: Callable[[SnapshotProgress], None] = lambda progress: None) -> RunSnapshot:
         """Requests a snapshot and returns the complete one. Without a name, it is named after UTC time and version.
@@ -157,8 +159,9 @@ class RunSnapshotClient:
 
     async def _take(self, name: str, show: Callable[[SnapshotProgress], None]) -> RunSnapshot:
         connection = self._connection
+        channel = await connection.reach()
         async with translated(connection.peer):
-            responses = open_responses(connection.channel, methods.TAKE_RUN_SNAPSHOT, name=name)
+            responses = open_responses(channel, methods.TAKE_RUN_SNAPSHOT, name=name)
             while True:
                 async with connection.answered_within(_SILENCE_S):
                     state = wire.decode_run_taking(await anext(responses))

@@ -2,6 +2,7 @@
 
 from penstock.rpc import methods
 from penstock.rpc.clients.connection import Connection
+from penstock.rpc.clients.names import Peer
 from penstock.rpc.loop import LoopThread
 from penstock.types.status import RunStatus
 from penstock.wire import run as wire
@@ -10,8 +11,8 @@ from penstock.wire import run as wire
 class StatusClient:
     """Client that requests the status of a run from its learner."""
 
-    def __init__(self, thread: LoopThread, address: str) -> None:
-        self._connection = Connection(thread, "learner", address)
+    def __init__(self, thread: LoopThread, peer: Peer) -> None:
+        self._connection = Connection(thread, "learner", peer)
 
     def get(self, timeout_s: float) -> RunStatus:
         """Returns the current status. Raises `Unavailable` if the learner does not answer within `timeout_s`."""

@@ -5,9 +5,10 @@ The servicers decode requests, call the buffer, which decides, and encode respon
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+from penstock.addresses import advertised
 from penstock.replay.buffer import ReplayBuffer
 from penstock.replay.store.staging import StagingAreas
 from penstock.rpc import methods
@@ -16,6 +17,7 @@ from penstock.rpc.service import Context, Method
 from penstock.rpc.servicers.append import AppendServicer
 from penstock.rpc.servicers.sample import SampleServicer
 from penstock.telemetry import metrics
+from penstock.types.run import ReplayPlace
 from penstock.v1 import replay_pb2
 from penstock.wire.batches import encode_status
 
@@ -36,13 +38,15 @@ class ReplayServicer:
         max_actors: int,
         staging_bytes: int = 0,
         version_patience_s: float = _VERSION_PATIENCE_S,
+        advertise: Sequence[str] = (),
         more_methods: Mapping[Method, Callable[..., Awaitable[Any]]] | None = None,
     ) -> None:
         """Creates the servicer and its server, which is not started and also serves `more_methods`.
 
-        All staging areas together have at most `staging_bytes`. A store without a folder has none.
+        All staging areas together have at most `staging_bytes`. A store without a folder has none. `advertise` has the
+        names by which others reach the server, if not by its own address.
         """
-        self._buffer = buffer
+        self._buffer, self._advertise = buffer, advertise
         self._actors = AppendServicer(buffer, StagingAreas(buffer.store.folder, staging_bytes), version_patience_s)
         self._learner = SampleServicer(buffer, self._actors)
         self.server = Server(
@@ -108,4 +112,7 @@ class ReplayServicer:
             actors=self._buffer.gate.actors,
             collection_waits_for=self._buffer.collection_waits_for(),
             training_waits_for=self._buffer.training_waits_for(),
+            place=ReplayPlace(
+                advertised(self.server.address, self._advertise), int(self._buffer.store.session.identity)
+            ),
         )

@@ -9,8 +9,10 @@ import contextlib
 import queue
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import replace
 
 from penstock.errors import SchemaMismatch
+from penstock.learning.replay_places import ReplayPlaces
 from penstock.learning.roster import Roster
 from penstock.learning.statistics import RunStatistics
 from penstock.learning.targets import Targets
@@ -22,7 +24,7 @@ from penstock.telemetry import metrics
 from penstock.types.differences import contrast, same_spaces
 from penstock.types.evaluation import EvaluationResult, EvaluationTask
 from penstock.types.location import Location
-from penstock.types.run import ActorProgress, ActorReport, EnvironmentFault, Weights
+from penstock.types.run import ActorProgress, ActorReport, EnvironmentFault, ReplayPlace, Weights
 from penstock.v1 import evaluation_pb2, run_pb2
 from penstock.wire import run as wire
 
@@ -61,6 +63,7 @@ class RunServicer:
         roster: Roster,
         statistics: RunStatistics,
         targets: Targets,
+        places: ReplayPlaces,
         *,
         max_actors: int,
         more_methods: Mapping[Method, Callable[..., Awaitable[object]]] | None = None,
@@ -72,10 +75,12 @@ class RunServicer:
             roster: Actors of the run.
             statistics: Statistics of the run.
             targets: Metrics addresses of the run's services.
+            places: Places of the replay services.
             max_actors: Limit on concurrent join streams.
             more_methods: Further methods of the same server.
         """
-        self._thread, self._roster, self._statistics, self._targets = thread, roster, statistics, targets
+        self._thread, self._roster, self._statistics = thread, roster, statistics
+        self._targets, self._places = targets, places
         self._weights, self._tasks = _Latest(), _Latest()
         self._results: queue.Queue[EvaluationResult] = queue.Queue()
         self._finished = asyncio.Event()
@@ -140,23 +145,38 @@ class RunServicer:
                 listing,
                 logged_stay("actor", returned=assignment.token == hello.token, **place, **_where(hello.location)),
             ):
-                await context.write(wire.encode_join_assignment(assignment))
-                if await self._serve(self._send_weights(context), self._read(requests, name, assignment.variant)):
+                replay = self._places.of_slot(assignment.slot)
+                joined = replace(assignment, replay=replay)
+                await context.write(wire.encode_join_assignment(joined, self._places.address(assignment.slot)))
+                # gRPC accepts one message at a time, and the chunks of one version follow each other.
+                writing = asyncio.Lock()
+                if await self._serve(
+                    self._send_weights(context, writing),
+                    self._send_places(context, writing, assignment.slot, replay),
+                    self._read(requests, name, assignment.variant),
+                ):
                     await context.write(wire.encode_join_finished(self._reason))
         finally:
             self._statistics.actors.left(name)
             self._roster.leave(assignment, time.monotonic())
             metrics.LEARNER_ACTORS.set(self._roster.connected)
 
-    async def _send_weights(self, context: Context) -> None:
+    async def _send_places(self, context: Context, writing: asyncio.Lock, slot: int, known: ReplayPlace) -> None:
+        while True:
+            known = await self._places.other_than(slot, known)
+            async with writing:
+                await write_whole(context, wire.encode_join_replay(known))
+
+    async def _send_weights(self, context: Context, writing: asyncio.Lock) -> None:
         seen, answer_seconds = 0, metrics.STREAM_SECONDS.labels(methods.RUN, methods.JOIN.name)
         while True:
             weights = await self._weights.newer_than(seen)
             seen = self._weights.count
             assert isinstance(weights, Weights)
-            with answer_seconds.time():
-                for message in wire.encode_join_weights(weights):
-                    await write_whole(context, message)
+            async with writing:
+                with answer_seconds.time():
+                    for message in wire.encode_join_weights(weights):
+                        await write_whole(context, message)
             metrics.LEARNER_WEIGHTS_BYTES.inc(len(weights.data))
 
     async def _read(self, requests: AsyncIterator[run_pb2.JoinRequest], name: str, variant: int) -> None:

@@ -1,0 +1,48 @@
+"""Where actors find the run's replay services, as these have said themselves."""
+
+import asyncio
+from collections.abc import Sequence
+
+from penstock.types.run import ReplayPlace
+
+
+class ReplayPlaces:
+    """Places of the replay services. The learner's event loop writes; any thread may read.
+
+    Actors are spread over the services by their slots, round-robin.
+    """
+
+    def __init__(self, configured: Sequence[str]) -> None:
+        """Creates unknown places of the services with these configured addresses."""
+        self._configured = tuple(configured)
+        self._places = [ReplayPlace()] * len(self._configured)
+        self._changed = asyncio.Event()
+
+    @property
+    def addresses(self) -> Sequence[Sequence[str]]:
+        """Addresses of each service; the configured one until it has answered."""
+        pairs = zip(self._places, self._configured, strict=True)
+        return [place.addresses or (configured,) for place, configured in pairs]
+
+    def of_slot(self, slot: int) -> ReplayPlace:
+        """Returns the place of the service to which an actor in this slot sends its segments."""
+        return self._places[slot % len(self._places)]
+
+    def address(self, slot: int) -> str:
+        """Returns the first address of a slot's service."""
+        return self.addresses[slot % len(self._places)][0]
+
+    def note(self, service: int, place: ReplayPlace) -> bool:
+        """Records where a service is. Returns whether that is new."""
+        if self._places[service] == place:
+            return False
+        self._places[service] = place
+        self._changed.set()
+        self._changed = asyncio.Event()
+        return True
+
+    async def other_than(self, slot: int, place: ReplayPlace) -> ReplayPlace:
+        """Waits until the service of a slot is at another place, and returns it."""
+        while self.of_slot(slot) == place:
+            await self._changed.wait()
+        return self.of_slot(slot)

@@ -1,0 +1,84 @@
+"""The file of a run by which others find its services: services.json, which the learner writes while it is active.
+
+With `penstock train`, the launcher writes it. Actors and evaluators with a run in place of an address read it before
+each attempt to connect, because a learner that is started again may be on another host.
+"""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from penstock.config import ActorConfig, Config, EvaluationConfig
+from penstock.errors import ConfigurationError, NotReady, RunFinished
+from penstock.files import write_json
+from penstock.learning.replay_places import ReplayPlaces
+from penstock.run_folder import RunFolder, replay_services
+from penstock.summary import nothing_left
+
+_RESUMED_WITHIN_S = 60.0
+"""Seconds within which the learner that resumes a finished run is expected, by processes that are started with it."""
+
+
+class ServicesFile:
+    """services.json, written by the learner of a run. Any thread may call it."""
+
+    def __init__(self, folder: RunFolder, learner: Sequence[str], places: ReplayPlaces) -> None:
+        self._folder, self._learner, self._places = folder, learner, places
+        # A worker thread may still write when the learner ends.
+        self._lock, self._removed = threading.Lock(), False
+
+    def write(self) -> None:
+        """Writes the addresses of the learner and the replay services. Raises `OSError`."""
+        replays = self._places.addresses
+        services = {**dict(zip(replay_services(len(replays)), replays, strict=True)), "learner": self._learner}
+        with self._lock:
+            if not self._removed:
+                write_json(self._folder.services, {name: ",".join(each) for name, each in services.items()})
+
+    def remove(self) -> None:
+        """Removes the file at the end of the learner. It is not written again."""
+        with self._lock, contextlib.suppress(OSError):
+            self._removed = True
+            self._folder.services.unlink(missing_ok=True)
+
+
+class LearnerOfRun:
+    """Addresses of a run's learner, as its folder has them now. It is one of `rpc.clients.names.Names`."""
+
+    def __init__(
+        self, run: str, resumed_within_s: float = _RESUMED_WITHIN_S, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._folder, self._clock = RunFolder(Path(run)), clock
+        self._resumed_by, self._seen = clock() + resumed_within_s, False
+
+    def __call__(self) -> Sequence[str]:
+        """Returns the addresses. Raises `RunFinished` if the run is over, or `NotReady` if its learner has not begun.
+
+        A run that is over when this process starts may be about to be resumed, so it is over only after a minute.
+        """
+        try:
+            addresses = self._folder.addresses()["learner"]
+        except (OSError, ValueError, KeyError, AttributeError):
+            if (self._seen or self._clock() > self._resumed_by) and (reason := self._finished()):
+                raise RunFinished(reason) from None
+            raise NotReady(
+                f"the learner of {self._folder.root} can't be reached: there is no {self._folder.services.name}, which"
+                " it writes once it serves; it has not been started yet, or is to be started again"
+            ) from None
+        self._seen = True
+        return addresses
+
+    def _finished(self) -> str:
+        """Returns why the run is over; empty if its learner may still be started again."""
+        try:
+            settings = Config.load(self._folder.root)
+        except ConfigurationError:
+            return ""
+        return nothing_left(self._folder.summary, settings.run)
+
+
+def learner_of(settings: ActorConfig | EvaluationConfig) -> Sequence[str] | LearnerOfRun:
+    """Returns how an actor or an evaluator finds its learner: by a run's folder, or else by configured addresses."""
+    return settings.learner_address if settings.run is None else LearnerOfRun(settings.run)

@@ -1,0 +1,41 @@
+import asyncio
+
+from penstock.learning.replay_places import ReplayPlaces
+from penstock.types.run import ReplayPlace
+
+CONFIGURED = ("a:1", "b:1")
+PLACE = ReplayPlace(("node1:7431", "10.0.0.1:7431"), 7)
+
+
+def test_actors_are_spread_over_the_services_by_their_slots() -> None:
+    places = ReplayPlaces(CONFIGURED)
+    places.note(1, PLACE)
+    assert [places.of_slot(slot) for slot in range(4)] == [ReplayPlace(), PLACE, ReplayPlace(), PLACE]
+
+
+def test_the_configured_address_stands_in_until_the_service_has_answered() -> None:
+    places = ReplayPlaces(CONFIGURED)
+    assert places.addresses == [("a:1",), ("b:1",)]
+    places.note(0, PLACE)
+    assert places.addresses == [PLACE.addresses, ("b:1",)]
+    assert [places.address(slot) for slot in range(3)] == ["node1:7431", "b:1", "node1:7431"]
+
+
+def test_only_a_change_is_reported() -> None:
+    places = ReplayPlaces(CONFIGURED)
+    assert places.note(0, PLACE)
+    assert not places.note(0, PLACE)
+
+
+def test_a_wait_ends_when_the_service_of_the_slot_moves_and_not_when_another_does() -> None:
+    async def run() -> list[ReplayPlace]:
+        places = ReplayPlaces(CONFIGURED)
+        waits = [asyncio.create_task(places.other_than(slot, ReplayPlace())) for slot in range(2)]
+        await asyncio.sleep(0)
+        places.note(1, PLACE)
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        assert not waits[0].done()
+        places.note(0, PLACE)
+        return await asyncio.gather(*waits)
+
+    assert asyncio.run(run()) == [PLACE, PLACE]

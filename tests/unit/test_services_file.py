@@ -1,0 +1,122 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from penstock.config import Config
+from penstock.errors import NotReady, RunFinished
+from penstock.learning.replay_places import ReplayPlaces
+from penstock.run_folder import RunFolder
+from penstock.services_file import LearnerOfRun, ServicesFile, learner_of
+from penstock.summary import Summary
+from penstock.types.run import ReplayPlace
+from penstock.types.status import Stopped
+
+LEARNER = ("node1:7432", "[fd00::1]:7432")
+REPLAY = ReplayPlace(("node2:7431", "10.0.0.2:7431"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    """The folder of a run of 1,000 steps that has begun to train."""
+    folder = RunFolder(tmp_path)
+    folder.config.write_text(Config(total_steps=1000).to_toml())
+    return folder
+
+
+def finish(folder: RunFolder, stopped: Stopped = "total_steps") -> None:
+    Summary(
+        run_dir="run",
+        env_id="CartPole-v1",
+        seed=1,
+        env_steps=1000,
+        wall_s=2.0,
+        env_steps_per_s=500.0,
+        evaluation=None,
+        env_steps_to_threshold=None,
+        learn_wall_s_to_threshold=None,
+        policy_version=7,
+        staleness_mean=1.5,
+        samples_per_insert=2.0,
+        stopped=stopped,
+    ).write(folder.summary)
+
+
+def test_the_file_has_all_addresses_of_each_service(folder: RunFolder) -> None:
+    places = ReplayPlaces(["a:1"])
+    file = ServicesFile(folder, LEARNER, places)
+    file.write()
+    assert json.loads(folder.services.read_text()) == {"replay": "a:1", "learner": "node1:7432,[fd00::1]:7432"}
+    places.note(0, REPLAY)
+    file.write()
+    assert folder.addresses() == {"replay": REPLAY.addresses, "learner": LEARNER}
+
+
+def test_the_services_of_several_shards_are_numbered(folder: RunFolder) -> None:
+    ServicesFile(folder, LEARNER, ReplayPlaces(["a:1", "b:1"])).write()
+    assert folder.addresses() == {"replay-0": ("a:1",), "replay-1": ("b:1",), "learner": LEARNER}
+
+
+def test_a_removed_file_is_not_written_again(folder: RunFolder) -> None:
+    file = ServicesFile(folder, LEARNER, ReplayPlaces(["a:1"]))
+    file.write()
+    file.remove()
+    file.write()
+    assert not folder.services.exists()
+    file.remove()
+
+
+def test_the_file_is_read_again_for_each_attempt(folder: RunFolder) -> None:
+    learner = LearnerOfRun(str(folder.root))
+    ServicesFile(folder, LEARNER, ReplayPlaces(["a:1"])).write()
+    assert learner() == LEARNER
+    ServicesFile(folder, ("node2:7432",), ReplayPlaces(["a:1"])).write()
+    assert learner() == ("node2:7432",)
+
+
+@pytest.mark.parametrize("content", [None, "", "{}", "[1]", '{"learner": '])
+def test_a_missing_or_damaged_file_is_waited_for(folder: RunFolder, content: str | None) -> None:
+    if content is not None:
+        folder.services.write_text(content)
+    with pytest.raises(NotReady, match=r"^the learner of \S+ can't be reached: .*services\.json"):
+        LearnerOfRun(str(folder.root))()
+
+
+def test_a_folder_that_does_not_exist_yet_is_waited_for(tmp_path: Path) -> None:
+    with pytest.raises(NotReady):
+        LearnerOfRun(str(tmp_path / "later"))()
+
+
+def test_a_run_that_ends_while_a_process_takes_part_is_over_at_once(folder: RunFolder) -> None:
+    file = ServicesFile(folder, LEARNER, ReplayPlaces(["a:1"]))
+    file.write()
+    learner = LearnerOfRun(str(folder.root))
+    learner()
+    finish(folder)
+    assert learner() == LEARNER
+    file.remove()
+    with pytest.raises(RunFinished, match="already trained 1,000 steps"):
+        learner()
+
+
+def test_a_run_that_was_over_before_may_be_resumed_for_a_minute(folder: RunFolder) -> None:
+    now = 0.0
+    finish(folder)
+    learner = LearnerOfRun(str(folder.root), clock=lambda: now)
+    now = 60.0
+    with pytest.raises(NotReady):
+        learner()
+    now = 60.1
+    with pytest.raises(RunFinished):
+        learner()
+
+
+def test_an_interrupted_run_is_not_over(folder: RunFolder) -> None:
+    finish(folder, "interrupted")
+    with pytest.raises(NotReady):
+        LearnerOfRun(str(folder.root), resumed_within_s=-1.0)()
+
+
+def test_a_run_replaces_configured_addresses() -> None:
+    assert learner_of(Config(actor={"learner_address": "a:1,b:2"}).actor) == ("a:1", "b:2")
+    assert isinstance(learner_of(Config(actor={"run": "runs/x"}).actor), LearnerOfRun)
