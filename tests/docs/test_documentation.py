@@ -47,6 +47,9 @@ PROGRAMS = {
     "chown",
     "chmod",
     "rm",
+    "export",
+    "openssl",
+    "sh",
 }
 
 
@@ -160,7 +163,9 @@ def check_command(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
         case "python":
             check_python(arguments)
         case "docker":
-            check_files(arguments, ("-f",))
+            check_files(arguments, ("-c",) if arguments[0] == "stack" else ("-f",))
+        case "sh":
+            check_files(["", *arguments[:1]], ("",))
         case "prometheus":
             check_files([part for each in arguments for part in each.split("=", 1)], ("--config.file",))
         case "pytest":

@@ -1,0 +1,17 @@
+#!/bin/sh
+# Follows the number of actors that the learner can use: `sh deploy/swarm/autoscale.sh STACK [SECONDS]`, on a manager.
+#
+# It asks every so many seconds, 30 by default, until the run ends or it is stopped. It uses the image of the stack's
+# actors, and needs nothing else. Without an answer of the learner, the number stays as it is.
+set -eu
+
+stack=${1:?name the stack, and optionally the seconds between two looks}
+image=$(docker service inspect --format '{{.Spec.TaskTemplate.ContainerSpec.Image}}' "${stack}_actor")
+
+while docker service ps --filter desired-state=running --format '{{.Name}}' "${stack}_learner" | grep -q .; do
+  status=$(docker run --rm --network "${stack}_run" "$image" status learner:7432 --json 2>/dev/null) || status=
+  wanted=$(printf '%s' "$status" | sed -n 's/.*"wanted_actors": \([0-9]\{1,\}\).*/\1/p')
+  [ -z "$wanted" ] || docker service scale --detach "${stack}_actor=$wanted"
+  sleep "${2:-30}"
+done
+echo "the run of $stack has ended"
