@@ -8,7 +8,7 @@ ARGS ?=
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help help-all install train test all-environments package check format docs e2e e2e-swarm clean proto dashboards compose-settings swarm-configs lock torture
+.PHONY: help help-all install train test all-environments package check format docs e2e e2e-swarm clean proto dashboards compose-settings swarm-configs kubernetes-rules lock torture
 
 TABLE := awk -F '|' '{ printf "%-28s %s\n", $$1, $$2 }'
 
@@ -81,6 +81,10 @@ compose-settings: install ### generate the settings that Docker Compose reads fr
 # The names are committed. A test checks that they are current.
 swarm-configs: install ### name the configurations of the Swarm stack after their contents
 	$(BIN)/python deploy/swarm/configs.py
+
+# The generated rules are committed. A test checks that they are current.
+kubernetes-rules: install ### generate the rules of Prometheus for Kubernetes
+	$(BIN)/python deploy/kubernetes/rules.py
 
 # The lock omits torch's local version (+cpu), so that a GPU machine can install the CUDA build of the same release.
 lock: install ### resolve the dependencies into requirements.lock

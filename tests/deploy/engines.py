@@ -16,6 +16,7 @@ import yaml
 
 from penstock.cli.options import parse
 from penstock.config import Config
+from tests.deploy import manifests
 
 ROOT = Path(__file__).parents[2]
 SERVICES = ("replay", "learner", "actor", "evaluator")
@@ -30,11 +31,12 @@ class Container:
 
     Attributes:
         engine: Key of `ENGINES`.
-        service: Name of the service, by which the others reach it.
+        service: Name of the service.
+        host: Name by which the others reach it.
         image: Name of the image without registry and tag.
         arguments: Arguments of the image's entry point; the first is the command.
         environment: Environment variables.
-        probe: Command of the health check, for a shell.
+        probe: Command of the health check, for a shell; empty if gRPC's health service is asked.
         volumes: Name of the volume by path, with ":ro" if it can't be written.
         memory_bytes: Limit of its memory.
         grace_s: Seconds from SIGTERM to SIGKILL.
@@ -46,6 +48,7 @@ class Container:
 
     engine: str
     service: str
+    host: str
     image: str
     arguments: tuple[str, ...]
     environment: Mapping[str, str]
@@ -114,7 +117,18 @@ def swarm() -> dict[str, Container]:
     return containers
 
 
-ENGINES: dict[str, Callable[[], dict[str, Container]]] = {"compose": compose, "swarm": swarm}
+def kubernetes() -> dict[str, Container]:
+    """Returns the containers of deploy/kubernetes."""
+    objects = manifests.rendered()
+    found = {pod.component: pod for pod in manifests.pods(objects)}
+    return {name: _of_pod(name, found[name], objects) for name in SERVICES}
+
+
+ENGINES: dict[str, Callable[[], dict[str, Container]]] = {
+    "compose": compose,
+    "swarm": swarm,
+    "kubernetes": kubernetes,
+}
 """By name; the first is the one to which others are compared."""
 
 
@@ -132,6 +146,7 @@ def _container(
     return Container(
         engine=engine,
         service=name,
+        host=name,
         image=definition["image"].rpartition("/")[2].partition(":")[0],
         arguments=tuple(definition["command"]),
         environment={key: str(value) for key, value in environment.items()},
@@ -143,6 +158,32 @@ def _container(
         read_only=definition["read_only"],
         dropped=tuple(definition["cap_drop"]),
         published=tuple(map(str, definition.get("ports", ()))),
+    )
+
+
+def _of_pod(name: str, pod: manifests.Pod, objects: list[manifests.Object]) -> Container:
+    container = pod.container
+    claims = {volume["name"]: volume for volume in pod.spec["volumes"] if "persistentVolumeClaim" in volume}
+    volumes = {
+        mount["mountPath"]: mount["name"]
+        for mount in container["volumeMounts"]
+        if mount["name"] in claims.keys() | pod.claims.keys()
+    }
+    return Container(
+        engine="kubernetes",
+        service=name,
+        host=pod.hostnames[0] if pod.hostnames else pod.name,
+        image=container["image"].rpartition("/")[2].partition(":")[0],
+        arguments=tuple(manifests.arguments(pod, objects)),
+        environment=manifests.environment(pod, objects),
+        probe="",
+        volumes=volumes,
+        memory_bytes=manifests.size(container["resources"]["limits"]["memory"]),
+        grace_s=pod.spec["terminationGracePeriodSeconds"],
+        user=f"{pod.spec['securityContext']['runAsUser']}:{pod.spec['securityContext']['runAsGroup']}",
+        read_only=container["securityContext"]["readOnlyRootFilesystem"],
+        dropped=tuple(container["securityContext"]["capabilities"]["drop"]),
+        published=tuple(str(port["hostPort"]) for port in container["ports"] if "hostPort" in port),
     )
 
 

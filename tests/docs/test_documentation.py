@@ -25,6 +25,7 @@ from penstock.presets import preset
 from penstock.types.codecs import encodable
 from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec, Tree
 from penstock.types.statistics import Drops, LearningNumbers, declared
+from tests.deploy.manifests import rendered
 from tests.docs.pages import PAGES, ROOT, Block, blocks, commands_of, spans
 
 BLOCKS = [block for page in PAGES for block in blocks(page)]
@@ -37,6 +38,7 @@ PROGRAMS = {
     "prometheus",
     "make",
     "docker",
+    "kubectl",
     "git",
     "tar",
     "mkdir",
@@ -130,6 +132,9 @@ def check_make(arguments: list[str]) -> None:
 TARGETS = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
+KINDS = {"job", "deployment", "statefulset"}
+
+
 def check_python(arguments: list[str]) -> None:
     if "-c" in arguments:
         compile(arguments[arguments.index("-c") + 1], "<documentation>", "exec")
@@ -145,6 +150,22 @@ def check_files(arguments: list[str], options: tuple[str, ...]) -> None:
     for option, value in itertools.pairwise(arguments):
         if option in options:
             assert (ROOT / value).exists(), f"no file {value}"
+
+
+def check_kubectl(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checks folders, the objects that are named as kind/name or after their kind, and commands in a pod."""
+    if "--" in arguments:
+        end = arguments.index("--")
+        if arguments[end + 1] == "penstock":
+            check_penstock(arguments[end + 2 :], monkeypatch)
+        arguments = arguments[:end]
+    check_files(arguments, ("-k", "kustomize"))
+    known = {(each["kind"].lower(), each["metadata"]["name"]) for each in rendered()}
+    given = {pair for each in arguments if "/" in each for pair in [tuple(each.split("/"))] if pair[0] in KINDS}
+    for kind in KINDS & set(arguments):
+        rest = arguments[arguments.index(kind) + 1 :]
+        given |= {(kind, name) for name in itertools.takewhile(lambda word: not word.startswith("-"), rest)}
+    assert given <= known, f"no {given - known} in deploy/kubernetes"
 
 
 def check_command(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,6 +189,8 @@ def check_command(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
             check_files(["", *arguments[:1]], ("",))
         case "prometheus":
             check_files([part for each in arguments for part in each.split("=", 1)], ("--config.file",))
+        case "kubectl":
+            check_kubectl(arguments, monkeypatch)
         case "pytest":
             check_files(["", *arguments], ("",))
 
@@ -201,6 +224,10 @@ def test_a_wrong_option_and_a_wrong_target_are_found(monkeypatch: pytest.MonkeyP
         "make trian",
         "python -m benchmarks.x",
         "python examples/x.py",
+        "kubectl scale deployment penstock-actors --replicas 2",
+        "kubectl logs job/learner",
+        "kubectl apply -k deploy/kubernets",
+        "kubectl exec deployment/penstock-tools -- penstock evaluate RUN --films",
     ):
         with pytest.raises((Exception, SystemExit)):
             check_command(wrong, monkeypatch)
