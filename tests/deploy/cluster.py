@@ -30,6 +30,9 @@ WORKING_DIRECTORY = "/var/lib/penstock"
 """That of the images."""
 
 _NAMESPACES = ("unshare", "--mount", "--uts")
+_BEFORE = ("ip", "unshare", "sh", "setpriv")
+"""Programs that prepare a pod, in the process that becomes its own."""
+
 _INSIDE = """
 set -e
 echo "$CLUSTER_NAME" > /proc/sys/kernel/hostname
@@ -144,6 +147,8 @@ class Running:
 
     def run(self, *arguments: str) -> Ended:
         """Runs a `penstock` command inside the pod, as `kubectl exec` does."""
+        comm = Path(f"/proc/{self.command.pid}/comm")
+        self.command.until(lambda: comm.read_text().strip() not in _BEFORE, f"the volumes of {self.pod}")
         inside = ("nsenter", "--target", str(self.command.pid), "--net", "--mount", "--uts")
         program = (*inside, f"--wdns={self.pod.container.get('workingDir', WORKING_DIRECTORY)}", PENSTOCK)
         return run(*arguments, program=program, environment=self.environment)
