@@ -34,9 +34,10 @@ from penstock.rpc.channel import connect, open_stream
 from penstock.rpc.clients.batch_source import ReplayBatchSource
 from penstock.rpc.clients.segment_sink import ReplaySegmentSink
 from penstock.rpc.loop import LoopThread
+from penstock.types import place as places
 from penstock.types.block import Column, Columns, Extent, Schema
 from penstock.types.replay import SamplingPlan, Window, WindowHead
-from penstock.types.run import Assignment, ReplayPlace
+from penstock.types.run import Assignment
 from penstock.v1 import replay_pb2
 from penstock.wire import batches as wire
 
@@ -127,7 +128,7 @@ class Load:
         self._sinks = [
             ReplaySegmentSink(
                 self._thread,
-                Assignment(slot, 1, tuple(range(window)), b"", 0, ReplayPlace((address,))),
+                Assignment(slot, 1, tuple(range(window)), b"", 0, places.Place((address,))),
                 setting.schema,
             )
             for slot in range(ACTORS)

@@ -53,8 +53,9 @@ from penstock.types.block import Column, Extent, Schema
 from penstock.types.evaluation import EvaluatorHello
 from penstock.types.extents import Amounts
 from penstock.types.location import UNKNOWN, Location
+from penstock.types.place import Place
 from penstock.types.replay import Batch, CommitOutcome, Grant, SamplingPlan, Window
-from penstock.types.run import Assignment, ReplayPlace, Weights
+from penstock.types.run import Assignment, Weights
 from penstock.types.snapshots import Snapshot, SnapshotProgress, SnapshotRequest
 from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec, Tree
 from penstock.v1 import replay_pb2, run_pb2
@@ -102,7 +103,7 @@ def sample(name: str, **labels: str) -> float:
 def assignment(slot: int, address: str, *, segments: int = 2, incarnation: int = 1) -> Assignment:
     """Returns an assignment whose environments have the numbers used by `make_window`."""
     environments = tuple(range(slot * segments, (slot + 1) * segments))
-    return Assignment(slot, incarnation, environments, token=b"", seed=0, replay=ReplayPlace((address,)))
+    return Assignment(slot, incarnation, environments, token=b"", seed=0, replay=Place((address,)))
 
 
 class LiveServer:

@@ -17,8 +17,9 @@ from penstock.errors import Unavailable
 from penstock.rpc.clients.batch_source import ReplayBatchSource
 from penstock.rpc.clients.segment_sink import ReplaySegmentSink
 from penstock.rpc.loop import LoopThread
+from penstock.types.place import Place
 from penstock.types.replay import SamplingPlan
-from penstock.types.run import Assignment, ReplayPlace
+from penstock.types.run import Assignment
 
 PATIENCE_S = 30.0
 PREFETCH = 2
@@ -76,7 +77,7 @@ class HealthyPair:
         self.plan, self._verify = plan, verify
         self._thread = LoopThread()
         self._source = ReplayBatchSource(self._thread, address, SCHEMA, prefetch_batches=PREFETCH)
-        place = Assignment(0, 1, tuple(range(window_segments)), b"", 0, ReplayPlace((address,)))
+        place = Assignment(0, 1, tuple(range(window_segments)), b"", 0, Place((address,)))
         self._sink = ReplaySegmentSink(self._thread, place, SCHEMA)
         self._windows = MarkedWindows(0, window_segments)
         self._version, self._interval_s = 0, 0.0

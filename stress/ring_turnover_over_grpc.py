@@ -15,8 +15,9 @@ from penstock.rpc.clients.batch_source import ReplayBatchSource
 from penstock.rpc.clients.segment_sink import ReplaySegmentSink
 from penstock.rpc.loop import LoopThread
 from penstock.types.block import Columns
+from penstock.types.place import Place
 from penstock.types.replay import Batch, SamplingPlan, Window, WindowHead
-from penstock.types.run import Assignment, ReplayPlace
+from penstock.types.run import Assignment
 from stress.ring_turnover import IN_FLIGHT, SCHEMA, Outcome
 
 _DRAWN_AHEAD = 2 * IN_FLIGHT + 2
@@ -51,7 +52,7 @@ class _Pair:
             min_replay_segments=1,
             seed=seed,
         )
-        place = Assignment(0, 1, tuple(range(window)), token=b"", seed=0, replay=ReplayPlace((address,)))
+        place = Assignment(0, 1, tuple(range(window)), token=b"", seed=0, replay=Place((address,)))
         self._sink = ReplaySegmentSink(self.thread, place, SCHEMA)
         self._source = ReplayBatchSource(self.thread, address, SCHEMA, prefetch_batches=IN_FLIGHT)
         self._source.open(self._plan)

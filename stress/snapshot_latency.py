@@ -32,8 +32,9 @@ from penstock.rpc.clients.segment_sink import ReplaySegmentSink
 from penstock.rpc.clients.snapshots import SnapshotClient
 from penstock.rpc.loop import LoopThread
 from penstock.types.block import Schema
+from penstock.types.place import Place
 from penstock.types.replay import Batch, Window, WindowHead
-from penstock.types.run import Assignment, ReplayPlace, Weights
+from penstock.types.run import Assignment, Weights
 from penstock.types.snapshots import Snapshot, SnapshotRequest
 from penstock.v1 import replay_pb2
 from penstock.wire import batches as wire
@@ -54,7 +55,7 @@ class Inserter:
 
     def __init__(self, thread: LoopThread, address: str, schema: Schema, segments: int) -> None:
         self._sink = ReplaySegmentSink(
-            thread, Assignment(0, 1, tuple(range(segments)), b"", 0, ReplayPlace((address,))), schema
+            thread, Assignment(0, 1, tuple(range(segments)), b"", 0, Place((address,))), schema
         )
         self._columns, self._environments = random_columns(schema, segments, 1), np.arange(segments, dtype=np.uint32)
         self._stop = threading.Event()

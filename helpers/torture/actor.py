@@ -12,8 +12,9 @@ from helpers.torture.ledger import Ledger
 from penstock.errors import PenstockError, Unavailable
 from penstock.rpc.clients.segment_sink import ReplaySegmentSink
 from penstock.rpc.loop import LoopThread
+from penstock.types.place import Place
 from penstock.types.replay import Grant, Window, WindowHead
-from penstock.types.run import Assignment, ReplayPlace
+from penstock.types.run import Assignment
 from penstock.wire.block import MAX_PART_BYTES
 
 _GRANT_WAIT_S = 0.05
@@ -37,7 +38,7 @@ class TortureActor:
         self.slot, self.incarnation, self.segments = slot, incarnation, segments
         self._ledger, self._published, self._random = ledger, published, random.Random(seed)
         environments = tuple(range(slot * 1000, slot * 1000 + segments))
-        place = Assignment(slot, incarnation, environments, token=b"", seed=0, replay=ReplayPlace((address,)))
+        place = Assignment(slot, incarnation, environments, token=b"", seed=0, replay=Place((address,)))
         self._environments = np.array(environments, np.uint32)
         self._sink = ReplaySegmentSink(thread, place, SCHEMA)
         self._sent = 0

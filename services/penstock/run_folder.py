@@ -20,6 +20,13 @@ import os
 from pathlib import Path
 
 from penstock.errors import ConfigurationError
+from penstock.types.place import Place
+
+LEARNER = "learner"
+"""Name of the learner among the services."""
+
+IDENTITY = "identity"
+"""Key of the learner's identity, in hexadecimal, beside the services."""
 
 
 def replay_services(shards: int) -> list[str]:
@@ -73,9 +80,19 @@ class RunFolder:
         """Returns every file and folder that a run creates directly in its folder."""
         return {path for path in vars(self).values() if path.parent == self.root != path}
 
-    def addresses(self) -> dict[str, tuple[str, ...]]:
-        """Returns the addresses of each service by name, while the run is active, the preferred one first."""
-        return {name: tuple(str(each).split(",")) for name, each in json.loads(self.services.read_text()).items()}
+    def places(self) -> dict[str, Place]:
+        """Returns where each service is by name, while the run is active.
+
+        Raises `OSError` if the run is not active, or `ValueError` if the list of its services is damaged.
+        """
+        listed = json.loads(self.services.read_text())
+        if not isinstance(listed, dict) or LEARNER not in listed:
+            raise ValueError(f"{self.services} lists no learner")
+        identity = int(str(listed.pop(IDENTITY, "0")), 16)
+        return {
+            name: Place(tuple(str(each).split(",")), identity if name == LEARNER else 0)
+            for name, each in listed.items()
+        }
 
     def create(self) -> None:
         """Creates the folder. Raises `ConfigurationError` if it can't be written."""

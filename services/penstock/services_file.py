@@ -14,8 +14,9 @@ from penstock.config import ActorConfig, Config, EvaluationConfig
 from penstock.errors import ConfigurationError, NotReady, RunFinished
 from penstock.files import write_json
 from penstock.learning.replay_places import ReplayPlaces
-from penstock.run_folder import RunFolder, replay_services
+from penstock.run_folder import IDENTITY, LEARNER, RunFolder, replay_services
 from penstock.summary import nothing_left
+from penstock.types.place import Place
 
 _RESUMED_WITHIN_S = 60.0
 """Seconds within which the learner that resumes a finished run is expected, by processes that are started with it."""
@@ -24,7 +25,7 @@ _RESUMED_WITHIN_S = 60.0
 class ServicesFile:
     """services.json, written by the learner of a run. Any thread may call it."""
 
-    def __init__(self, folder: RunFolder, learner: Sequence[str], places: ReplayPlaces) -> None:
+    def __init__(self, folder: RunFolder, learner: Place, places: ReplayPlaces) -> None:
         self._folder, self._learner, self._places = folder, learner, places
         # A worker thread may still write when the learner ends.
         self._lock, self._removed = threading.Lock(), False
@@ -32,10 +33,14 @@ class ServicesFile:
     def write(self) -> None:
         """Writes the addresses of the learner and the replay services. Raises `OSError`."""
         replays = self._places.addresses
-        services = {**dict(zip(replay_services(len(replays)), replays, strict=True)), "learner": self._learner}
+        services = {
+            **dict(zip(replay_services(len(replays)), replays, strict=True)),
+            LEARNER: self._learner.addresses,
+        }
+        content = {name: ",".join(each) for name, each in services.items()}
         with self._lock:
             if not self._removed:
-                write_json(self._folder.services, {name: ",".join(each) for name, each in services.items()})
+                write_json(self._folder.services, {**content, IDENTITY: f"{self._learner.identity:x}"})
 
     def remove(self) -> None:
         """Removes the file at the end of the learner. It is not written again."""
@@ -45,7 +50,7 @@ class ServicesFile:
 
 
 class LearnerOfRun:
-    """Addresses of a run's learner, as its folder has them now. It is one of `rpc.clients.names.Names`."""
+    """Place of a run's learner, as its folder has it now. It is one of `rpc.clients.names.Names`."""
 
     def __init__(
         self, run: str, resumed_within_s: float = _RESUMED_WITHIN_S, clock: Callable[[], float] = time.monotonic
@@ -53,14 +58,14 @@ class LearnerOfRun:
         self._folder, self._clock = RunFolder(Path(run)), clock
         self._resumed_by, self._seen = clock() + resumed_within_s, False
 
-    def __call__(self) -> Sequence[str]:
-        """Returns the addresses. Raises `RunFinished` if the run is over, or `NotReady` if its learner has not begun.
+    def __call__(self) -> Place:
+        """Returns the place. Raises `RunFinished` if the run is over, or `NotReady` if its learner has not begun.
 
         A run that is over when this process starts may be about to be resumed, so it is over only after a minute.
         """
         try:
-            addresses = self._folder.addresses()["learner"]
-        except (OSError, ValueError, KeyError, AttributeError):
+            place = self._folder.places()[LEARNER]
+        except (OSError, ValueError):
             if (self._seen or self._clock() > self._resumed_by) and (reason := self._finished()):
                 raise RunFinished(reason) from None
             raise NotReady(
@@ -68,7 +73,7 @@ class LearnerOfRun:
                 " it writes once it serves; it has not been started yet, or is to be started again"
             ) from None
         self._seen = True
-        return addresses
+        return place
 
     def _finished(self) -> str:
         """Returns why the run is over; empty if its learner may still be started again."""

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from helpers.segments import SCHEMA, assert_same_columns, make_window
-from helpers.servers import SPEC, LiveReplay, LiveRun, Loopback, open_request, pass_windows, plan_with, until
+from helpers.servers import SPEC, LiveReplay, LiveRun, Loopback, pass_windows, plan_with, until
 from helpers.timing import PATIENCE_S
 from penstock.addresses import Address
 from penstock.errors import NotReady, Overloaded, PenstockError, PlaceLost, RunFinished, Unavailable
@@ -23,11 +23,13 @@ from penstock.rpc.clients.membership import Membership
 from penstock.rpc.clients.names import Peer
 from penstock.rpc.clients.replay_watch import ReplayWatch
 from penstock.rpc.clients.segment_sink import ReplaySegmentSink
+from penstock.rpc.clients.snapshots import SnapshotClient
 from penstock.rpc.clients.status import StatusClient
 from penstock.rpc.health import is_serving
 from penstock.types.evaluation import EvaluatorHello
+from penstock.types.place import Place
 from penstock.types.replay import Window
-from penstock.types.run import Assignment, ReplayPlace, Weights
+from penstock.types.run import Assignment, Weights
 
 PLAN = plan_with(batch_segments=2, fresh_segments=2)
 
@@ -43,12 +45,12 @@ class Moving:
     """The names of a service that moves."""
 
     def __init__(self, *names: str) -> None:
-        self.names: Sequence[str] = names
+        self.names: tuple[str, ...] = names
 
-    def __call__(self) -> Sequence[str]:
+    def __call__(self) -> Place:
         if not self.names:
             raise NotReady("the service has no address yet")
-        return self.names
+        return Place(self.names)
 
 
 def join(loopback: Loopback, peer: Peer, give_up_after_s: float = math.inf) -> Membership:
@@ -76,7 +78,7 @@ def windows_of(assignment: Assignment, first: int, count: int) -> list[Window]:
 
 def test_streams_use_the_first_name_that_answers(loopback: Loopback, dead: str) -> None:
     server = loopback.replay(host="127.0.0.2")
-    place = ReplayPlace((dead, server.address))
+    place = Place((dead, server.address))
     sink = loopback._client(ReplaySegmentSink(loopback.thread, Assignment(0, 1, (0, 1), b"", 0, place), SCHEMA))
     source = loopback._client(ReplayBatchSource(loopback.thread, place.addresses, SCHEMA, prefetch_batches=1))
     source.open(PLAN)
@@ -116,12 +118,12 @@ def test_a_stream_goes_on_at_another_name_when_the_first_service_dies(loopback: 
 def test_an_actor_learns_from_its_learner_where_replay_is(loopback: Loopback, tmp_path: Path) -> None:
     replay, run = loopback.replay(), loopback.run(tmp_path / "roster.json")
     member = join(loopback, run.address)
-    assert until(lambda: member.assignment(0.5), "an assignment").replay == ReplayPlace()
+    assert until(lambda: member.assignment(0.5), "an assignment").replay == Place()
     sink, source = sink_of(loopback, member), loopback.source(replay, PLAN)
     assert sink.next_grant(0.2) is None
     watch(loopback, run, replay.address)
     pass_windows(sink, source, 3)
-    assert member.replay() == ReplayPlace((replay.address,), int(replay.store.session.identity))
+    assert member.replay() == Place((replay.address,), int(replay.store.session.identity))
 
 
 def test_an_actor_moves_with_its_replay_service_and_loses_nothing(loopback: Loopback, tmp_path: Path) -> None:
@@ -192,26 +194,23 @@ def test_an_actor_never_sends_to_the_replay_service_of_another_run(loopback: Loo
     assert loopback.replay_status(theirs).actors == 0
 
 
-def test_a_service_says_why_it_refuses_the_actor_of_another_run(loopback: Loopback) -> None:
-    server = loopback.replay()
-    stream = loopback.plain(server, methods.APPEND_SEGMENTS)
-    request = open_request()
-    request.open.store = 1
-    stream.send(request)
-    code, details = stream.status()
-    assert code == grpc.StatusCode.UNAVAILABLE
-    assert "it serves another run" in details
+def test_a_service_says_why_it_refuses_the_client_of_another_run(loopback: Loopback, tmp_path: Path) -> None:
+    ours, theirs = loopback.replay(), loopback.replay(snapshots=tmp_path)
+    client = loopback._client(SnapshotClient(loopback.thread, Place((theirs.address,), place_of(ours).identity)))
+    with pytest.raises(NotReady, match="belongs to another run"):
+        client.complete()
+    assert loopback._client(SnapshotClient(loopback.thread, place_of(theirs))).complete() == []
 
 
-def place_of(server: LiveReplay) -> ReplayPlace:
-    return ReplayPlace((server.address,), int(server.store.session.identity))
+def place_of(server: LiveReplay) -> Place:
+    return Place((server.address,), int(server.store.session.identity))
 
 
 def test_a_service_advertises_its_names_with_its_port(loopback: Loopback) -> None:
     server = loopback.replay(host="127.0.0.2", advertise=("node1", "gateway:9000"))
     place = loopback.replay_status(server).place
     assert list(place.addresses) == [f"node1:{server.port}", "gateway:9000"]
-    assert place.store == server.store.session.identity
+    assert place.identity == server.store.session.identity
 
 
 # A learner that moves
@@ -236,7 +235,7 @@ def test_an_actor_returns_to_its_slot_at_a_learner_that_was_started_elsewhere(
 
 
 def test_the_end_of_the_run_ends_clients_that_look_for_its_learner(loopback: Loopback) -> None:
-    def over() -> Sequence[str]:
+    def over() -> Place:
         raise RunFinished("this run has already trained 10 steps")
 
     member, work = join(loopback, over), loopback._client(EvaluationWork(loopback.thread, over, EvaluatorHello(SPEC)))
@@ -244,6 +243,25 @@ def test_the_end_of_the_run_ends_clients_that_look_for_its_learner(loopback: Loo
         until(lambda: member.assignment(0.5), "the end")
     with pytest.raises(RunFinished, match="already trained"):
         until(lambda: work.next(0.5), "the end")
+
+
+def test_an_actor_does_not_join_the_run_that_has_the_former_address_of_its_own(
+    loopback: Loopback, tmp_path: Path
+) -> None:
+    ours = loopback.run(tmp_path / "roster.json")
+    place = Place((ours.address,), ours.servicer.identity)
+    member = join(loopback, lambda: place)
+    assignment = until(lambda: member.assignment(0.5), "an assignment")
+    ours.kill()
+    theirs = loopback.run(tmp_path / "theirs.json", port=ours.port)
+    status = loopback._client(StatusClient(loopback.thread, place))
+    with pytest.raises(NotReady, match="belongs to another run"):
+        status.get(PATIENCE_S)
+    ours = loopback.run(tmp_path / "roster.json")
+    place = Place((theirs.address, ours.address), ours.servicer.identity)
+    until(lambda: ours.roster.connected == 1, "the actor at its own learner")
+    assert theirs.roster.connected == 0
+    assert member.assignment(0.5) == assignment
 
 
 # Giving up

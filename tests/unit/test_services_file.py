@@ -9,11 +9,11 @@ from penstock.learning.replay_places import ReplayPlaces
 from penstock.run_folder import RunFolder
 from penstock.services_file import LearnerOfRun, ServicesFile, learner_of
 from penstock.summary import Summary
-from penstock.types.run import ReplayPlace
+from penstock.types.place import Place
 from penstock.types.status import Stopped
 
-LEARNER = ("node1:7432", "[fd00::1]:7432")
-REPLAY = ReplayPlace(("node2:7431", "10.0.0.2:7431"))
+LEARNER = Place(("node1:7432", "[fd00::1]:7432"), 0x1F)
+REPLAY = Place(("node2:7431", "10.0.0.2:7431"))
 
 
 @pytest.fixture
@@ -46,15 +46,24 @@ def test_the_file_has_all_addresses_of_each_service(folder: RunFolder) -> None:
     places = ReplayPlaces(["a:1"])
     file = ServicesFile(folder, LEARNER, places)
     file.write()
-    assert json.loads(folder.services.read_text()) == {"replay": "a:1", "learner": "node1:7432,[fd00::1]:7432"}
+    assert json.loads(folder.services.read_text()) == {
+        "replay": "a:1",
+        "learner": "node1:7432,[fd00::1]:7432",
+        "identity": "1f",
+    }
     places.note(0, REPLAY)
     file.write()
-    assert folder.addresses() == {"replay": REPLAY.addresses, "learner": LEARNER}
+    assert folder.places() == {"replay": REPLAY, "learner": LEARNER}
 
 
 def test_the_services_of_several_shards_are_numbered(folder: RunFolder) -> None:
     ServicesFile(folder, LEARNER, ReplayPlaces(["a:1", "b:1"])).write()
-    assert folder.addresses() == {"replay-0": ("a:1",), "replay-1": ("b:1",), "learner": LEARNER}
+    assert folder.places() == {"replay-0": Place(("a:1",)), "replay-1": Place(("b:1",)), "learner": LEARNER}
+
+
+def test_the_list_of_a_launcher_has_no_identity(folder: RunFolder) -> None:
+    folder.services.write_text('{"learner": "127.0.0.1:1"}')
+    assert folder.places() == {"learner": Place(("127.0.0.1:1",))}
 
 
 def test_a_removed_file_is_not_written_again(folder: RunFolder) -> None:
@@ -70,8 +79,9 @@ def test_the_file_is_read_again_for_each_attempt(folder: RunFolder) -> None:
     learner = LearnerOfRun(str(folder.root))
     ServicesFile(folder, LEARNER, ReplayPlaces(["a:1"])).write()
     assert learner() == LEARNER
-    ServicesFile(folder, ("node2:7432",), ReplayPlaces(["a:1"])).write()
-    assert learner() == ("node2:7432",)
+    moved = Place(("node2:7432",), 0x2F)
+    ServicesFile(folder, moved, ReplayPlaces(["a:1"])).write()
+    assert learner() == moved
 
 
 @pytest.mark.parametrize("content", [None, "", "{}", "[1]", '{"learner": '])

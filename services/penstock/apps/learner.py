@@ -40,6 +40,7 @@ from penstock.services_file import ServicesFile
 from penstock.summary import nothing_left
 from penstock.telemetry import metrics
 from penstock.telemetry.logs import Logger
+from penstock.types.place import Place
 
 _ACTOR_WAIT_S = 0.05
 _FAREWELL_S = 3.0
@@ -244,7 +245,8 @@ def _seen_by_others(session: Session, service: Service, serving: _Serving) -> It
     Unless a launcher does, it also logs progress, and lists the services' addresses in the run's folder.
     """
     (thread, servicer, _, places), settings, writes = serving, session.config.learner, session.writes
-    file = ServicesFile(session.folder, advertised(servicer.server.address, settings.advertise), places)
+    own = Place(advertised(servicer.server.address, settings.advertise), servicer.identity)
+    file = ServicesFile(session.folder, own, places)
 
     def list_services() -> None:
         if not service.supervised:

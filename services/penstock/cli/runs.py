@@ -16,7 +16,7 @@ from penstock.config import build, load_toml
 from penstock.errors import ConfigurationError
 from penstock.known_runs import RUNS, known_runs
 from penstock.rpc.health import is_serving
-from penstock.run_folder import RunFolder
+from penstock.run_folder import LEARNER, RunFolder
 from penstock.run_metrics import load_metrics
 from penstock.summary import Summary
 
@@ -83,8 +83,8 @@ def is_active(folder: RunFolder) -> bool:
     """Returns whether the learner of a run responds."""
     if not folder.services.exists():
         return False
-    with contextlib.suppress(ConfigurationError, KeyError):
-        return is_serving(folder.addresses()["learner"], _TIMEOUT_S)
+    with contextlib.suppress(OSError, ValueError):
+        return is_serving(folder.places()[LEARNER].addresses, _TIMEOUT_S)
     return False
 
 

@@ -21,7 +21,8 @@ from penstock.errors import ConfigurationError
 from penstock.rpc.clients.names import Peer
 from penstock.rpc.clients.snapshots import RunSnapshotClient, SnapshotClient
 from penstock.rpc.loop import LoopThread
-from penstock.run_folder import RunFolder
+from penstock.run_folder import LEARNER, RunFolder
+from penstock.types.place import Place
 from penstock.types.snapshots import RunSnapshot, Snapshot
 
 TAKE = "snapshot"
@@ -43,7 +44,7 @@ def command(arguments: Sequence[str]) -> int:
     run = Path(options.config.run.dir) if options.config.run.dir else None
     with contextlib.closing(LoopThread()) as thread:
         if name == TAKE:
-            learner = options.config.evaluation.learner_address if run is None else _services(run)["learner"]
+            learner = options.config.evaluation.learner_address if run is None else _services(run)[LEARNER]
             return _take(thread, learner, name=options.operand, run=run)
         return _list(thread, _replay_addresses(options.config, run))
 
@@ -51,14 +52,14 @@ def command(arguments: Sequence[str]) -> int:
 def _replay_addresses(config: Config, run: Path | None) -> list[Peer]:
     if run is None:
         return list(config.learner.replay_addresses)
-    return [addresses for name, addresses in _services(run).items() if name.startswith("replay")]
+    return [place for name, place in _services(run).items() if name.startswith("replay")]
 
 
-def _services(run: Path) -> dict[str, tuple[str, ...]]:
+def _services(run: Path) -> dict[str, Place]:
     folder = RunFolder(run)
     if not folder.services.exists():
         raise ConfigurationError(f"no run is active in {folder.root}, so its services can't be found; resume it first")
-    return folder.addresses()
+    return folder.places()
 
 
 def _take(thread: LoopThread, learner: Peer, *, name: str, run: Path | None) -> int:

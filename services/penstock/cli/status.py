@@ -21,8 +21,9 @@ from penstock.errors import ConfigurationError, Unavailable
 from penstock.rpc.clients.status import StatusClient
 from penstock.rpc.health import storage_fails
 from penstock.rpc.loop import LoopThread
-from penstock.run_folder import RunFolder
+from penstock.run_folder import LEARNER, RunFolder
 from penstock.summary import Summary, nothing_left
+from penstock.types.place import Place
 from penstock.types.records import plain
 from penstock.types.status import RunStatus
 
@@ -49,7 +50,7 @@ def command(arguments: Sequence[str]) -> int:
     run = str(chosen_run(options.run)) if options.run is None or ":" not in options.run else options.run
     folder, console = RunFolder(Path(run)), Console(highlight=False)
     if not is_ended(folder):
-        with closing(LoopThread()) as thread, closing(StatusClient(thread, _addresses(run)["learner"])) as client:
+        with closing(LoopThread()) as thread, closing(StatusClient(thread, _places(run)[LEARNER])) as client:
             if not options.watch:
                 _show(run, client.get(_TIMEOUT_S), console, as_json=options.json)
                 return 0
@@ -133,19 +134,19 @@ def disk_lines(run: str) -> list[str]:
     """Returns a line for each known service whose disk can't be written."""
     return [
         f"the {name} service can't write to its disk; the run continues, and the service's log contains the reason"
-        for name, addresses in _addresses(run).items()
-        if storage_fails(addresses, _TIMEOUT_S)
+        for name, place in _places(run).items()
+        if storage_fails(place.addresses, _TIMEOUT_S)
     ]
 
 
-def _addresses(run: str) -> dict[str, tuple[str, ...]]:
-    """Returns the addresses of services by name: all that the run's folder lists, or the learner at address `run`."""
+def _places(run: str) -> dict[str, Place]:
+    """Returns where services are by name: all that the run's folder lists, or the learner at addresses `run`."""
     folder = RunFolder(Path(run))
     if folder.services.exists():
-        return folder.addresses()
+        return folder.places()
     if ":" not in run:
         raise ConfigurationError(f"{run} is neither a run folder nor host:port of a learner")
-    return {"learner": (run,)}
+    return {LEARNER: Place(tuple(run.split(",")))}
 
 
 def _ended_as_json(folder: RunFolder) -> dict[str, Any]:

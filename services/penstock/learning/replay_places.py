@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 
-from penstock.types.run import ReplayPlace
+from penstock.types.place import Place
 
 
 class ReplayPlaces:
@@ -15,7 +15,7 @@ class ReplayPlaces:
     def __init__(self, configured: Sequence[str]) -> None:
         """Creates unknown places of the services with these configured addresses."""
         self._configured = tuple(configured)
-        self._places = [ReplayPlace()] * len(self._configured)
+        self._places = [Place()] * len(self._configured)
         self._changed = asyncio.Event()
 
     @property
@@ -24,7 +24,7 @@ class ReplayPlaces:
         pairs = zip(self._places, self._configured, strict=True)
         return [place.addresses or (configured,) for place, configured in pairs]
 
-    def of_slot(self, slot: int) -> ReplayPlace:
+    def of_slot(self, slot: int) -> Place:
         """Returns the place of the service to which an actor in this slot sends its segments."""
         return self._places[slot % len(self._places)]
 
@@ -32,7 +32,7 @@ class ReplayPlaces:
         """Returns the first address of a slot's service."""
         return self.addresses[slot % len(self._places)][0]
 
-    def note(self, service: int, place: ReplayPlace) -> bool:
+    def note(self, service: int, place: Place) -> bool:
         """Records where a service is. Returns whether that is new."""
         if self._places[service] == place:
             return False
@@ -41,7 +41,7 @@ class ReplayPlaces:
         self._changed = asyncio.Event()
         return True
 
-    async def other_than(self, slot: int, place: ReplayPlace) -> ReplayPlace:
+    async def other_than(self, slot: int, place: Place) -> Place:
         """Waits until the service of a slot is at another place, and returns it."""
         while self.of_slot(slot) == place:
             await self._changed.wait()

@@ -125,8 +125,8 @@ def _check_folder(folder: RunFolder, *, resume: bool) -> None:
             " resume=True), or choose another --run-dir"
         )
     # A service may outlive its launcher, and two runs in one folder would overwrite each other's files.
-    addresses = folder.addresses().values() if folder.services.exists() else ()
-    if any(is_serving(address, _LIVE_TIMEOUT_S) for address in addresses):
+    places = folder.places().values() if folder.services.exists() else ()
+    if any(is_serving(place.addresses, _LIVE_TIMEOUT_S) for place in places):
         raise ConfigurationError(f"the run in {folder.root} is still active; stop it first, or wait for its end")
 
 

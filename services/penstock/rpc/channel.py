@@ -13,6 +13,7 @@ from penstock.errors import Unavailable
 from penstock.rpc import local_socket
 from penstock.rpc.contract import check_contract, contract_of, stamped
 from penstock.rpc.errors import from_rpc
+from penstock.rpc.identity import claimed
 from penstock.rpc.local_socket import MAX_MESSAGE_BYTES, LocalSocket, Offer, SocketEnded
 from penstock.rpc.server import KEEPALIVE
 from penstock.rpc.service import Method, serialise, unwrap
@@ -135,33 +136,40 @@ class Stream:
         return by_grpc
 
 
-def open_stream(channel: grpc.aio.Channel, method: Method, address: str = "", *, wait_for_ready: bool = True) -> Stream:
+def open_stream(
+    channel: grpc.aio.Channel, method: Method, address: str = "", *, identity: int = 0, wait_for_ready: bool = True
+) -> Stream:
     """Opens a bidirectional stream, which waits until the peer is reachable unless `wait_for_ready` is False.
 
-    It may move to a local socket if the `address` of the channel is given.
+    It may move to a local socket if the `address` of the channel is given. `identity` is that of the service.
     """
     read = method.read_response or method.response.FromString
     call = channel.stream_stream(method.path, request_serializer=serialise, response_deserializer=read)
-    metadata = local_socket.called(address) if address else None
+    metadata = (*(local_socket.called(address) if address else ()), *claimed(identity))
     return Stream(call(wait_for_ready=wait_for_ready, metadata=metadata), read)
 
 
-def open_responses(channel: grpc.aio.Channel, method: Method, **request: Any) -> AsyncIterator[Any]:
-    """Opens a stream of responses to one request with these values."""
+def open_responses(channel: grpc.aio.Channel, method: Method, identity: int = 0, **request: Any) -> AsyncIterator[Any]:
+    """Opens a stream of responses to one request with these values, of the service with this identity."""
     read = method.response.FromString
     call = channel.unary_stream(method.path, request_serializer=serialise, response_deserializer=read)
-    return aiter(Stream(call(stamped(method.request(**request))), read))
+    return aiter(Stream(call(stamped(method.request(**request)), metadata=claimed(identity)), read))
 
 
 async def call_unary(
-    channel: grpc.aio.Channel, method: Method, request: Any, peer: str, timeout_s: float = UNARY_TIMEOUT_S
+    channel: grpc.aio.Channel,
+    method: Method,
+    request: Any,
+    peer: str,
+    timeout_s: float = UNARY_TIMEOUT_S,
+    identity: int = 0,
 ) -> Any:
-    """Makes a unary call with a deadline. Raises the server's error, or `Unavailable`."""
+    """Makes a unary call with a deadline to the service with this identity. Raises its error, or `Unavailable`."""
     call = channel.unary_unary(
         method.path, request_serializer=serialise, response_deserializer=method.response.FromString
     )
     async with translated(peer):
-        return await call(request, timeout=timeout_s)
+        return await call(request, timeout=timeout_s, metadata=claimed(identity))
 
 
 @asynccontextmanager

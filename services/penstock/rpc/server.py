@@ -84,12 +84,18 @@ class Server:
     """
 
     def __init__(
-        self, behaviours: Mapping[Method, Callable[..., Awaitable[Any]]], *, max_streams: int, local: bool = False
+        self,
+        behaviours: Mapping[Method, Callable[..., Awaitable[Any]]],
+        *,
+        max_streams: int,
+        local: bool = False,
+        identity: Callable[[], int] = lambda: 0,
     ) -> None:
         """Creates the server of these methods, each with its coroutine function, without starting it.
 
         Concurrent calls above `max_streams`, apart from health checks, get RESOURCE_EXHAUSTED. If `local` is true,
-        streams of clients on this host may move to a local socket.
+        streams of clients on this host may move to a local socket. Calls for a service with another `identity` get
+        UNAVAILABLE; 0: the service has none.
         """
         self._local = LocalListener() if local else None
         # The other half of the file descriptors is for files.
@@ -103,7 +109,9 @@ class Server:
         capacity = Capacity(max_streams)
         services: dict[str, dict[str, Handler]] = {}
         for method, behaviour in behaviours.items():
-            services.setdefault(method.service, {})[method.name] = handler(method, behaviour, capacity, self._offered)
+            services.setdefault(method.service, {})[method.name] = handler(
+                method, behaviour, capacity, self._offered, identity
+            )
         for service, handlers in services.items():
             self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
         self._services = list(services)

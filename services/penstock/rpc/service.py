@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError, Message
 from penstock.errors import ConfigurationError, InvalidSegment, Overloaded, PenstockError
 from penstock.rpc.contract import CONTRACT, check_contract, contract_of, stamped
 from penstock.rpc.errors import to_status, trailing_metadata
+from penstock.rpc.identity import check_identity
 from penstock.rpc.local_socket import LocalSocket, Offer
 from penstock.telemetry import logs, metrics
 
@@ -146,11 +147,12 @@ def handler(
     behaviour: Callable[..., Awaitable[Any]],
     capacity: Capacity,
     offered: Callable[[Context], contextlib.AbstractContextManager[Offer | None]],
+    identity: Callable[[], int],
 ) -> Handler:
     """Returns the gRPC handler of a servicer's function, (request or requests, context) -> response or None.
 
     Each of its calls occupies room in `capacity`. A stream of requests runs in the context `offered`, which has the
-    local socket that it may use.
+    local socket that it may use. Calls that are meant for a service with another `identity` are refused.
     """
 
     async def observed(request: Any, call: ServicerContext) -> Any:
@@ -159,6 +161,7 @@ def handler(
         metrics.RPC_STARTED.labels(*labels).inc()
         started, code = time.monotonic(), grpc.StatusCode.CANCELLED
         try:
+            check_identity(tuple(call.invocation_metadata() or ()), identity())
             read = method.read_request or method.request.FromString
             request = _read_all(request, read, context) if method.request_stream else read(request)
             if method.kind == "server_stream":

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from penstock.types.block import Schema
 from penstock.types.location import UNKNOWN, Location
+from penstock.types.place import Place
 from penstock.types.spaces import EnvironmentSpec
 from penstock.types.statistics import Timing
 
@@ -28,14 +29,6 @@ def largest_incarnation(unix_s: float) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplayPlace:
-    """Where a replay service is found; the fields are those of the contract's ReplayPlace."""
-
-    addresses: tuple[str, ...] = ()
-    store: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Assignment:
     """An actor's place in the run; the fields are those of the contract's Assignment.
 
@@ -47,7 +40,7 @@ class Assignment:
     environments: tuple[int, ...]
     token: bytes
     seed: int
-    replay: ReplayPlace = field(default=ReplayPlace(), compare=False)
+    replay: Place = field(default=Place(), compare=False)
     variant: int = 0
     temperature: float = 1.0
 

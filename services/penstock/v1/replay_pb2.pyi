@@ -24,18 +24,16 @@ class AppendSegmentsRequest(_message.Message):
     def __init__(self, open: _Optional[_Union[OpenAppend, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., staging: _Optional[_Union[StagingProof, _Mapping]] = ..., window: _Optional[_Union[Window, _Mapping]] = ..., contract: _Optional[int] = ...) -> None: ...
 
 class OpenAppend(_message.Message):
-    __slots__ = ("schema", "slot", "incarnation", "window_segments", "store")
+    __slots__ = ("schema", "slot", "incarnation", "window_segments")
     SCHEMA_FIELD_NUMBER: _ClassVar[int]
     SLOT_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     WINDOW_SEGMENTS_FIELD_NUMBER: _ClassVar[int]
-    STORE_FIELD_NUMBER: _ClassVar[int]
     schema: _block_pb2.Schema
     slot: int
     incarnation: int
     window_segments: int
-    store: int
-    def __init__(self, schema: _Optional[_Union[_block_pb2.Schema, _Mapping]] = ..., slot: _Optional[int] = ..., incarnation: _Optional[int] = ..., window_segments: _Optional[int] = ..., store: _Optional[int] = ...) -> None: ...
+    def __init__(self, schema: _Optional[_Union[_block_pb2.Schema, _Mapping]] = ..., slot: _Optional[int] = ..., incarnation: _Optional[int] = ..., window_segments: _Optional[int] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
     __slots__ = ("steps",)
@@ -290,8 +288,8 @@ class GetReplayStatusResponse(_message.Message):
     actors: int
     collection_waits_for: str
     training_waits_for: str
-    place: _run_pb2.ReplayPlace
-    def __init__(self, counts: _Optional[_Union[StoreCounts, _Mapping]] = ..., version: _Optional[int] = ..., actors: _Optional[int] = ..., collection_waits_for: _Optional[str] = ..., training_waits_for: _Optional[str] = ..., place: _Optional[_Union[_run_pb2.ReplayPlace, _Mapping]] = ...) -> None: ...
+    place: _run_pb2.Place
+    def __init__(self, counts: _Optional[_Union[StoreCounts, _Mapping]] = ..., version: _Optional[int] = ..., actors: _Optional[int] = ..., collection_waits_for: _Optional[str] = ..., training_waits_for: _Optional[str] = ..., place: _Optional[_Union[_run_pb2.Place, _Mapping]] = ...) -> None: ...
 
 class StoreCounts(_message.Message):
     __slots__ = ("capacity", "stored", "unseen", "leased", "granted", "inserted", "late", "refused", "refunded")

@@ -199,17 +199,17 @@ class JoinResponse(_message.Message):
     assignment: Assignment
     weights: WeightsChunk
     finished: Finished
-    replay: ReplayPlace
+    replay: Place
     contract: int
-    def __init__(self, assignment: _Optional[_Union[Assignment, _Mapping]] = ..., weights: _Optional[_Union[WeightsChunk, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., replay: _Optional[_Union[ReplayPlace, _Mapping]] = ..., contract: _Optional[int] = ...) -> None: ...
+    def __init__(self, assignment: _Optional[_Union[Assignment, _Mapping]] = ..., weights: _Optional[_Union[WeightsChunk, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., replay: _Optional[_Union[Place, _Mapping]] = ..., contract: _Optional[int] = ...) -> None: ...
 
-class ReplayPlace(_message.Message):
-    __slots__ = ("addresses", "store")
+class Place(_message.Message):
+    __slots__ = ("addresses", "identity")
     ADDRESSES_FIELD_NUMBER: _ClassVar[int]
-    STORE_FIELD_NUMBER: _ClassVar[int]
+    IDENTITY_FIELD_NUMBER: _ClassVar[int]
     addresses: _containers.RepeatedScalarFieldContainer[str]
-    store: int
-    def __init__(self, addresses: _Optional[_Iterable[str]] = ..., store: _Optional[int] = ...) -> None: ...
+    identity: int
+    def __init__(self, addresses: _Optional[_Iterable[str]] = ..., identity: _Optional[int] = ...) -> None: ...
 
 class Assignment(_message.Message):
     __slots__ = ("slot", "incarnation", "environments", "token", "seed", "replay_address", "variant", "temperature", "replay")
@@ -230,8 +230,8 @@ class Assignment(_message.Message):
     replay_address: str
     variant: int
     temperature: float
-    replay: ReplayPlace
-    def __init__(self, slot: _Optional[int] = ..., incarnation: _Optional[int] = ..., environments: _Optional[_Iterable[int]] = ..., token: _Optional[bytes] = ..., seed: _Optional[int] = ..., replay_address: _Optional[str] = ..., variant: _Optional[int] = ..., temperature: _Optional[float] = ..., replay: _Optional[_Union[ReplayPlace, _Mapping]] = ...) -> None: ...
+    replay: Place
+    def __init__(self, slot: _Optional[int] = ..., incarnation: _Optional[int] = ..., environments: _Optional[_Iterable[int]] = ..., token: _Optional[bytes] = ..., seed: _Optional[int] = ..., replay_address: _Optional[str] = ..., variant: _Optional[int] = ..., temperature: _Optional[float] = ..., replay: _Optional[_Union[Place, _Mapping]] = ...) -> None: ...
 
 class WeightsChunk(_message.Message):
     __slots__ = ("version", "total_bytes", "sha256", "offset", "data")

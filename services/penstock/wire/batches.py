@@ -13,6 +13,7 @@ from penstock.errors import InvalidSegment
 from penstock.types.block import Schema
 from penstock.types.codecs import ENCODINGS, Codec
 from penstock.types.payloads import PayloadPool, Places, allocate, places
+from penstock.types.place import Place
 from penstock.types.replay import (
     MAX_BATCH_SEGMENTS,
     MAX_SLOTS,
@@ -24,7 +25,6 @@ from penstock.types.replay import (
     SamplingPlan,
     StoreCounts,
 )
-from penstock.types.run import ReplayPlace
 from penstock.types.waits import Awaited
 from penstock.v1 import block_pb2, replay_pb2
 from penstock.wire import block
@@ -413,7 +413,7 @@ def encode_status(
     actors: int,
     collection_waits_for: Awaited,
     training_waits_for: Awaited,
-    place: ReplayPlace,
+    place: Place,
 ) -> replay_pb2.GetReplayStatusResponse:
     """Encodes the status of a replay service."""
     return replay_pb2.GetReplayStatusResponse(
@@ -426,7 +426,7 @@ def encode_status(
     )
 
 
-def decode_status_place(status: replay_pb2.GetReplayStatusResponse) -> ReplayPlace | None:
+def decode_status_place(status: replay_pb2.GetReplayStatusResponse) -> Place | None:
     """Decodes where a replay service is; None if it is an older one, which does not say. Raises as `decode_place`."""
     return decode_place(status.place) if status.HasField("place") else None
 

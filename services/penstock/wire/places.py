@@ -2,21 +2,21 @@
 
 from penstock.addresses import Address
 from penstock.errors import InvalidSegment
-from penstock.types.run import ReplayPlace
+from penstock.types.place import Place
 from penstock.v1 import run_pb2
 from penstock.wire.fields import decoded, encoded
 
 
-def encode_place(place: ReplayPlace) -> run_pb2.ReplayPlace:
+def encode_place(place: Place) -> run_pb2.Place:
     """Encodes where a replay service is."""
-    return encoded(run_pb2.ReplayPlace, place)
+    return encoded(run_pb2.Place, place)
 
 
-def decode_place(message: run_pb2.ReplayPlace) -> ReplayPlace:
+def decode_place(message: run_pb2.Place) -> Place:
     """Decodes where a replay service is. Raises `InvalidSegment` if an address is none."""
     for address in message.addresses:
         try:
             Address.parse(address)
         except ValueError as error:
             raise InvalidSegment(f"an address of the replay service {error}") from None
-    return decoded(ReplayPlace, message)
+    return decoded(Place, message)

@@ -8,6 +8,7 @@ from typing import assert_never
 
 from penstock.errors import InvalidSegment, Overloaded, RunFinished
 from penstock.types.evaluation import EvaluationResult, EvaluationTask, EvaluatorHello
+from penstock.types.place import Place
 from penstock.types.records import plain, record_of
 from penstock.types.run import (
     ActorProgress,
@@ -17,7 +18,6 @@ from penstock.types.run import (
     Episode,
     Hello,
     LostPlace,
-    ReplayPlace,
     Weights,
 )
 from penstock.types.statistics import Timing
@@ -61,7 +61,7 @@ def decode_assignment(message: run_pb2.Assignment) -> Assignment:
     values = values_of(message)
     address = values.pop("replay_address")
     # An older learner names no more than an address.
-    place = decode_place(message.replay) if message.HasField("replay") else ReplayPlace((address,))
+    place = decode_place(message.replay) if message.HasField("replay") else Place((address,))
     values |= {"replay": plain(place), "temperature": message.temperature or 1.0}
     return record_of(Assignment, values)
 
@@ -313,7 +313,7 @@ def encode_join_assignment(assignment: Assignment, replay_address: str = "") -> 
     return run_pb2.JoinResponse(assignment=encode_assignment(assignment, replay_address))
 
 
-def encode_join_replay(place: ReplayPlace) -> run_pb2.JoinResponse:
+def encode_join_replay(place: Place) -> run_pb2.JoinResponse:
     """Encodes the response that tells an actor where its replay service is now."""
     return run_pb2.JoinResponse(replay=encode_place(place))
 
@@ -335,7 +335,7 @@ class JoinReader:
     def __init__(self) -> None:
         self._weights = WeightsAssembler()
 
-    def add(self, response: run_pb2.JoinResponse) -> Assignment | ReplayPlace | Weights | None:
+    def add(self, response: run_pb2.JoinResponse) -> Assignment | Place | Weights | None:
         """Takes the next response. Returns an assignment, a place, or weights once they are complete.
 
         Raises `RunFinished` at the end of the run, else as `WeightsAssembler.add`.

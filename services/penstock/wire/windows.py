@@ -56,13 +56,12 @@ class Opening:
     incarnation: int
     schema: Schema
     window_segments: int
-    store: int
 
 
-def encode_open_append(schema: Schema, assignment: Assignment, store: int) -> replay_pb2.AppendSegmentsRequest:
-    """Encodes the first request of an actor's stream, which announces its windows. `store` is that of its place."""
+def encode_open_append(schema: Schema, assignment: Assignment) -> replay_pb2.AppendSegmentsRequest:
+    """Encodes the first request of an actor's stream, which announces its windows."""
     place, segments = {"slot": assignment.slot, "incarnation": assignment.incarnation}, len(assignment.environments)
-    opening = replay_pb2.OpenAppend(schema=encode_schema(schema), window_segments=segments, store=store, **place)
+    opening = replay_pb2.OpenAppend(schema=encode_schema(schema), window_segments=segments, **place)
     return replay_pb2.AppendSegmentsRequest(open=opening)
 
 
@@ -71,9 +70,7 @@ def decode_opening(request: AppendRequest) -> Opening:
     if request.message.WhichOneof("message") != "open":
         raise InvalidSegment("an append stream must begin with `open`")
     message = request.message.open
-    return Opening(
-        message.slot, message.incarnation, decode_schema(message.schema), message.window_segments, message.store
-    )
+    return Opening(message.slot, message.incarnation, decode_schema(message.schema), message.window_segments)
 
 
 @dataclass(frozen=True, slots=True)

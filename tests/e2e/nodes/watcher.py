@@ -15,7 +15,8 @@ from typing import Any
 from penstock.errors import PenstockError
 from penstock.rpc.clients.status import StatusClient
 from penstock.rpc.loop import LoopThread
-from penstock.run_folder import RunFolder
+from penstock.run_folder import LEARNER, RunFolder
+from penstock.types.place import Place
 from penstock.types.records import plain
 
 INTERVAL_S = 0.5
@@ -23,20 +24,20 @@ _ANSWER_S = 2.0
 
 
 class Asker:
-    """Asks the learner of one run for its status. It keeps the connection until the addresses change."""
+    """Asks the learner of one run for its status. It keeps the connection until the address changes."""
 
     def __init__(self, thread: LoopThread, run: str) -> None:
         self._thread, self._run = thread, run
-        self._addresses: tuple[str, ...] = ()
+        self._place = Place()
         self._client: StatusClient | None = None
 
     def ask(self) -> dict[str, Any] | None:
         """Returns the status in its plain form; None if there is no answer."""
         try:
-            addresses = (self._run,) if ":" in self._run else RunFolder(Path(self._run)).addresses()["learner"]
-            if addresses != self._addresses:
+            place = Place((self._run,)) if ":" in self._run else RunFolder(Path(self._run)).places()[LEARNER]
+            if place != self._place:
                 self.close()
-                self._addresses, self._client = addresses, StatusClient(self._thread, addresses)
+                self._place, self._client = place, StatusClient(self._thread, place)
             assert self._client is not None
             return plain(self._client.get(_ANSWER_S))
         except (OSError, ValueError, KeyError, PenstockError):

@@ -1,16 +1,16 @@
 import asyncio
 
 from penstock.learning.replay_places import ReplayPlaces
-from penstock.types.run import ReplayPlace
+from penstock.types.place import Place
 
 CONFIGURED = ("a:1", "b:1")
-PLACE = ReplayPlace(("node1:7431", "10.0.0.1:7431"), 7)
+PLACE = Place(("node1:7431", "10.0.0.1:7431"), 7)
 
 
 def test_actors_are_spread_over_the_services_by_their_slots() -> None:
     places = ReplayPlaces(CONFIGURED)
     places.note(1, PLACE)
-    assert [places.of_slot(slot) for slot in range(4)] == [ReplayPlace(), PLACE, ReplayPlace(), PLACE]
+    assert [places.of_slot(slot) for slot in range(4)] == [Place(), PLACE, Place(), PLACE]
 
 
 def test_the_configured_address_stands_in_until_the_service_has_answered() -> None:
@@ -28,9 +28,9 @@ def test_only_a_change_is_reported() -> None:
 
 
 def test_a_wait_ends_when_the_service_of_the_slot_moves_and_not_when_another_does() -> None:
-    async def run() -> list[ReplayPlace]:
+    async def run() -> list[Place]:
         places = ReplayPlaces(CONFIGURED)
-        waits = [asyncio.create_task(places.other_than(slot, ReplayPlace())) for slot in range(2)]
+        waits = [asyncio.create_task(places.other_than(slot, Place())) for slot in range(2)]
         await asyncio.sleep(0)
         places.note(1, PLACE)
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)

@@ -8,7 +8,8 @@ import pytest
 
 from penstock.errors import InvalidSegment
 from penstock.types.evaluation import EvaluationResult, EvaluationTask
-from penstock.types.run import ActorReport, Assignment, ReplayPlace, Weights
+from penstock.types.place import Place
+from penstock.types.run import ActorReport, Assignment, Weights
 from penstock.types.statistics import Timing
 from penstock.v1 import run_pb2
 from penstock.wire.run import (
@@ -49,23 +50,23 @@ def test_an_assignment_without_a_temperature_has_temperature_1() -> None:
 
 
 def test_an_assignment_carries_the_place_of_replay_also_for_older_actors() -> None:
-    place = ReplayPlace(("node1:7431", "[fd00::1]:7431"), store=2**63)
+    place = Place(("node1:7431", "[fd00::1]:7431"), identity=2**63)
     message = encode_assignment(dataclasses.replace(ASSIGNMENT, replay=place), "node1:7431")
     assert decode_assignment(message).replay == place
     assert message.replay_address == "node1:7431"
     # An older learner.
     message.ClearField("replay")
-    assert decode_assignment(message).replay == ReplayPlace(("node1:7431",))
+    assert decode_assignment(message).replay == Place(("node1:7431",))
 
 
 def test_a_place_whose_address_is_none_is_refused() -> None:
-    message = encode_join_replay(ReplayPlace(("node1",)))
+    message = encode_join_replay(Place(("node1",)))
     with pytest.raises(InvalidSegment, match="an address of the replay service must be host:port"):
         JoinReader().add(message)
 
 
 def test_a_moved_replay_service_does_not_change_the_assignment() -> None:
-    assert dataclasses.replace(ASSIGNMENT, replay=ReplayPlace(("node1:7431",))) == ASSIGNMENT
+    assert dataclasses.replace(ASSIGNMENT, replay=Place(("node1:7431",))) == ASSIGNMENT
 
 
 def test_a_task_and_its_result_survive_encoding_and_decoding() -> None:

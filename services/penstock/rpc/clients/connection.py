@@ -27,11 +27,12 @@ from penstock.rpc.channel import (
     translated,
 )
 from penstock.rpc.clients.absence import Absence
-from penstock.rpc.clients.names import Peer
+from penstock.rpc.clients.names import Peer, place_of
 from penstock.rpc.errors import is_passing
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.service import Method
 from penstock.telemetry import logs, metrics
+from penstock.types.place import Place
 
 _PEER_FAILURES = 10
 """Unexpected errors of a peer after which the client gives up. A restart of the peer may help before that."""
@@ -55,6 +56,7 @@ class Connection:
 
     Attributes:
         address: Address of the present channel; empty before the first one.
+        identity: Identity of the service to which calls are made; 0: unknown.
         channel: Present channel. It exists once `reach` or `attempt` has returned.
     """
 
@@ -64,18 +66,18 @@ class Connection:
         """Prepares the connection, which is made on first use."""
         self.thread, self.service = thread, service
         self._read = peer if callable(peer) else None
-        self._known = (peer,) if isinstance(peer, str) else () if callable(peer) else tuple(peer)
-        self.address = ""
-        self._answers = False
+        self._known = Place() if callable(peer) else place_of(peer)
+        self.address, self.identity = "", 0
+        self._answers = self._refused = False
 
     @property
     def peer(self) -> str:
         """The service and its address, or all its addresses while it is not known which one answers."""
-        places = self.address if self._answers else " or ".join(self._known)
+        places = self.address if self._answers else " or ".join(self._known.addresses)
         return f"{_SERVICES[self.service]} at {places}" if places else _SERVICES[self.service]
 
     async def attempt(self) -> bool:
-        """Tries to connect to the present names, the one in use first. Returns whether one of them answers.
+        """Tries to connect to each of the present names. Returns whether one of them answers.
 
         It closes the channel to a name that does not, unless there is only one. Raises as `Names`.
         """
@@ -105,8 +107,10 @@ class Connection:
         return self.thread.run(self._call(method, method.request(**request), timeout_s))
 
     async def _call(self, method: Method, request: Any, timeout_s: float) -> Any:
-        channel = await self.reach()
-        return await call_unary(channel, method, request, self.peer, timeout_s)
+        channel, self._refused = await self.reach(), True
+        answer = await call_unary(channel, method, request, self.peer, timeout_s, self.identity)
+        self._refused = False
+        return answer
 
     @asynccontextmanager
     async def answered_within(self, timeout_s: float) -> AsyncIterator[None]:
@@ -122,11 +126,12 @@ class Connection:
         self.thread.run(self._hang_up())
 
     async def _names(self) -> Sequence[str]:
-        """Returns the present names, the one in use first."""
+        """Returns the present names, the one in use first, or last if its service has refused the last call."""
         if self._read is not None:
             # A file on a shared disk may block.
-            self._known = tuple(await asyncio.to_thread(self._read))
-        return sorted(self._known, key=lambda name: name != self.address)
+            self._known = await asyncio.to_thread(self._read)
+        self.identity = self._known.identity
+        return sorted(self._known.addresses, key=lambda name: (name == self.address) == self._refused)
 
     async def _dial(self, address: str) -> None:
         """Replaces the channel by one to this address, unless it is the present one."""
@@ -188,7 +193,8 @@ class PersistentStream(Connection):
 
     def open_stream(self, method: Method, *, local: bool = True) -> Stream:
         """Opens a stream of this method at the present address. It may move to a local socket if `local` is true."""
-        return open_stream(self.channel, method, self.address if local else "", wait_for_ready=False)
+        address = self.address if local else ""
+        return open_stream(self.channel, method, address, identity=self.identity, wait_for_ready=False)
 
     async def reach(self) -> grpc.aio.Channel:
         """Returns the stream's channel. Raises `Unavailable` if there is none."""
@@ -241,6 +247,7 @@ class PersistentStream(Connection):
             # Any other error is an answer, and so is the end of a stream that has received one.
             if backoff.is_first or type(error) is not Unavailable:
                 absence.heard()
+            self._refused = not backoff.is_first
             if time.monotonic() - began > _SOUND_S:
                 failures = 0
             failures += isinstance(error, PeerFailed)
@@ -286,7 +293,7 @@ class PersistentStream(Connection):
                 if absence.is_over:
                     raise PenstockError(f"gave up after {absence.seconds:.0f} s: {reason}")
                 absence.note(reason)
-            if len(self._known) != 1:
+            if len(self._known.addresses) != 1:
                 await asyncio.sleep(pause.next_s())
 
     async def _reason(self) -> str:

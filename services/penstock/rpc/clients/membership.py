@@ -19,16 +19,8 @@ from penstock.rpc.loop import LoopThread
 from penstock.telemetry import metrics
 from penstock.types.block import Schema
 from penstock.types.location import UNKNOWN, Location
-from penstock.types.run import (
-    ActorProgress,
-    ActorReport,
-    Assignment,
-    EnvironmentFault,
-    Hello,
-    LostPlace,
-    ReplayPlace,
-    Weights,
-)
+from penstock.types.place import Place
+from penstock.types.run import ActorProgress, ActorReport, Assignment, EnvironmentFault, Hello, LostPlace, Weights
 from penstock.types.spaces import EnvironmentSpec
 from penstock.v1 import run_pb2
 from penstock.wire import run as wire
@@ -80,10 +72,10 @@ class Membership:
             self._stream.check()
             return self._assignment
 
-    def replay(self) -> ReplayPlace:
+    def replay(self) -> Place:
         """Returns where the actor's replay service is, as far as the learner has said. Any thread may call it."""
         with self._lock:
-            return self._assignment.replay if self._assignment is not None else ReplayPlace()
+            return self._assignment.replay if self._assignment is not None else Place()
 
     def at_least(self, version: int, timeout_s: float) -> Weights | None:
         """Waits for weights of this version or newer; returns the newest, None on timeout. Raises as `assignment`."""
@@ -145,7 +137,7 @@ class Membership:
                     case Assignment():
                         self._assigned(received)
                         self._assign(received)
-                    case ReplayPlace() if self._assignment is not None:
+                    case Place() if self._assignment is not None:
                         self._assignment = replace(self._assignment, replay=received)
                     case Weights():
                         self._weights = received

@@ -2,10 +2,19 @@
 
 from collections.abc import Callable, Sequence
 
-Names = Callable[[], Sequence[str]]
-"""Function that returns the present addresses of a service, the preferred one first. It may read a file.
+from penstock.types.place import Place
 
-Raises `NotReady` if they are not known yet, or `RunFinished` if the service will not return."""
+Names = Callable[[], Place]
+"""Function that returns where a service is now. It may read a file.
 
-Peer = str | Sequence[str] | Names
-"""An address, several in order of preference, or a function that returns them."""
+Raises `NotReady` if that is not known yet, or `RunFinished` if the service will not return."""
+
+Peer = str | Sequence[str] | Place | Names
+"""An address, several in order of preference, a place, or a function that returns one."""
+
+
+def place_of(peer: str | Sequence[str] | Place) -> Place:
+    """Returns the place of a service that does not move."""
+    if isinstance(peer, Place):
+        return peer
+    return Place((peer,) if isinstance(peer, str) else tuple(peer))

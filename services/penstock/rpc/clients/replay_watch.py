@@ -17,7 +17,7 @@ from penstock.rpc.channel import UNARY_TIMEOUT_S, Backoff, call_unary
 from penstock.rpc.clients.connection import Connection
 from penstock.rpc.clients.names import Peer
 from penstock.rpc.loop import LoopThread
-from penstock.types.run import ReplayPlace
+from penstock.types.place import Place
 from penstock.wire.batches import decode_status_place
 
 
@@ -53,13 +53,13 @@ class ReplayWatch:
                 await asyncio.sleep(backoff.next_s())
 
     @staticmethod
-    async def _ask(connection: Connection) -> ReplayPlace:
+    async def _ask(connection: Connection) -> Place:
         request = methods.GET_REPLAY_STATUS.request()
         status = await call_unary(
             connection.channel, methods.GET_REPLAY_STATUS, request, connection.peer, UNARY_TIMEOUT_S
         )
-        place = decode_status_place(status) or ReplayPlace((connection.address,))
-        return ReplayPlace(preferred(place.addresses, connection.address), place.store)
+        place = decode_status_place(status) or Place((connection.address,))
+        return Place(preferred(place.addresses, connection.address), place.identity)
 
 
 async def _lost(channel: grpc.aio.Channel) -> None:

@@ -18,8 +18,9 @@ from penstock.rpc.loop import LoopThread
 from penstock.telemetry import logs, metrics
 from penstock.types.block import Schema
 from penstock.types.codecs import Codec
+from penstock.types.place import Place
 from penstock.types.replay import Grant, StagingOffer, Window
-from penstock.types.run import Assignment, ReplayPlace
+from penstock.types.run import Assignment
 from penstock.wire import block
 from penstock.wire import windows as wire
 from penstock.wire.encoding import WindowEncoder, raw_window
@@ -93,7 +94,7 @@ class ReplaySegmentSink:
         assignment: Assignment,
         schema: Schema,
         steps: Callable[[], int] = lambda: 0,
-        place: Callable[[], ReplayPlace] | None = None,
+        place: Callable[[], Place] | None = None,
     ) -> None:
         """Starts to connect to the assignment's replay service.
 
@@ -102,7 +103,6 @@ class ReplaySegmentSink:
         """
         self._thread, self._assignment, self._schema, self._steps = thread, assignment, schema, steps
         self._place = place or (lambda: assignment.replay)
-        self._store = 0
         self._stream = PersistentStream(thread, "replay", self._names, self._run, broken=self._note_break)
         self._lock = self._stream.changed
         self._grants: deque[Grant] = deque()
@@ -203,23 +203,22 @@ class ReplaySegmentSink:
         with self._lock:
             self._grants.clear()
 
-    def _names(self) -> Sequence[str]:
-        addresses = self._place().addresses
-        if not addresses:
+    def _names(self) -> Place:
+        place = self._place()
+        if not place.addresses:
             raise NotReady("the learner has not reached the replay service yet, so its address is not known")
-        return addresses
+        return place
 
-    def _check_store(self) -> None:
-        """Raises `Unavailable` if the run uses another store than the one to which this stream is open."""
-        store = self._place().store
-        if store and self._store and store != self._store:
-            raise Unavailable(f"{self._stream.peer} was replaced by another one")
+    def _check_identity(self) -> None:
+        """Raises `Unavailable` if the run uses another service than the one to which this stream is open."""
+        present, connected = self._place().identity, self._stream.identity
+        if present and connected and present != connected:
+            raise Unavailable(f"the run no longer uses {self._stream.peer}")
 
     async def _run(self, backoff: Backoff) -> None:
         call = self._stream.open_stream(methods.APPEND_SEGMENTS)
-        self._store = self._place().store
         try:
-            await call.write(wire.encode_open_append(self._schema, self._assignment, self._store))
+            await call.write(wire.encode_open_append(self._schema, self._assignment))
             responses = aiter(call)
             self._resume(call, wire.decode_append_response(await anext(responses)))
             backoff.reset()
@@ -316,7 +315,7 @@ class ReplaySegmentSink:
 
     async def _write(self, call: Stream) -> None:
         while True:
-            self._check_store()
+            self._check_identity()
             self._wake.clear()
             while self._unsent:
                 for message in self._unsent[0].messages(self._staging, self._codecs):

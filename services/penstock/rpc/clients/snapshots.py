@@ -55,7 +55,7 @@ class SnapshotClient:
         connection = self._connection
         channel = await connection.reach()
         async with translated(connection.peer):
-            call = open_stream(channel, methods.TAKE_SNAPSHOT, wait_for_ready=False)
+            call = open_stream(channel, methods.TAKE_SNAPSHOT, identity=connection.identity, wait_for_ready=False)
             try:
                 opening, *chunks = wire.encode_requests(request, policy)
                 async with connection.answered_within(_FROZEN_TIMEOUT_S):
@@ -161,7 +161,7 @@ class RunSnapshotClient:
         connection = self._connection
         channel = await connection.reach()
         async with translated(connection.peer):
-            responses = open_responses(channel, methods.TAKE_RUN_SNAPSHOT, name=name)
+            responses = open_responses(channel, methods.TAKE_RUN_SNAPSHOT, connection.identity, name=name)
             while True:
                 async with connection.answered_within(_SILENCE_S):
                     state = wire.decode_run_taking(await anext(responses))

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 
 import numpy as np
 
-from penstock.errors import DamagedWindow, NotReady, Unavailable
+from penstock.errors import DamagedWindow, Unavailable
 from penstock.replay.admission import ActorKey
 from penstock.replay.buffer import ReplayBuffer
 from penstock.replay.intake import Intake
@@ -125,7 +125,6 @@ class AppendServicer:
     async def append_segments(self, requests: AsyncIterator[wire.AppendRequest], context: Context) -> None:
         """Serves one stream."""
         opening = wire.decode_opening(await opening_message(requests))
-        self._check_store(opening.store)
         key = ActorKey(opening.slot, opening.incarnation)
         intake = self._buffer.intakes.open(key, opening.schema, opening.window_segments, time.monotonic())
         staging = self._staging.allocate(layout(opening.schema, opening.window_segments)[1])
@@ -171,14 +170,6 @@ class AppendServicer:
         """Ends all streams."""
         for outbox in self._outboxes.values():
             outbox.recall()
-
-    def _check_store(self, named: int) -> None:
-        store = self._buffer.store.session.identity
-        if named not in (0, store):
-            raise NotReady(
-                f"this replay service has store {store:016x}, and the actor's learner named {named:016x}; it serves"
-                " another run, or the learner does not know yet that it was replaced"
-            )
 
     async def _read(self, requests: AsyncIterator[wire.AppendRequest], stream: "_Stream") -> None:
         answering_s = 0.0

@@ -17,7 +17,7 @@ from penstock.rpc.service import Context, Method
 from penstock.rpc.servicers.append import AppendServicer
 from penstock.rpc.servicers.sample import SampleServicer
 from penstock.telemetry import metrics
-from penstock.types.run import ReplayPlace
+from penstock.types.place import Place
 from penstock.v1 import replay_pb2
 from penstock.wire.batches import encode_status
 
@@ -60,6 +60,7 @@ class ReplayServicer:
             },
             # In addition to the actors' streams: a learner's ranks, commits, health checks and status queries.
             max_streams=max_actors + 64,
+            identity=lambda: int(buffer.store.session.identity),
             # Without a folder nothing is shared with clients on this host, as with those on others.
             local=buffer.store.folder is not None,
         )
@@ -112,7 +113,5 @@ class ReplayServicer:
             actors=self._buffer.gate.actors,
             collection_waits_for=self._buffer.collection_waits_for(),
             training_waits_for=self._buffer.training_waits_for(),
-            place=ReplayPlace(
-                advertised(self.server.address, self._advertise), int(self._buffer.store.session.identity)
-            ),
+            place=Place(advertised(self.server.address, self._advertise), int(self._buffer.store.session.identity)),
         )

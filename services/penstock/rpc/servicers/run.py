@@ -7,6 +7,7 @@ server's event loop.
 import asyncio
 import contextlib
 import queue
+import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
@@ -24,7 +25,8 @@ from penstock.telemetry import metrics
 from penstock.types.differences import contrast, same_spaces
 from penstock.types.evaluation import EvaluationResult, EvaluationTask
 from penstock.types.location import Location
-from penstock.types.run import ActorProgress, ActorReport, EnvironmentFault, ReplayPlace, Weights
+from penstock.types.place import Place
+from penstock.types.run import ActorProgress, ActorReport, EnvironmentFault, Weights
 from penstock.v1 import evaluation_pb2, run_pb2
 from penstock.wire import run as wire
 
@@ -55,7 +57,11 @@ class _Latest:
 
 
 class RunServicer:
-    """Servicer of a run; implements `learning.protocols.WeightSink` and `EvaluationDesk`."""
+    """Servicer of a run; implements `learning.protocols.WeightSink` and `EvaluationDesk`.
+
+    Attributes:
+        identity: Identity of this learner process among all learners, as `Place` has it.
+    """
 
     def __init__(
         self,
@@ -87,6 +93,7 @@ class RunServicer:
         self._reason = ""
         self._streams = 0
         self.evaluators = 0
+        self.identity = secrets.randbits(63) | 1
         statistics.connected_actors = lambda: roster.connected
         self.server = thread.run(self._make_server(max_actors, more_methods or {}))
         thread.spawn(self._look_after_actors())
@@ -101,7 +108,7 @@ class RunServicer:
             **more_methods,
         }
         # In addition to the actors: evaluators, health checks and status queries.
-        return Server(behaviours, max_streams=max_actors + 64, local=True)
+        return Server(behaviours, max_streams=max_actors + 64, local=True, identity=lambda: self.identity)
 
     # For the training loop
 
@@ -161,7 +168,7 @@ class RunServicer:
             self._roster.leave(assignment, time.monotonic())
             metrics.LEARNER_ACTORS.set(self._roster.connected)
 
-    async def _send_places(self, context: Context, writing: asyncio.Lock, slot: int, known: ReplayPlace) -> None:
+    async def _send_places(self, context: Context, writing: asyncio.Lock, slot: int, known: Place) -> None:
         while True:
             known = await self._places.other_than(slot, known)
             async with writing:
