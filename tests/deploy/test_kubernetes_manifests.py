@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from penstock.config import Config
+from penstock.config.exposure import check_listen
 from penstock.exit_codes import GAVE_UP, USAGE_ERROR
 from tests.deploy.manifests import (
     CONTAINER,
@@ -66,7 +67,9 @@ def split(address: str) -> tuple[str, int]:
 
 @pytest.mark.parametrize(("overlay", "pod"), SERVICES)
 def test_a_service_listens_where_its_ports_and_probes_say(overlay: str, pod: Pod) -> None:
-    section = own(settings(pod, rendered(overlay)), pod)
+    config = settings(pod, rendered(overlay))
+    section = own(config, pod)
+    check_listen("listen", section.listen, insecure=config.security.insecure)
     assert pod.ports == {"grpc": split(section.listen)[1], "metrics": section.metrics_port}
     assert split(section.listen)[0] == "0.0.0.0"
     probes = [pod.container[kind] for kind in ("startupProbe", "readinessProbe", "livenessProbe")]
