@@ -26,6 +26,8 @@ _MTU = 1_500
 UNDISTURBED_BYTES_PER_S = 4e6
 """Rate of 32 Mbit/s, which leaves the CPU to the tested services."""
 
+_CARRIER_NICENESS = -20
+
 _QUEUE_BYTES = 128 * 2**10
 """Bytes that wait for a slow link; further packets are lost, as in a switch."""
 
@@ -116,6 +118,8 @@ class Link:
             os.close(device)
 
     def _carry(self) -> None:
+        # Otherwise the load of the tested services would delay packets too. Linux gives each thread its own priority.
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _CARRIER_NICENESS)
         near, far = self._devices
         routes = {near: (far, self.to_there), far: (near, self.to_here)}
         free_at = dict.fromkeys(self._devices, 0.0)

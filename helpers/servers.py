@@ -4,6 +4,7 @@ Each server runs on a separate loop thread, as in a separate process. All client
 `Loopback` closes them all, clients first.
 """
 
+import math
 import queue
 import secrets
 import threading
@@ -22,6 +23,7 @@ import numpy as np
 from google.protobuf.message import Message
 from prometheus_client import REGISTRY
 
+from helpers.relay import Relay
 from helpers.segments import PLAN, SCHEMA, assert_same_columns, capacity_bytes, make_window
 from helpers.timing import PATIENCE_S, wait_for
 from penstock.addresses import LOOPBACK, Address
@@ -84,6 +86,14 @@ class Closable(Protocol):
 
     def close(self) -> None:
         """Closes it."""
+
+
+class Addressed(Protocol):
+    """A server, or what carries the bytes of its clients."""
+
+    @property
+    def address(self) -> str:
+        """host:port that clients call."""
 
 
 AnyServer = TypeVar("AnyServer", bound="LiveServer")
@@ -361,19 +371,28 @@ class Loopback:
         """Starts a server with these behaviours and options of `LiveMethods`."""
         return self._serve(LiveMethods(behaviours, **options))
 
+    def relay(self, server: LiveServer, **options: Any) -> Relay:
+        """Starts a relay to a server with options of `Relay`."""
+        relay = Relay(server.address, **options)
+        self._servers.callback(relay.close)
+        return relay
+
     def _serve(self, server: AnyServer) -> AnyServer:
         self._servers.callback(server.stop)
         return server
 
     # Clients
 
-    def sink(self, slot: int, server: LiveServer, *, schema: Schema = SCHEMA, **options: Any) -> ReplaySegmentSink:
-        """Creates the sink of the actor in this slot; options as for `assignment`."""
-        return self._client(ReplaySegmentSink(self.thread, assignment(slot, server.address, **options), schema))
+    def sink(
+        self, slot: int, server: Addressed, *, schema: Schema = SCHEMA, window_s: float = math.inf, **options: Any
+    ) -> ReplaySegmentSink:
+        """Creates the sink of the actor in this slot, whose windows take `window_s`; options as for `assignment`."""
+        place = assignment(slot, server.address, **options)
+        return self._client(ReplaySegmentSink(self.thread, place, schema, window_s=lambda: window_s))
 
     def source(
         self,
-        server: LiveServer,
+        server: Addressed,
         plan: SamplingPlan | None = None,
         *,
         schema: Schema = SCHEMA,

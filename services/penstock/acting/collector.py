@@ -101,7 +101,7 @@ class Collector:
 
     def collect(self, runner: Runner) -> Window:
         """Steps each environment T times with the runner's weights; returns the window. Raises `EnvironmentFailed`."""
-        noise = self._next_noise(runner)
+        started, noise = time.perf_counter(), self._next_noise(runner)
         self._environments.progress.doing = "step"
         try:
             with self._numbered():
@@ -123,6 +123,7 @@ class Collector:
         self._sequence += self._environments.count
         self._episodes += episodes
         self._valid_steps += int(np.count_nonzero(self._columns.column("valid")))
+        self._environments.progress.window_s = time.perf_counter() - started
         return window
 
     def _next_noise(self, runner: Runner) -> NDArray[np.float32]:

@@ -1,5 +1,6 @@
 """The progress of an actor, shared with the threads that report it while the main thread is in an environment."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,7 @@ class Progress:
         numbers: Run-wide numbers of the environments.
         window_step: Steps already taken in the window in collection.
         window_steps: Steps of a complete window.
+        window_s: Seconds that the collection of the latest window took; infinity before the first.
     """
 
     steps: int = 0
@@ -27,6 +29,7 @@ class Progress:
     numbers: Sequence[int] = ()
     window_step: int = 0
     window_steps: int = 0
+    window_s: float = math.inf
 
     def now(self) -> ActorProgress:
         """Returns the current progress, with the environment's run-wide number."""

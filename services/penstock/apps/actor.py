@@ -84,7 +84,12 @@ def _collect(
     parts = ActorParts(
         run=membership,
         open_sink=lambda assignment: ReplaySegmentSink(
-            thread, assignment, schema, lambda: progress.steps, membership.replay
+            thread,
+            assignment,
+            schema,
+            place=membership.replay,
+            steps=lambda: progress.steps,
+            window_s=lambda: progress.window_s,
         ),
         load=load,
         environments=environments,

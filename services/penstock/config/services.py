@@ -122,7 +122,8 @@ class LearnerConfig(Section):
     which needs a C++ compiler and takes up to a minute at first. graphed: captured into a CUDA graph and replayed; CUDA
     only."""
     prefetch_batches: PositiveInt = 1
-    """Batches requested ahead of the one in training."""
+    """Batches requested ahead of the one in training. Over a long round trip, the learner requests as many more as it
+    trains meanwhile, up to sampling.off_policy_degree - 1."""
     max_actors: ActorSlots = 256
     """Actors that may join, at most 4096, the number of slots in a store; more are refused."""
     rejoin_timeout_s: NonNegativeFloat = 10.0

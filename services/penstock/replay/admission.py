@@ -18,11 +18,11 @@ from dataclasses import dataclass, field, replace
 
 from penstock.errors import ConfigurationError, Overloaded
 from penstock.gate_law import least_degree, share_conflict, window_conflict
-from penstock.types.replay import Grant, SamplingPlan
+from penstock.types.replay import MAX_ROUND_TRIP_WINDOWS, Grant, SamplingPlan
 
 GRANTS_AHEAD = 2
-"""Maximum number of grants of an actor without weights: one for the window in collection, and one so that it need not
-wait. With weights, an actor may have more (`Gate._allowance`)."""
+"""Number of grants that an actor may always have: one for the window in collection, and one so that it need not wait.
+A distant actor, or one with weights, may have more (`Gate._allowance`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,7 @@ class _Actor:
     stride: float = 1.0
     """Stride of its latest grant."""
     steps: int = 0
+    round_trip_windows: int = 0
     silent: bool = False
     stuck: bool = False
     grants: deque[Grant] = field(default_factory=deque)
@@ -145,11 +146,12 @@ class Gate:
         if actor is not None:
             self._take_back(actor)
 
-    def heard(self, key: ActorKey, now: float, steps: int | None = None) -> None:
+    def heard(self, key: ActorKey, now: float, steps: int | None = None, round_trip_windows: int | None = None) -> None:
         """Records a sign of life at monotonic time `now` in seconds.
 
-        `steps` is the number of environment steps that the actor has taken, from a heartbeat. It is None for a window,
-        which is progress in itself.
+        `steps` is the number of environment steps that the actor has taken, and `round_trip_windows` the number of
+        windows that it collects during a round trip, both from a heartbeat. They are None for a window, which is
+        progress in itself.
         """
         actor = self._actors.get(key)
         if actor is None:
@@ -159,6 +161,8 @@ class Gate:
             # In strict turns the others would otherwise wait until it has made up for every turn that it missed.
             actor.passed = max(actor.passed, self._lowest_pass())
         actor.heard_at, actor.silent = now, False
+        if round_trip_windows is not None:
+            actor.round_trip_windows = min(round_trip_windows, MAX_ROUND_TRIP_WINDOWS)
         if moved:
             actor.moved_at, actor.stuck = now, False
             actor.steps = actor.steps if steps is None else steps
@@ -240,7 +244,12 @@ class Gate:
         if plan.off_policy_degree == 0 and served:
             lowest = min(actor.passed for _, actor in served)
             served = [(key, actor) for key, actor in served if actor.passed == lowest]
-        ready = [(key, actor) for key, actor in served if len(actor.grants) < self._allowance(plan, key, shares)]
+        ready = [
+            (key, actor)
+            for key, actor in served
+            if len(actor.grants)
+            < self._allowance(plan, actor, shares.get(key, 1.0) / len(served), weighted=bool(shares))
+        ]
         return min(ready, key=lambda item: (item[1].passed, item[0].slot), default=None)
 
     def _limit_arrears(self, least: float) -> None:
@@ -251,17 +260,27 @@ class Gate:
         for actor in self._actors.values():
             actor.passed = max(actor.passed, least)
 
-    def _allowance(self, plan: SamplingPlan, key: ActorKey, shares: Mapping[ActorKey, float]) -> int:
-        """Returns how many grants an actor may have: two, or its share of the windows of d batches if those are more.
+    def _allowance(self, plan: SamplingPlan, actor: _Actor, share: float, *, weighted: bool) -> int:
+        """Returns how many grants an actor with this share of all collection may have.
 
-        A commit makes room for a whole batch at once. With two grants at a time, an actor with a large share would get
-        no more windows of it than any other. Of the room of d + 1 batches, one remains for others, so that training
-        continues without actors that are slow.
+        Two suffice on the service's host. A distant actor also needs one for each window of a round trip: those on
+        their way to the service, whose grants are not spent yet, and those on its way to the actor. It may have them up
+        to its share of the room, so that it takes nothing from others. Its own estimate is therefore harmless.
+
+        With weights, an actor may have its share of the windows of d batches, because a commit makes room for a whole
+        batch at once. With two grants at a time, an actor with a large share would get no more windows of it than any
+        other. Of the room of d + 1 batches, one remains for others, so that training continues without slow actors.
+
+        With degree 0, the room of one batch is divided by strict turns, and an actor has two.
         """
-        if not shares:
+        if plan.off_policy_degree == 0:
             return GRANTS_AHEAD
-        windows_ahead = plan.off_policy_degree * plan.fresh_segments / self._actors[key].window_segments
-        return max(GRANTS_AHEAD, math.ceil(shares[key] / len(shares) * windows_ahead))
+        needed = GRANTS_AHEAD + actor.round_trip_windows
+        if not plan.fresh_segments:
+            return needed
+        batch_windows = plan.fresh_segments / actor.window_segments
+        least = math.ceil(share * plan.off_policy_degree * batch_windows) if weighted else 0
+        return max(GRANTS_AHEAD, least, min(needed, math.ceil(share * (plan.off_policy_degree + 1) * batch_windows)))
 
     def _take_back(self, actor: _Actor) -> None:
         self.granted -= len(actor.grants) * actor.window_segments

@@ -95,10 +95,10 @@ class Intake:
         with self._lock:
             self._segments.gate.disconnect(self._key)
 
-    def heard(self, now: float, steps: int | None = None) -> None:
+    def heard(self, now: float, steps: int | None = None, round_trip_windows: int | None = None) -> None:
         """Records a sign of life of the actor, as `Gate.heard`."""
         with self._lock:
-            self._segments.gate.heard(self._key, now, steps)
+            self._segments.gate.heard(self._key, now, steps, round_trip_windows)
 
     def knows_version(self, head: WindowHead) -> bool:
         """Returns whether the learner can have published a window's version, given the batches leased here.

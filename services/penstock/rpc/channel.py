@@ -52,9 +52,15 @@ class Stream:
         self._call, self._read, self._begun = call, read, False
         self._local: LocalSocket | None = None
         self._finished = False
+        self._opened = asyncio.Event()
         # A request must not be sent by gRPC after its requests have been ended for those in the local socket.
         self._writing = asyncio.Lock()
         self._responses = self._checked()
+
+    async def is_local(self) -> bool:
+        """Waits for the first response. Returns whether the stream has moved to a local socket by then."""
+        await self._opened.wait()
+        return self._local is not None
 
     async def write(self, message: Message | bytes) -> None:
         """Sends the next request."""
@@ -102,6 +108,7 @@ class Stream:
             if received == 1:
                 check_contract(contract_of(response), "the server")
                 by_grpc = await self._move()
+                self._opened.set()
             yield response
             if received == by_grpc:
                 break

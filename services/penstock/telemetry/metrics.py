@@ -239,6 +239,9 @@ ACTOR_STAGES = Gauge("penstock_actor_stages_windows", "1 if windows are sent in 
 ACTOR_NUMPY = Gauge("penstock_actor_acts_in_numpy", "1 if actions are computed in NumPy, 0 if in torch.")
 ACTOR_UNACKNOWLEDGED = Gauge("penstock_actor_unacknowledged_windows", "Windows sent and not acknowledged.")
 RECONNECTIONS = Counter("penstock_reconnections", "Streams that were reopened, by peer.", ("peer",))
+ROUND_TRIP = Gauge(
+    "penstock_round_trip_seconds", "Shortest recent round trip to a peer in seconds; 0 on its host.", ("peer",)
+)
 EVALUATOR_SECONDS = Counter("penstock_evaluator_seconds", "Time spent on evaluations, in seconds.")
 
 # The machine, as every service sees it, and the GPU that a learner trains on.

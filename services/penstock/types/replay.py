@@ -13,6 +13,9 @@ from penstock.types.shares import relative_shares
 MAX_SLOTS = 4096
 """Number of actor slots in a store, fixed by its format."""
 
+MAX_ROUND_TRIP_WINDOWS = 64
+"""Largest number of windows per round trip for which an actor is granted more. Windows of 2 ms over 100 ms need 50."""
+
 MAX_BATCH_SEGMENTS = 2**16
 """Segments in the largest batch. A head takes 32 bytes per segment, so a plan can't request more memory than a service
 has."""

@@ -36,10 +36,12 @@ class OpenAppend(_message.Message):
     def __init__(self, schema: _Optional[_Union[_block_pb2.Schema, _Mapping]] = ..., slot: _Optional[int] = ..., incarnation: _Optional[int] = ..., window_segments: _Optional[int] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("steps",)
+    __slots__ = ("steps", "round_trip_windows")
     STEPS_FIELD_NUMBER: _ClassVar[int]
+    ROUND_TRIP_WINDOWS_FIELD_NUMBER: _ClassVar[int]
     steps: int
-    def __init__(self, steps: _Optional[int] = ...) -> None: ...
+    round_trip_windows: int
+    def __init__(self, steps: _Optional[int] = ..., round_trip_windows: _Optional[int] = ...) -> None: ...
 
 class Window(_message.Message):
     __slots__ = ("first_sequence", "version", "environments", "staged_in", "staged_checksum", "block")

@@ -75,9 +75,10 @@ def decode_opening(request: AppendRequest) -> Opening:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """Sign of life of an actor, with the environment steps that it has taken."""
+    """Sign of life of an actor. The fields are those of the contract's Heartbeat."""
 
     steps: int
+    round_trip_windows: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +88,9 @@ class StagingProof:
     number: int
 
 
-def encode_heartbeat(steps: int) -> replay_pb2.AppendSegmentsRequest:
-    """Encodes an actor's heartbeat with the environment steps that it has taken."""
-    return replay_pb2.AppendSegmentsRequest(heartbeat=replay_pb2.Heartbeat(steps=steps))
+def encode_heartbeat(heartbeat: Heartbeat) -> replay_pb2.AppendSegmentsRequest:
+    """Encodes an actor's heartbeat."""
+    return replay_pb2.AppendSegmentsRequest(heartbeat=replay_pb2.Heartbeat(**plain(heartbeat)))
 
 
 def encode_staging_proof(number: int) -> replay_pb2.AppendSegmentsRequest:
@@ -105,7 +106,7 @@ def decode_append_request(request: AppendRequest, *, staged: bool) -> Heartbeat 
     """
     match request.message.WhichOneof("message"):
         case "heartbeat":
-            return Heartbeat(request.message.heartbeat.steps)
+            return decoded(Heartbeat, request.message.heartbeat)
         case "staging" if staged:
             return StagingProof(request.message.staging.number)
     raise InvalidSegment("after `open`, an append stream carries windows, heartbeats and a proof of the staging area")

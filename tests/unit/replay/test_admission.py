@@ -1,3 +1,4 @@
+import math
 import random
 from collections import Counter, deque
 from dataclasses import dataclass, field, replace
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from helpers.segments import PLAN
 from penstock.errors import ConfigurationError, Overloaded
 from penstock.replay.admission import GRANTS_AHEAD, ActorKey, Gate
-from penstock.types.replay import Grant, SamplingPlan
+from penstock.types.replay import MAX_ROUND_TRIP_WINDOWS, Grant, SamplingPlan
 
 TIMEOUT_S = 10.0
 
@@ -63,10 +64,10 @@ class World:
         self.windows.pop(actor(slot), None)
         self.grants.pop(actor(slot), None)
 
-    def hear_all(self, *, moving: bool = True) -> None:
+    def hear_all(self, *, moving: bool = True, round_trip_windows: int | None = None) -> None:
         self.steps += moving
         for key in self.windows:
-            self.gate.heard(key, self.now, self.steps)
+            self.gate.heard(key, self.now, self.steps, round_trip_windows)
             self.heard_at[key] = self.now
 
     def deliver(self, key: ActorKey) -> None:
@@ -106,12 +107,9 @@ class World:
         granted = sum(len(grants) * self.windows[key] for key, grants in self.grants.items())
         assert self.gate.granted == granted
         assert granted + self.unseen + self.leased <= (self.plan.off_policy_degree + 1) * self.plan.fresh_segments
-        most = (
-            max(GRANTS_AHEAD, self.plan.off_policy_degree * self.plan.fresh_segments)
-            if self.plan.slot_weights
-            else GRANTS_AHEAD
-        )
-        assert all(len(grants) <= most for grants in self.grants.values())
+        room = self.plan.outstanding_limit if self.plan.off_policy_degree else 0
+        for key, grants in self.grants.items():
+            assert len(grants) <= max(GRANTS_AHEAD, math.ceil(room / self.windows[key]))
 
 
 @given(
@@ -133,7 +131,7 @@ def test_outstanding_segments_stay_within_the_limit_and_training_continues_after
     alike = chance.choice([size for size in range(1, fresh + 1) if fresh % size == 0])
     for _ in range(steps):
         match chance.choice(
-            ["join", "leave", *["deliver"] * 3, "train", "train", "silence", "hear", "hang", "replace"]
+            ["join", "leave", *["deliver"] * 3, "train", "train", "silence", "hear", "hear far", "hang", "replace"]
         ):
             case "join":
                 world.join(chance.randrange(6), alike if degree == 0 else chance.randint(1, degree * fresh))
@@ -147,6 +145,8 @@ def test_outstanding_segments_stay_within_the_limit_and_training_continues_after
                 world.now += chance.choice([1.0, 6.0, 11.0])
             case "hear":
                 world.hear_all()
+            case "hear far":
+                world.hear_all(round_trip_windows=chance.choice([0, 1, 5, 2**31]))
             case "replace":
                 world.replace_learner(chance.choice([0, 1, 50]))
             case "hang":
@@ -481,6 +481,81 @@ def test_with_degree_zero_all_actors_contribute_equally_to_each_batch() -> None:
         world.train()
     assert world.next_batch > 30
     assert {given_to_batch[(batch, slot)] for batch in range(world.next_batch) for slot in range(3)} == {4}
+
+
+def hear_far(gate: Gate, slot: int, windows: int) -> None:
+    gate.heard(actor(slot), 0.0, 0, windows)
+
+
+def count_grants(gate: Gate, waiting_segments: int = 0) -> dict[int, int]:
+    """Returns the number of grants that the gate issues now, by slot."""
+    return dict(Counter(key.slot for key, _ in gate.issue(waiting_segments, next_batch=0)))
+
+
+def test_an_actor_gets_a_grant_for_each_window_of_its_round_trip_within_its_share_of_the_room() -> None:
+    # The room of 9 batches is 18 windows of each actor.
+    gate = make_gate(make_plan(4, degree=8), [1, 1])
+    hear_far(gate, 0, 5)
+    assert count_grants(gate) == {0: 7, 1: 2}
+    hear_far(gate, 1, 1_000)
+    assert count_grants(gate) == {1: 16}
+    hear_far(gate, 0, 1_000)
+    assert count_grants(gate) == {0: 11}
+
+
+def test_an_actor_that_comes_closer_keeps_its_grants_and_gets_no_more() -> None:
+    gate = make_gate(make_plan(4, degree=8), [1, 1])
+    hear_far(gate, 0, 5)
+    count_grants(gate)
+    hear_far(gate, 0, 0)
+    for _ in range(5):
+        assert gate.spend(actor(0))
+        assert count_grants(gate) == {}
+    assert gate.spend(actor(0))
+    assert count_grants(gate) == {0: 1}
+
+
+def test_a_returning_actor_is_near_until_it_reports_its_round_trip() -> None:
+    gate = make_gate(make_plan(4, degree=8), [1, 1])
+    hear_far(gate, 0, 5)
+    gate.connect(actor(0), 1, 0.0)
+    assert count_grants(gate) == {0: 2, 1: 2}
+
+
+def test_a_window_does_not_change_the_reported_round_trip() -> None:
+    gate = make_gate(make_plan(4, degree=8), [1, 1])
+    hear_far(gate, 0, 5)
+    gate.heard(actor(0), 1.0)
+    assert count_grants(gate) == {0: 7, 1: 2}
+
+
+def test_with_degree_zero_the_round_trip_changes_neither_grants_nor_their_order() -> None:
+    near, far = (make_gate(make_plan(8, degree=0), [2, 2]) for _ in range(2))
+    hear_far(far, 1, 50)
+    for _ in range(20):
+        issued = far.issue(waiting_segments=0, next_batch=0)
+        assert issued == near.issue(waiting_segments=0, next_batch=0)
+        for key, _ in issued:
+            assert near.spend(key) and far.spend(key)
+
+
+def test_without_fresh_segments_only_the_round_trip_limits_the_grants() -> None:
+    gate = make_gate(replace(make_plan(4, degree=1), fresh_segments=0), [1, 1])
+    hear_far(gate, 1, 50)
+    assert count_grants(gate) == {0: 2, 1: 52}
+    hear_far(gate, 1, 2**32 - 1)
+    assert count_grants(gate) == {1: MAX_ROUND_TRIP_WINDOWS - 50}
+
+
+def test_an_actor_with_weights_gets_the_larger_of_its_share_and_the_windows_of_its_round_trip() -> None:
+    # Shares 1.5 and 0.5: of d batches, 3 and 1 windows; of the room, 6 and 2.
+    plan = replace(make_plan(4, degree=1), slot_weights=(3.0, 1.0), least_share=0.1)
+    gate = make_gate(plan, [1, 1])
+    hear_far(gate, 1, 50)
+    issued = count_grants(gate)
+    assert issued == {0: 3, 1: 2}
+    hear_far(gate, 0, 50)
+    assert count_grants(gate) == {0: 3}
 
 
 def test_more_actors_than_configured_are_refused() -> None:

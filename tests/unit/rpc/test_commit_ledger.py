@@ -115,12 +115,12 @@ def test_a_skip_blocks_requests_until_a_commit_that_passes_over_is_sent() -> Non
     assert not blocks_requests(ledger)
 
 
-def test_a_ledger_is_full_at_eight_unanswered_commits() -> None:
+def test_a_ledger_is_full_at_64_unanswered_commits() -> None:
     ledger = CommitLedger()
-    for number in range(7):
+    for number in range(63):
         add(ledger, number)
     assert not is_full(ledger)
-    add(ledger, 7)
+    add(ledger, 63)
     assert is_full(ledger)
     ledger.answer(0)
     assert not is_full(ledger)

@@ -21,6 +21,7 @@ from penstock.rpc.channel import Backoff
 from penstock.rpc.clients.commit_ledger import CommitLedger
 from penstock.rpc.clients.connection import PersistentStream
 from penstock.rpc.clients.names import Peer
+from penstock.rpc.clients.round_trip import RoundTrip
 from penstock.rpc.clients.sampling_stream import SamplingStream
 from penstock.rpc.loop import LoopThread
 from penstock.telemetry import logs, metrics
@@ -31,6 +32,12 @@ from penstock.types.waits import Awaited, WaitReason
 from penstock.wire import batches as wire
 
 _STOP_CHECK_S = 0.1
+_MOST_PREFETCHED = 16
+"""Limit on the batches requested ahead over a long round trip if the gate sets none."""
+
+_TIMED_BATCHES = 9
+"""Batches whose mean interval tells how many are trained during a round trip."""
+
 FAREWELL_S = 2.0
 """Seconds that `close` waits for outstanding commits, and the default deadline of `finish`."""
 
@@ -63,9 +70,10 @@ class ReplayBatchSource:
     ) -> None:
         """Prepares the stream to the replay service, which `open` starts.
 
-        `prefetch_batches` are requested ahead of the one that `next` returns. Once `stopping` returns True, `commit` no
-        longer waits for room. The loop calls `replay_segments` with a batch's number for the number of segments to
-        replay in it, None for the plan's, and `arrived` with each batch before `next` returns it; neither may wait.
+        `prefetch_batches`, and as many more as are trained during a round trip, are requested ahead of the one that
+        `next` returns. Once `stopping` returns True, `commit` no longer waits for room. The loop calls
+        `replay_segments` with a batch's number for the number of segments to replay in it, None for the plan's, and
+        `arrived` with each batch before `next` returns it; neither may wait.
         `memory` allocates the memory of all columns; None: they may lie in any, such as that of their message. Several
         sources may share the condition `changed`, which guards the state and is notified of every change.
         """
@@ -75,6 +83,8 @@ class ReplayBatchSource:
             thread, "replay", peer, self._run, broken=self._note_break, ended=self._abandon_commits, changed=changed
         )
         self._lock = self._stream.changed
+        self._round_trip = RoundTrip(self._stream)
+        self._taken_at: deque[float] = deque(maxlen=_TIMED_BATCHES)
         self._ready: deque[Batch] = deque()
         self._ledger = CommitLedger()
         self._pool = PayloadPool(memory=memory)
@@ -127,6 +137,7 @@ class ReplayBatchSource:
                 return None
             batch, last_wanted = self._ready.popleft(), self._last_wanted
             self.next_number = batch.number + 1
+            self._taken_at.append(time.monotonic())
             wanted = self._last_wanted > last_wanted
         if wanted:
             self._thread.call(self._wanted.set)
@@ -176,7 +187,23 @@ class ReplayBatchSource:
 
         Once the batch in training is committed, one more is requested, so that its request can carry that commit.
         """
-        return self.next_number + self._prefetch + (self._ledger.newest == self.next_number - 1)
+        return self.next_number + self._prefetched + (self._ledger.newest == self.next_number - 1)
+
+    @property
+    def _prefetched(self) -> int:
+        """Number of batches to request ahead of the one that `next` returns.
+
+        Those that are trained during a round trip are requested in addition, as far as the gate can fill them: the
+        commit that makes room for a batch, d + 1 batches earlier, carries the request for it. Draws that are earlier
+        than necessary would use older priorities, and segments must not become too old to be replayed meanwhile.
+        """
+        plan, taken_at = self._plan, self._taken_at
+        if plan is None or len(taken_at) < _TIMED_BATCHES:
+            return self._prefetch
+        trained = int(self._round_trip.seconds * (len(taken_at) - 1) / (taken_at[-1] - taken_at[0]))
+        most = plan.off_policy_degree - 1 if plan.fresh_segments else _MOST_PREFETCHED
+        most = min(most, plan.max_staleness - plan.off_policy_degree - plan.publish_interval)
+        return max(self._prefetch, min(self._prefetch + trained, most))
 
     # On the loop
 
@@ -214,7 +241,7 @@ class ReplayBatchSource:
             if (answer := wire.decode_commit_answer(response)) is not None:
                 self._settle(answer)
 
-        await stream.run(request=self._request, take=take, deliver=self._deliver)
+        await stream.run(request=self._request, watch=self._round_trip.watch, take=take, deliver=self._deliver)
 
     def _note_columns(self, stream: SamplingStream) -> None:
         if stream.refusal and not self._noted_refusal:

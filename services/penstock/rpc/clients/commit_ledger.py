@@ -11,8 +11,9 @@ from penstock.errors import InvalidSegment
 from penstock.types.replay import CommitOutcome
 from penstock.wire.batches import CommitRequest
 
-_MAX_UNANSWERED = 8
-"""Limit on unanswered commits. The learner never gets far ahead of them, because the gate waits for them too."""
+_MAX_UNANSWERED = 64
+"""Limit on unanswered commits. The gate waits for them too, so a learner with fresh segments in its batches is at most
+d + 1 ahead of them. Without, batches of 2 ms over a round trip of 100 ms need 50."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,10 +52,11 @@ class SamplingStream:
         self,
         *,
         request: Callable[["SamplingStream"], Coroutine[Any, Any, None]],
+        watch: Callable[[Stream], Coroutine[Any, Any, None]],
         take: Callable[[wire.SampleResponse], None],
         deliver: Callable[[Batch], None],
     ) -> None:
-        """Runs the stream until it ends, beside `request`, which writes requests until it is cancelled.
+        """Runs the stream until it ends, with `request`, which writes requests, and `watch` beside it.
 
         Calls `take` with each response after this stream has taken it, and `deliver` with each complete batch in order.
         """
@@ -75,7 +76,8 @@ class SamplingStream:
             take(response)
 
         opening = wire.encode_plan_request(self._plan, ENCODINGS)
-        await exchange(self._call, opening, beside=(lambda: request(self), complete), take=receive)
+        beside = (lambda: request(self), lambda: watch(self._call), complete)
+        await exchange(self._call, opening, beside=beside, take=receive)
 
     async def prove_if_mapped(self) -> None:
         """Requests a proof, once, that the memory mapped here is the one that the service writes."""

@@ -5,6 +5,8 @@ other thread.
 """
 
 import asyncio
+import math
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -13,21 +15,23 @@ from penstock.replay.store.staging import SLOTS, StagingSlots
 from penstock.rpc import methods
 from penstock.rpc.channel import Backoff, Stream
 from penstock.rpc.clients.connection import PersistentStream
+from penstock.rpc.clients.round_trip import RoundTrip
 from penstock.rpc.local_socket import SocketEnded
 from penstock.rpc.loop import LoopThread
 from penstock.telemetry import logs, metrics
 from penstock.types.block import Schema
 from penstock.types.codecs import Codec
 from penstock.types.place import Place
-from penstock.types.replay import Grant, StagingOffer, Window
+from penstock.types.replay import MAX_ROUND_TRIP_WINDOWS, Grant, StagingOffer, Window
 from penstock.types.run import Assignment
 from penstock.wire import block
 from penstock.wire import windows as wire
 from penstock.wire.encoding import WindowEncoder, raw_window
 from penstock.wire.staged_checksum import staged_checksum
 
-_MAX_UNACKNOWLEDGED = SLOTS
-"""Limit on windows kept until they are stored. The gate grants two ahead, so an actor never waits for this limit."""
+_MAX_UNACKNOWLEDGED = 2 * MAX_ROUND_TRIP_WINDOWS
+"""Limit on windows kept until they are stored; of staged windows, the slots. It exceeds the windows of a round trip and
+those whose acknowledgement waits for a grant, so that an actor does not wait for it."""
 
 _HEARTBEAT_S = 1.0
 _SEND_PATIENCE_S = 60.0
@@ -93,17 +97,22 @@ class ReplaySegmentSink:
         thread: LoopThread,
         assignment: Assignment,
         schema: Schema,
-        steps: Callable[[], int] = lambda: 0,
+        *,
         place: Callable[[], Place] | None = None,
+        steps: Callable[[], int] = lambda: 0,
+        window_s: Callable[[], float] = lambda: math.inf,
     ) -> None:
         """Starts to connect to the assignment's replay service.
 
-        The loop calls `steps` for the steps taken so far, and `place` for where the service is now; None: where the
-        assignment says.
+        The loop calls `place` for where the service is now (None: where the assignment says), `steps` for the
+        environment steps taken so far, and `window_s` for the seconds that the collection of a window takes.
         """
-        self._thread, self._assignment, self._schema, self._steps = thread, assignment, schema, steps
+        self._thread, self._assignment, self._schema = thread, assignment, schema
+        self._steps, self._window_s = steps, window_s
         self._place = place or (lambda: assignment.replay)
         self._stream = PersistentStream(thread, "replay", self._names, self._run, broken=self._note_break)
+        self._round_trip = RoundTrip(self._stream)
+        self._sending_s = 0.0
         self._lock = self._stream.changed
         self._grants: deque[Grant] = deque()
         self._pending: deque[_Pending] = deque()
@@ -139,15 +148,15 @@ class ReplaySegmentSink:
         good.
         """
         with self._lock:
-            self._stream.wait_for(lambda: len(self._pending) < _MAX_UNACKNOWLEDGED, _SEND_PATIENCE_S)
+            self._stream.wait_for(lambda: self._has_room, _SEND_PATIENCE_S)
             self._stream.check()
-            if len(self._pending) >= _MAX_UNACKNOWLEDGED:
+            if not self._has_room:
                 raise Unavailable(
-                    f"{self._stream.peer} acknowledged none of {_MAX_UNACKNOWLEDGED} windows for"
+                    f"{self._stream.peer} acknowledged none of {len(self._pending)} windows for"
                     f" {_SEND_PATIENCE_S:.0f} s"
                 )
             staging = self._staging
-            slot = min(set(range(SLOTS)) - {each.slot for each in self._pending if each.is_in(staging)})
+            slot = min(set(range(SLOTS)) - {each.slot for each in self._pending if each.is_in(staging)}, default=0)
             codecs = self._codecs if staging is None else self._staged_codecs
         pending = _Pending(window, staging, slot, self._encoder, codecs)
         with self._lock:
@@ -162,6 +171,10 @@ class ReplaySegmentSink:
         metrics.ACTOR_VERSION.set(window.head.version)
         if not sent:
             self._thread.call(self._wake.set)
+
+    @property
+    def _has_room(self) -> bool:
+        return len(self._pending) < (_MAX_UNACKNOWLEDGED if self._staging is None else SLOTS)
 
     def _send_now(self, pending: _Pending) -> bool:
         """Sends a staged window from this thread, which saves waking the loop, unless others wait to be sent.
@@ -225,10 +238,11 @@ class ReplaySegmentSink:
             if self._offered is not None:
                 await call.write(wire.encode_staging_proof(self._offered.number))
             async with asyncio.TaskGroup() as tasks:
-                writing = tasks.create_task(self._write(call))
+                beside = [tasks.create_task(self._write(call)), tasks.create_task(self._round_trip.watch(call))]
                 async for response in responses:
                     self._take(wire.decode_append_response(response))
-                writing.cancel()
+                for task in beside:
+                    task.cancel()
         finally:
             with self._lock:
                 self._call = None
@@ -313,17 +327,34 @@ class ReplaySegmentSink:
             else:
                 self._resent += 1
 
+    @property
+    def _round_trip_windows(self) -> int:
+        """Windows that the actor collects, or sends if that is slower, during a round trip."""
+        return int(min(MAX_ROUND_TRIP_WINDOWS, self._round_trip.seconds / max(self._window_s(), self._sending_s)))
+
     async def _write(self, call: Stream) -> None:
+        """Writes windows and, every second without one or with other news of the round trip, heartbeats."""
+        told, due = 0, time.monotonic() + _HEARTBEAT_S
         while True:
             self._check_identity()
             self._wake.clear()
-            while self._unsent:
-                for message in self._unsent[0].messages(self._staging, self._codecs):
-                    await call.write(message)
-                with self._lock:
-                    self._unsent.popleft()
-            try:
-                async with asyncio.timeout(_HEARTBEAT_S):
-                    await self._wake.wait()
-            except TimeoutError:
-                await call.write(wire.encode_heartbeat(self._steps()))
+            idle = False
+            if self._unsent:
+                await self._write_window(call)
+            else:
+                try:
+                    async with asyncio.timeout(_HEARTBEAT_S):
+                        await self._wake.wait()
+                except TimeoutError:
+                    idle = True
+            if idle or (time.monotonic() >= due and self._round_trip_windows != told):
+                told, due = self._round_trip_windows, time.monotonic() + _HEARTBEAT_S
+                await call.write(wire.encode_heartbeat(wire.Heartbeat(self._steps(), told)))
+
+    async def _write_window(self, call: Stream) -> None:
+        started = time.monotonic()
+        for message in self._unsent[0].messages(self._staging, self._codecs):
+            await call.write(message)
+        self._sending_s = time.monotonic() - started
+        with self._lock:
+            self._unsent.popleft()

@@ -260,8 +260,8 @@ class _Stream:
     def take_small(self, request: wire.AppendRequest) -> None:
         """Processes a heartbeat, or the client's proof of the staging area."""
         match wire.decode_append_request(request, staged=self._staging is not None):
-            case wire.Heartbeat(steps):
-                self.intake.heard(time.monotonic(), steps)
+            case wire.Heartbeat(steps, round_trip_windows):
+                self.intake.heard(time.monotonic(), steps, round_trip_windows)
             case wire.StagingProof(number):
                 assert self._staging is not None
                 answer = self._staging.answer(number)
