@@ -1,255 +1,20 @@
 """`make e2e-swarm`: runs Penstock over three nodes of a real Swarm, takes away actors, nodes and links, and reports.
 
-Needs root on this Linux machine, Docker Engine with buildx, and the tool swarm-host, which starts a real Swarm whose
-nodes are namespaces; the variable SWARM_HOST may have its path. Writes build/e2e-swarm/report.md and nodes-swarm.json,
-from which the failure table of the docs is made. If a requirement was missed, it also copies the logs there and exits
-with 1.
+Needs what `tests.e2e.nodes.swarm_cluster` needs. Writes build/e2e-swarm/report.md and nodes-swarm.json, from which the
+failure table of the docs is made. If a requirement was missed, it also copies the logs there and exits with 1.
 """
 
 import argparse
-import json
-import os
 import shutil
 import signal
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
-from pathlib import Path
-from typing import Any
 
-from helpers.timing import wait_for
-from tests.e2e.nodes.cluster import ActorPlace, Direction, RunPlan, Times
-from tests.e2e.nodes.drill import TASK, Drill, conclude
+from tests.e2e.nodes.drill import Drill, conclude
+from tests.e2e.nodes.swarm_cluster import FOLDER, TOOL, SwarmCluster
+from tests.e2e.nodes.swarm_steps import evaluate, watch_and_drain
 from tests.e2e.report import Report
 from tests.e2e.stack import ROOT, Failure, command
-
-FOLDER = ROOT / "build" / "e2e-swarm"
-TOOL = os.environ.get("SWARM_HOST", str(ROOT / ".." / "shared" / "tools" / "swarm-host"))
-STATE = Path(os.environ.get("SWARM_HOST_STATE", "/var/lib/swarm-host"))
-NODES = ("node1", "node2", "node3")
-OUTSIDE = "sw-switch"
-"""Network namespace of the bridge that joins the nodes, which no fault of a node reaches."""
-SERVICES_ADDRESS = "10.178.0.11"
-
-FILES = ("deploy/swarm/stack.yml", "deploy/swarm/gpu.yml", "tests/e2e/nodes/swarm.yml")
-TAG, NEXT_TAG = "e2e", "e2e-next"
-IMAGES = {"penstock-actor:e2e": ("penstock-actor", "penstock-learner"), "prom/prometheus:v2.53.3": ("prometheus",)}
-"""Images of this machine's engine, and their names on the nodes. No node has a GPU: the learner uses the CPU image."""
-REGISTRY = "127.0.0.1:5000/"
-"""Where no registry is: a node asks it for newer images at each start of a task, and is refused at once."""
-
-VOLUMES = ("replay", "runs", "prometheus")
-NANOSECONDS = 1e9
-GRACE = 3
-"""Heartbeats that a node may miss, by swarmkit's dispatcher, before it is down."""
-RESTART_S = 1.0
-"""`restart_policy.delay` of the stack."""
-ELECTION_S = 10.0
-"""Ticks of a second after which a manager that has started again, and finds no leader, becomes it (`docker info`)."""
-
-
-class SwarmCluster:
-    """Three nodes of Docker Swarm on this machine; implements `tests.e2e.nodes.cluster.Cluster`."""
-
-    services_node = "node1"
-    actor_nodes: tuple[str, ...] = ("node2", "node3")
-
-    def __init__(self) -> None:
-        """Starts the nodes, if they do not run, and gives them the images and the label."""
-        self._name = ""
-        self._variables: dict[str, str] = {}
-        command(TOOL, "up")
-        load_images()
-        self._docker("node", "update", "--label-add", "penstock=services", self.services_node)
-        info = json.loads(self._docker("info", "--format", "{{json .}}"))
-        spec = info["Swarm"]["Cluster"]["Spec"]
-        self.engine = f"Docker Swarm {info['ServerVersion']}"
-        self.times = Times(
-            detection_s=GRACE * spec["Dispatcher"]["HeartbeatPeriod"] / NANOSECONDS,
-            requeue_s=RESTART_S + ELECTION_S,
-            stop_s=30.0,
-        )
-
-    # The run
-
-    def start(self, plan: RunPlan) -> None:
-        """Removes the stack and the volumes of earlier runs, and deploys a stack as docs/swarm.md says."""
-        self.stop()
-        self._name = plan.name
-        for node in NODES:
-            command(TOOL, "at", node, "volume", "rm", "--force", *(f"{plan.name}_{each}" for each in VOLUMES))
-        self._logs.mkdir(parents=True)
-        # The containers' user is not this one.
-        self._logs.chmod(0o777)
-        settings = {"replay.capacity_bytes": "none", **plan.settings}
-        names = {f"PENSTOCK__{name.replace('.', '__').upper()}": value for name, value in settings.items()}
-        lines = [f"{name}={value}\n" for name, value in {"PENSTOCK_PRESET": "none", **names}.items()]
-        file, password = self._logs / "settings.env", self._logs / "grafana-password"
-        file.write_text("".join(lines))
-        password.write_text("of no Grafana")
-        self._variables = {
-            "PENSTOCK_REGISTRY": REGISTRY,
-            "PENSTOCK_TAG": TAG,
-            "PENSTOCK_SETTINGS": str(file),
-            "PENSTOCK_ACTORS": str(plan.actors),
-            # All nodes have the same two cores.
-            "PENSTOCK_ACTOR_CPUS": "0.1",
-            "GRAFANA_PASSWORD_FILE": str(password),
-            "DRILL_LOGS": str(self._logs),
-            "DRILL_TASK": str(TASK),
-        }
-        files = [f"--compose-file={file}" for file in FILES]
-        self._docker("stack", "deploy", "--resolve-image=never", "--detach=true", *files, plan.name)
-
-    def watch_command(self) -> Sequence[str]:
-        """Returns the command of the watcher, outside of all nodes."""
-        watcher = (sys.executable, "-m", "tests.e2e.nodes.watcher", f"{SERVICES_ADDRESS}:7432")
-        return (*from_outside(), *watcher)
-
-    def scale(self, actors: int) -> None:
-        """Scales the service of the actors."""
-        self._docker("service", "scale", "--detach", f"{self._name}_actor={actors}")
-
-    def actors(self) -> list[ActorPlace]:
-        """Returns the running tasks of the actors' service."""
-        tasks = self._tasks("actor")
-        return [ActorPlace(task["id"], task["node"]) for task in tasks if task["state"].startswith("Running")]
-
-    def preempt(self, actors: Iterable[ActorPlace]) -> None:
-        """Sends SIGTERM to containers, as the notice that a node is taken away. Swarm itself has no preemption."""
-        for actor in actors:
-            found = command(TOOL, "at", actor.node, "ps", "-q", f"--filter=label=com.docker.swarm.task.id={actor.id}")
-            command(TOOL, "at", actor.node, "kill", "--signal=TERM", *found.split())
-
-    def update_actors(self) -> None:
-        """Gives the actors' service a new image, which Swarm starts before it stops the old one."""
-        name = f"{REGISTRY}penstock-actor"
-        for node in NODES:
-            command(TOOL, "at", node, "tag", f"{name}:{TAG}", f"{name}:{NEXT_TAG}")
-        self._update("--no-resolve-image", f"--image={name}:{NEXT_TAG}")
-
-    def ended(self) -> bool:
-        """Returns whether no task of the run is to run any more. Prometheus is not of the run."""
-        tasks = [self._tasks(service) for service in ("replay", "learner", "actor", "evaluator")]
-        return all(tasks) and not any(task["desired"] in ("Running", "Ready") for each in tasks for task in each)
-
-    def stop(self) -> None:
-        """Removes the stack, and waits for its containers and its network. The volumes stay."""
-        for stack in self._docker("stack", "ls", "--format={{.Name}}").split():
-            self._docker("stack", "rm", stack)
-            wait_for(partial(self._is_gone, stack), f"the stack {stack} to end")
-
-    # The nodes
-
-    def kill(self, node: str) -> None:
-        """Kills the engine and all containers of a node."""
-        command(TOOL, "kill", node)
-
-    def start_node(self, node: str) -> None:
-        """Starts the engine again. Swarm leaves the actors where they are, so the user spreads them again."""
-        command(TOOL, "start", node)
-        if node in self.actor_nodes:
-            self._spread()
-
-    def cut(self, node: str, direction: Direction = "both") -> None:
-        """Cuts a node's link."""
-        command(TOOL, "cut", node, *(() if direction == "both" else (direction,)))
-
-    def mend(self, node: str) -> None:
-        """Mends a node's link. Swarm leaves the actors where they are, so the user spreads them again."""
-        command(TOOL, "mend", node)
-        self._spread()
-
-    # What remains of the run
-
-    def store(self) -> Path:
-        """Returns the folder of the store in the volume, which is on this machine."""
-        return self._volume("replay") / self._name
-
-    def actor_log(self) -> Iterator[Mapping[str, Any]]:
-        """Yields the JSON lines of the logs of all actors."""
-        for path in sorted(self._logs.glob("*.log")):
-            for line in path.read_text(errors="replace").splitlines():
-                # A killed process may have left a part of a line.
-                with suppress(ValueError):
-                    entry = json.loads(line)
-                    if entry["service"] == "actor":
-                        yield entry
-
-    def summary(self) -> Mapping[str, Any] | None:
-        """Returns the contents of the run's summary."""
-        path = self._volume("runs") / self._name / "summary.json"
-        if not path.exists():
-            return None
-        found: dict[str, Any] = json.loads(path.read_text())
-        return found
-
-    def save_logs(self, folder: Path) -> None:
-        """Copies the engines' logs beside those of the run, which are in the folder of the drill."""
-        for node in NODES:
-            shutil.copy(STATE / node / "dockerd.log", folder / f"{node}-dockerd.log")
-        with suppress(Failure):
-            (folder / "tasks.txt").write_text(command(TOOL, "status"))
-
-    @property
-    def _logs(self) -> Path:
-        return FOLDER / "runs" / self._name
-
-    def _volume(self, name: str) -> Path:
-        return STATE / self.services_node / "data" / "volumes" / f"{self._name}_{name}" / "_data"
-
-    def _tasks(self, service: str) -> list[dict[str, str]]:
-        """Returns id, node, desired and actual state of the tasks of a service, former ones included."""
-        columns = '{"id":"{{.ID}}","node":"{{.Node}}","desired":"{{.DesiredState}}","state":"{{.CurrentState}}"}'
-        listed = self._docker("service", "ps", "--no-trunc", f"--format={columns}", f"{self._name}_{service}")
-        return [json.loads(line) for line in listed.splitlines()]
-
-    def _is_gone(self, stack: str) -> bool:
-        """Returns whether nothing is left of a removed stack but its volumes."""
-        label = f"--filter=label=com.docker.stack.namespace={stack}"
-        left = [
-            self._docker("network", "ls", "-q", label),
-            *(command(TOOL, "at", node, "ps", "-q", label) for node in NODES),
-        ]
-        return not any(left)
-
-    def _spread(self) -> None:
-        """Waits until all nodes are ready, and spreads the actors over them, as docs/swarm.md says."""
-        states = ("node", "ls", "--format={{.Status}}")
-        wait_for(lambda: self._docker(*states).split() == ["Ready"] * len(NODES), "all nodes to be ready")
-        self._update("--force")
-
-    def _update(self, *options: str) -> None:
-        self._docker("service", "update", "--detach=false", "--quiet", *options, f"{self._name}_actor")
-
-    def _docker(self, *words: str) -> str:
-        """Returns the output of a docker command on the manager."""
-        return command(TOOL, "docker", *words, environment=self._variables)
-
-
-def from_outside() -> tuple[str, ...]:
-    """Returns the beginning of a command that runs in the network outside of all nodes."""
-    return ("nsenter", f"--net=/run/netns/{OUTSIDE}")
-
-
-def load_images() -> None:
-    """Builds the image of the actors, and copies what a node does not have yet."""
-    command("docker", "build", "--quiet", "--file=Dockerfile.actor", f"--tag=penstock-actor:{TAG}", ".")
-    for image, names in IMAGES.items():
-        wanted = command("docker", "image", "inspect", "--format={{.Id}}", image)
-        if any(_id_on(node, f"{REGISTRY}{names[0]}:{image.partition(':')[2]}") != wanted for node in NODES):
-            command(TOOL, "load", image)
-        for node in NODES:
-            for name in names:
-                command(TOOL, "at", node, "tag", image, f"{REGISTRY}{name}:{image.partition(':')[2]}")
-
-
-def _id_on(node: str, image: str) -> str:
-    try:
-        return command(TOOL, "at", node, "image", "inspect", "--format={{.Id}}", image)
-    except Failure:
-        return ""
 
 
 def main() -> int:
@@ -266,6 +31,8 @@ def main() -> int:
     drill = Drill(cluster, report)
     try:
         drill.run()
+        evaluate(report, "cartpole")
+        watch_and_drain(cluster, report)
     except Exception as error:
         reason = str(error) if isinstance(error, (Failure, AssertionError)) else repr(error)
         report.check("the drill completed", False, reason, "yes")

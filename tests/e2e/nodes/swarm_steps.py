@@ -1,0 +1,76 @@
+"""Steps of the drill that only Swarm has: what Prometheus finds, a drained node, the evaluation of a run that ended."""
+
+import re
+
+from helpers.timing import wait_for
+from tests.e2e.nodes.cluster import RunPlan
+from tests.e2e.nodes.drill import PACED, TASK
+from tests.e2e.nodes.swarm_cluster import REGISTRY, TAG, TOOL, SwarmCluster
+from tests.e2e.nodes.watch import Watch
+from tests.e2e.report import Report
+from tests.e2e.stack import command
+
+ACTORS = 4
+RUNS = "/var/lib/penstock/runs"
+_SERVICES = 3
+"""Services besides the actors that Prometheus scrapes."""
+
+
+def watch_and_drain(cluster: SwarmCluster, report: Report) -> None:
+    """Runs a stack, compares what Prometheus finds with it, and drains a node."""
+    cluster.start(RunPlan("watched", PACED, ACTORS, ACTORS))
+    with Watch(cluster.watch_command()) as watch:
+        report.begin("a run of Swarm alone")
+        watch.until(lambda sample: sample.actors == ACTORS, f"{ACTORS} actors")
+        _check_prometheus(cluster, report)
+        report.begin("docker node update --availability drain")
+        drained = cluster.actor_nodes[0]
+        cluster.docker("node", "update", "--availability=drain", drained)
+        wait_for(lambda: len(_elsewhere(cluster, drained)) == ACTORS, "all actors on the other nodes")
+        watch.until(lambda sample: sample.actors == ACTORS, f"{ACTORS} actors")
+        watch.trains()
+        cluster.docker("node", "update", "--availability=active", drained)
+        report.note("actors of a drained node work elsewhere", f"{ACTORS} on {', '.join(sorted(_nodes(cluster)))}")
+    cluster.stop()
+
+
+def evaluate(report: Report, name: str) -> None:
+    """Evaluates a run that has ended, with the command of docs/swarm.md."""
+    report.begin("the run that ended")
+    run = ("docker", "run", "--rm", "-v", f"{name}_runs:{RUNS}", "-v", f"{TASK}:{TASK}:ro")
+    report.attempt(
+        "`docker run ... evaluate` on the services' node",
+        "yes",
+        lambda: command(TOOL, *run, f"{REGISTRY}penstock-actor:{TAG}", "evaluate", f"{RUNS}/{name}").splitlines()[1],
+    )
+
+
+def _check_prometheus(cluster: SwarmCluster, report: Report) -> None:
+    targets = _SERVICES + ACTORS
+    wait_for(lambda: _query(cluster, "sum(up)") == str(targets), f"Prometheus to find {targets} targets, all up")
+    nodes = wait_for(lambda: _query(cluster, "count(node:penstock_actors:count)"), "Prometheus to name nodes")
+    report.check(
+        "targets of Prometheus that are up, and nodes of actors",
+        nodes == str(len(_nodes(cluster))),
+        f"{targets}; {nodes}",
+        f"{targets}; {len(_nodes(cluster))}",
+    )
+
+
+def _query(cluster: SwarmCluster, expression: str) -> str:
+    """Returns the value of an expression; empty if it has none."""
+    at = (TOOL, "at", cluster.services_node)
+    found = command(*at, "ps", "-q", "--filter=label=com.docker.swarm.service.name=watched_prometheus").split()
+    if not found:
+        return ""
+    asked = command(*at, "exec", found[0], "promtool", "query", "instant", "http://localhost:9090", expression)
+    value = re.search(r"=> (\S+) @", asked)
+    return value[1] if value else ""
+
+
+def _nodes(cluster: SwarmCluster) -> set[str]:
+    return {actor.node for actor in cluster.actors()}
+
+
+def _elsewhere(cluster: SwarmCluster, node: str) -> list[str]:
+    return [actor.id for actor in cluster.actors() if actor.node != node]
