@@ -58,7 +58,7 @@ def test_a_superfluous_actor_ends_in_order_and_is_not_restarted(tmp_path: Path) 
         actors.start()
         leaving = children.find("actor-1")
         wait_for(lambda: is_serving(places[1], 5.0), "the actor to start")
-        count.wanted = 1
+        count.number = 1
         actors.adapt(RunStatus())
         assert services(folder) == ["learner", "actor-0"]
         wait_for(lambda: children.revive() == [] and not children.dismissed, "the actor to end")

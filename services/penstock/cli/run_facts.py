@@ -89,7 +89,7 @@ def data_facts(status: RunStatus) -> list[tuple[str, str]]:
     facts = [
         ("steps/s", f"{status.env_steps_per_s:,.0f}"),
         ("updates/s", f"{status.updates_per_s:,.0f}"),
-        ("actors", f"{status.actors}"),
+        ("actors", _actors(status)),
         ("version", f"{status.version:,}"),
         ("lag, age", f"{status.lag_mean:.1f}, {status.staleness_mean:.1f} versions"),
         ("buffer", f"{_share(status):.0%} of {status.replay_capacity:,}"),
@@ -103,6 +103,11 @@ def data_facts(status: RunStatus) -> list[tuple[str, str]]:
     return facts
 
 
+def _actors(status: RunStatus) -> str:
+    is_wanted = status.wanted_actors in (0, status.actors)
+    return f"{status.actors}" if is_wanted else f"{status.actors} ({status.wanted_actors} wanted)"
+
+
 def fact_lines(status: RunStatus) -> list[tuple[str, str]]:
     """Returns what a panel shows as labelled lines."""
     if not status.env_steps:
@@ -113,7 +118,7 @@ def fact_lines(status: RunStatus) -> list[tuple[str, str]]:
         ("state", state(status)),
         ("progress", " | ".join(progress)),
         ("returns", " | ".join(f"{label}: {value}" for label, value in returns)),
-        ("speed", f"{data['steps/s']} steps/s | {data['updates/s']} updates/s | actors: {status.actors}"),
+        ("speed", f"{data['steps/s']} steps/s | {data['updates/s']} updates/s | actors: {data['actors']}"),
         ("buffer", data["buffer"]),
     ]
     figures = replay_figures(status.samples_per_insert, status.coordinator)

@@ -142,6 +142,21 @@ def _places(config: Sections) -> str | None:
     )
 
 
+def _wanted_actors(config: Sections) -> str | None:
+    least, most, places = config.least_wanted_actors, config.most_wanted_actors, config.learner.max_actors
+    if least <= most <= places:
+        return None
+    if least > most:
+        return (
+            f"learner.most_wanted_actors {most} is below the {least} actors that the run needs (learner"
+            f".least_wanted_actors, replay services and environment.variants); set it to {least} or more"
+        )
+    return (
+        f"learner.most_wanted_actors {most} exceeds learner.max_actors {places}, and further actors are refused; set it"
+        f" to {places} or less"
+    )
+
+
 def _variants(config: Sections) -> str | None:
     variants, actors, episodes = len(config.environment.variants), config.train.least_actors, config.evaluation.episodes
     if variants > actors:
@@ -176,6 +191,7 @@ _CHECKS = (
     _minibatches,
     _collection,
     _places,
+    _wanted_actors,
     _variants,
     _temperatures,
 )

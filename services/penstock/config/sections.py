@@ -78,6 +78,16 @@ class Sections(Constant):
         )
 
     @property
+    def least_wanted_actors(self) -> int:
+        """The least number of actors that the learner asks for: also one for each service and each variant."""
+        return max(self.learner.least_wanted_actors, self.shards, len(self.environment.variants))
+
+    @property
+    def most_wanted_actors(self) -> int:
+        """The largest number of actors that the learner asks for."""
+        return self.learner.most_wanted_actors or self.learner.max_actors
+
+    @property
     def least_segments(self) -> int:
         """The least number of segments that each store of this run must hold."""
         sampling = self.sampling

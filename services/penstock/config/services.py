@@ -126,6 +126,13 @@ class LearnerConfig(Section):
     trains meanwhile, up to sampling.off_policy_degree - 1."""
     max_actors: ActorSlots = 256
     """Actors that may join, at most 4096, the number of slots in a store; more are refused."""
+    least_wanted_actors: PositiveInt = 1
+    """Least number of actors that the learner asks for. `penstock_learner_wanted_actors` and `penstock status --json`
+    tell it to what starts actors. It is never below the number of replay services and of environment.variants, each of
+    which needs an actor."""
+    most_wanted_actors: PositiveInt | None = None
+    """Largest number of actors that the learner asks for, such as the cores that a cluster has for them. Unset:
+    learner.max_actors; with `penstock train --actors auto`, the cores of the machine."""
     rejoin_timeout_s: NonNegativeFloat = 10.0
     """Seconds that a lost actor keeps its slot."""
 

@@ -15,6 +15,7 @@ from penstock.learning.retried_writes import RetriedWrites
 from penstock.learning.session import LearnerParts, Session
 from penstock.learning.statistics import RunStatistics
 from penstock.learning.training import TrainingRun
+from penstock.learning.wanted_actors import WantedActors
 from penstock.run_folder import RunFolder
 from penstock.types.spaces import EnvironmentSpec
 
@@ -29,6 +30,11 @@ def open_session(config: Config, folder: RunFolder, recovered: Recovered) -> Ses
         earlier_steps_taken=max(resumed.env_steps, resumed.env_steps_taken),
         earlier_clock_s=resumed.clock_s,
         variants=config.environment.variant_names,
+        wanted=WantedActors(
+            None if config.train.actors == "auto" else config.train.actors,
+            least=config.least_wanted_actors,
+            most=config.most_wanted_actors,
+        ),
     )
     for complaint in recovered.complaints:
         statistics.notice(complaint)

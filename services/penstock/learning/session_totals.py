@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from penstock.learning.replayed import RecentlyReplayed
 from penstock.learning.training_statistics import TrainingStatistics
+from penstock.learning.wanted_actors import Work
 from penstock.telemetry import metrics
 from penstock.types.replay import Batch, CommitOutcome, SamplingPlan, StoreCounts
 from penstock.types.run import ActorReport
@@ -198,6 +199,21 @@ class SessionTotals:
         """Returns a copy of the totals."""
         with self._lock:
             return dataclasses.replace(self._totals)
+
+    def work(self) -> Work:
+        """Returns what learner and actors have done so far, for the judgement of the number of actors."""
+        with self._lock:
+            totals = self._totals
+            starved_s = sum(seconds for reason, seconds in self._waits.items() if reason.for_actors)
+            return Work(
+                elapsed_s=0.0 if math.isnan(self._began) else self._clock() - self._began,
+                excluded_s=totals.wait_s - starved_s,
+                starved_s=starved_s,
+                collecting_s=sum(totals.collection.by_activity().values()) - totals.collection.waiting_s,
+                gated_s=totals.collection.waiting_s,
+                batches=totals.batches,
+                env_steps=totals.fresh_steps,
+            )
 
     @property
     def last(self) -> TrainingStatistics | None:

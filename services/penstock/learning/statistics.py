@@ -14,6 +14,7 @@ from penstock.learning.actor_states import ActorStates
 from penstock.learning.session_totals import SessionTotals
 from penstock.learning.training_statistics import TrainingStatistics
 from penstock.learning.variant_statistics import VariantStatistics
+from penstock.learning.wanted_actors import WantedActors
 from penstock.telemetry import logs, metrics
 from penstock.types.evaluation import EvaluationSummary
 from penstock.types.extents import Amounts, Extent, Unit
@@ -47,13 +48,15 @@ class RunStatistics:
         earlier_steps_taken: int = 0,
         earlier_clock_s: float = 0.0,
         variants: Sequence[str] = (),
+        wanted: WantedActors | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Begins a session of a run that ends at the first of these limits.
 
         `earlier_steps_taken` are the environment steps that actors reported in earlier sessions, and `earlier_clock_s`
         the seconds of `clock_s` in them. `variants` are the arguments of each environment variant, as shown to the
-        user; empty if there are none. `clock` returns monotonic seconds.
+        user; empty if there are none. `wanted` judges the number of actors; None: it is not judged. `clock` returns
+        monotonic seconds.
         """
         self._lock = threading.Lock()
         self._clock, self._started, self.earlier_s = clock, clock(), earlier_s
@@ -78,6 +81,9 @@ class RunStatistics:
         self.session = SessionTotals(clock)
         self._notices: deque[Notice] = deque(maxlen=_NOTICES)
         self.actors = ActorStates(self.notice, clock)
+        self._wanted = wanted
+        if wanted is not None:
+            metrics.LEARNER_WANTED_ACTORS.set(wanted.number)
 
     def notice(self, text: str) -> None:
         """Notifies the user of an event: logs one line and shows it in the terminal of `penstock train`.
@@ -89,6 +95,20 @@ class RunStatistics:
             # A clock of the host that is never set back makes numbers increase across learner processes.
             latest = self._notices[-1].number if self._notices else 0
             self._notices.append(Notice(max(latest + 1, time.monotonic_ns() // 1000), text))
+
+    def look(self) -> None:
+        """Notifies the user of stuck actors, and judges how many the run can use. Called about once per second."""
+        self.actors.look()
+        work = self.session.work()
+        with self._lock:
+            if self._wanted is None:
+                return
+            # The session's clock runs during evaluations for which training waits.
+            work = dataclasses.replace(work, excluded_s=work.excluded_s + self._stood_still_s)
+            reason, number = self._wanted.observe(work), self._wanted.number
+        if reason:
+            metrics.LEARNER_WANTED_ACTORS.set(number)
+            logs.note("actors wanted", number=str(number), present=str(self.connected_actors()), reason=reason)
 
     def report(self, report: ActorReport, variant: int = 0) -> None:
         """Adds the report of an actor in this environment variant."""
@@ -256,7 +276,7 @@ class RunStatistics:
         with self._lock:
             counts = self._batch.counts if self._batch else None
             awaited = self._waiting_for
-            for_actors = isinstance(awaited, WaitReason) and awaited.awaited is Awaited.FRESH_SEGMENTS
+            for_actors = isinstance(awaited, WaitReason) and awaited.for_actors
             return RunStatus(
                 phase=self._phase,
                 environment_id=self._environment_id,
@@ -283,5 +303,6 @@ class RunStatistics:
                 actor_states=states,
                 env_steps_taken=max(self._env_steps_taken, self._extent.steps),
                 limit=self._limits.nearest(self._now),
+                wanted_actors=self._wanted.number if self._wanted is not None else 0,
                 nodes=nodes,
             )

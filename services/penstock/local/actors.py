@@ -51,13 +51,13 @@ class Actors:
         killed = self._kill_stuck(status)
         if self._count is None:
             return killed
-        decision = self._count.observe(status)
-        while len(self._addresses) < self._count.wanted:
+        decision = self._count.follow(status)
+        while len(self._addresses) < self._count.number:
             (port,) = free_ports(1)
             self._addresses.append(f"{HOST}:{port}")
             self._list_services()
             self._start(len(self._addresses) - 1)
-        while len(self._addresses) > self._count.wanted:
+        while len(self._addresses) > self._count.number:
             self._addresses.pop()
             self._list_services()
             # The actor may finish and send its window before it ends.

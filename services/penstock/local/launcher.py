@@ -157,8 +157,8 @@ class _Session:
         try:
             with self._children:
                 write_atomically(folder.config, config.repeatable().to_toml().encode())
-                count = ActorCount(config.train.least_actors) if config.train.actors == "auto" else None
-                first = count.wanted if count else config.train.least_actors
+                count = ActorCount.of(config)
+                first = count.number if count else config.train.least_actors
                 places = choose_places(config, folder, first)
                 # All services are listed before any is started, so that the list is complete if the launcher dies.
                 actors = Actors(

@@ -8,7 +8,7 @@ import dataclasses
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-from penstock.types.waits import Awaited, WaitReason
+from penstock.types.waits import WaitReason
 
 Unit = Literal["count", "seconds", "share", "number"]
 Mode = Literal["synchronous", "asynchronous"]
@@ -141,7 +141,7 @@ class Wait:
     @property
     def for_actors(self) -> bool:
         """Whether the learner waited for fresh segments."""
-        return self.reason.awaited is Awaited.FRESH_SEGMENTS
+        return self.reason.for_actors
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,11 @@ class WaitReason:
     awaited: Awaited
     shard: int | None = None
 
+    @property
+    def for_actors(self) -> bool:
+        """Whether actors can end the wait: it is for fresh segments."""
+        return self.awaited is Awaited.FRESH_SEGMENTS
+
     def __str__(self) -> str:
         """Returns the text for the contract, the metrics and the display."""
         return str(self.awaited) if self.shard is None else f"{self.awaited}{_SHARD}{self.shard}"

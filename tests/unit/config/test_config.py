@@ -408,3 +408,12 @@ def test_a_setting_that_cannot_be_unset_refuses_none() -> None:
         ConfigurationError, match=r"^ppo\.learning_rate must be a number above 0 and at most 1; got 'none'"
     ):
         build({"ppo": {"learning_rate": "none"}})
+
+
+def test_bounds_of_the_wanted_actors_that_contradict_each_other_are_refused_with_values_that_work() -> None:
+    with pytest.raises(ConfigurationError, match=r"most_wanted_actors 2 is below the 3 .*; set it to 3 or more"):
+        build({"learner": {"least_wanted_actors": 3, "most_wanted_actors": 2}})
+    with pytest.raises(ConfigurationError, match=r"most_wanted_actors 9 exceeds learner\.max_actors 8.*to 8 or less"):
+        build({"learner": {"max_actors": 8, "most_wanted_actors": 9}})
+    config = build({"learner": {"max_actors": 8}, "train": {"replay_shards": 2}})
+    assert (config.least_wanted_actors, config.most_wanted_actors) == (2, 8)

@@ -201,7 +201,7 @@ class RunServicer:
     async def _look_after_actors(self) -> None:
         while True:
             await asyncio.sleep(_LOOK_S)
-            self._statistics.actors.look()
+            self._statistics.look()
 
     # Evaluators
 
