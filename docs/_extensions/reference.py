@@ -13,6 +13,7 @@ import batch_picture
 import environment_results
 import environment_support
 import installation_results
+import nodes_results
 import prometheus_client
 import side_by_side_results
 import tomli_w
@@ -27,7 +28,10 @@ from penstock.telemetry import metrics
 
 DOCS = Path(__file__).parents[1]
 FOLDER = DOCS / "reference"
-COMMANDS = ("train", "evaluate", "plot", "status", "replay", "learner", "actor", "evaluator", "health", "doctor")
+COMMANDS = (
+    *("train", "evaluate", "plot", "status", "launch slurm", "launch slurm-actors"),
+    *("replay", "learner", "actor", "evaluator", "health", "doctor"),
+)
 HELP_TIMEOUT_S = 600.0
 
 
@@ -39,6 +43,7 @@ def setup(app: Any) -> dict[str, bool]:
     app.connect("builder-inited", lambda app: environment_results.write_page())
     app.connect("builder-inited", lambda app: installation_results.write_page())
     app.connect("builder-inited", lambda app: side_by_side_results.write_pages())
+    app.connect("builder-inited", lambda app: nodes_results.write_pages())
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
@@ -130,7 +135,7 @@ def commands_page() -> str:
     page = ["# Commands", "Services and `penstock train` also take every [setting](settings.md) as an option."]
     page += [_block("text", _help())]
     for command in COMMANDS:
-        page += [f"## penstock {command}", _block("text", _help(command))]
+        page += [f"## penstock {command}", _block("text", _help(*command.split()))]
     return _joined(page)
 
 

@@ -8,6 +8,7 @@ summary.json           written at the end
 learning_curve.png     drawn at the end
 checkpoints/           the newest few as <env steps>.safetensors, and best.safetensors; best.json: the times at the best
 logs/                  one file per service
+launch/                scripts, settings and job numbers of `penstock launch`
 videos/                recordings of `penstock evaluate --record-video`
 versions.json, roster.json           numbers already assigned, so that none repeats; roster.copy.json is a copy
 replay/                the mapped store, while the run is active
@@ -65,6 +66,7 @@ class RunFolder:
         self.best_checkpoint = self.checkpoints / "best.safetensors"
         self.best_measured = self.checkpoints / "best.json"
         self.logs = root / "logs"
+        self.launch = root / "launch"
         self.versions = root / "versions.json"
         self.roster = root / "roster.json"
         self.roster_copy = copy_of(self.roster)

@@ -125,6 +125,7 @@ ALLOWED: dict[str, set[str]] = {
         "process",
         "local",
     },
+    "launch": {"errors", "config", "files", "run_folder", "launch"},
     "cli": {
         "types",
         "errors",
@@ -146,6 +147,7 @@ ALLOWED: dict[str, set[str]] = {
         "restoring",
         "apps",
         "local",
+        "launch",
         "cli",
         "__init__",
     },

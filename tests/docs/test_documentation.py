@@ -13,6 +13,7 @@ import environment_results
 import environment_support
 import gymnasium
 import installation_results
+import nodes_results
 import pytest
 import side_by_side_results
 
@@ -39,6 +40,7 @@ PROGRAMS = {
     "make",
     "docker",
     "kubectl",
+    "scancel",
     "git",
     "tar",
     "mkdir",
@@ -74,6 +76,12 @@ def test_the_tables_of_the_installation_are_current() -> None:
 def test_the_size_of_the_development_environment_is_measured(page: str) -> None:
     result = json.loads((ROOT / "docs" / "results" / "development.json").read_text())
     assert f"{result['size_mb'] / 1e3:.1f} GB" in (ROOT / page).read_text()
+
+
+@pytest.mark.parametrize("page", [page for page in nodes_results.PAGES if (nodes_results.DOCS / page).exists()])
+def test_the_failure_tables_are_current(page: str) -> None:
+    text = (nodes_results.DOCS / page).read_text()
+    assert nodes_results.with_tables(text) == text, "run `make docs`"
 
 
 @pytest.mark.parametrize("page", side_by_side_results.PAGES)
@@ -260,7 +268,7 @@ OF_OTHERS = {
     *("ppo.py", "RUN/logs/SERVICE.log", "mine.toml"),
 }
 SECTIONS = set(Config.model_fields)
-FOLDERS = ("build/", "runs/", "checkpoints/", "logs/", "videos/", "RUN/", "snapshots", "replay/replay-0", "/", "http")
+FOLDERS = ("build/", "runs/", "checkpoints/", "logs/", "videos/", "RUN/", "launch/", "snapshots", "replay/replay-0", "/", "http")
 
 
 PATH = re.compile(r"[\w.{},/-]+\.(py|md|toml|yml|yaml|json|jsonl|proto|bin|png|lock)|[\w-]+(/[\w.-]+)+/?")

@@ -22,6 +22,7 @@ _LEAVING_S = 5.0
 
 _COMMANDS = {
     "train": "train an agent, with all services as processes on this machine",
+    "launch": "start a run on a cluster",
     "evaluate": "play episodes with a trained policy",
     "plot": "draw the learning curves of runs",
     "status": "show the status of a run",

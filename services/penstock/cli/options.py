@@ -6,8 +6,8 @@ In descending precedence: options, `PENSTOCK__SECTION__KEY` variables, the file 
 
 import argparse
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from penstock.cli.help_page import help_page
@@ -36,6 +36,7 @@ class Options:
         resume: Folder of the run to resume; None: no run is resumed.
         operand: The positional argument; empty if there is none.
         notes: Lines to print about units, for names of other libraries.
+        more: Values of the command's own options.
     """
 
     config: Config
@@ -43,30 +44,55 @@ class Options:
     resume: Path | None
     operand: str = ""
     notes: tuple[str, ...] = ()
+    more: argparse.Namespace = field(default_factory=argparse.Namespace)
 
 
-def parse(prog: str, description: str, arguments: Sequence[str], *, trains: bool, operand: str = "") -> Options:
+def settings_of(folder: Path) -> Path:
+    """Returns the file with a run's settings. Raises `ConfigurationError` if the folder is not that of a run."""
+    file = RunFolder(folder).config
+    if not file.exists():
+        raise ConfigurationError(
+            f"{folder} is not a run folder, because it has no config.toml; choose one that `penstock train` created"
+        )
+    return file
+
+
+def parse(
+    prog: str,
+    description: str,
+    arguments: Sequence[str],
+    *,
+    trains: bool,
+    operand: str = "",
+    more: argparse.ArgumentParser | None = None,
+    settings_of: Callable[[Path], Path] = settings_of,
+) -> Options:
     """Parses the arguments after a command's name. Raises `ConfigurationError`, in one line, if a setting is wrong.
 
-    `prog` and `description` name the command in messages and in --help. `trains` is for `penstock train`, which takes
-    an environment, selects its preset and resumes runs. `operand` names the optional positional argument of another
-    command; empty: there is none.
+    Args:
+        prog: Name of the command, in messages and in --help.
+        description: Its description there.
+        arguments: The arguments.
+        trains: Whether it is a command that trains, which takes an environment, selects its preset and resumes runs.
+        operand: Name of the optional positional argument of another command; empty: there is none.
+        more: Options of this command alone, without --help.
+        settings_of: Returns the file with the settings of a run to resume.
     """
     given = expanded(arguments)
-    own = _own_options(operand="ENV" if trains else operand, resumes=trains)
+    own = _own_options(operand="ENV" if trains else operand, resumes=trains, more=[more] if more else [])
     parser = SettingsParser(prog=prog, description=description, allow_abbrev=False, add_help=False, parents=[own])
     add_settings(parser, None)
     named = parser.parse_args(given)
-    options = _combined(named, trains=trains)
+    options = replace(_combined(named, trains=trains, settings_of=settings_of), more=named)
     if named.help or named.help_all:
         print(help_page(prog, description, own, options.config, trains=trains, whole=named.help_all), end="")
         raise SystemExit(0)
     return options
 
 
-def _own_options(*, operand: str, resumes: bool) -> argparse.ArgumentParser:
+def _own_options(*, operand: str, resumes: bool, more: Sequence[argparse.ArgumentParser]) -> argparse.ArgumentParser:
     """Returns a parser of the options that are no settings."""
-    parser = OneLineParser(add_help=False)
+    parser = OneLineParser(add_help=False, parents=more)
     if operand == "ENV":
         parser.add_argument("operand", metavar="ENV", nargs="?", default="", help=_ENVIRONMENT)
     elif operand:
@@ -82,7 +108,7 @@ def _own_options(*, operand: str, resumes: bool) -> argparse.ArgumentParser:
     return parser
 
 
-def _combined(named: argparse.Namespace, *, trains: bool) -> Options:
+def _combined(named: argparse.Namespace, *, trains: bool, settings_of: Callable[[Path], Path]) -> Options:
     name: str | None = getattr(named, "resume", None)
     resume = None if name is None else chosen_run(None if name == _NEWEST else name)
     environment = {"env_id": named.operand} if trains and named.operand else {}
@@ -101,13 +127,3 @@ def _combined(named: argparse.Namespace, *, trains: bool) -> Options:
     # Only training selects a preset by the environment; services are given the settings that they share.
     chosen = configured(file, *layers, preset=preset if trains or preset is not None else NO_PRESET)
     return Options(chosen.config, chosen.preset, None, getattr(named, "operand", ""), chosen.notes)
-
-
-def settings_of(folder: Path) -> Path:
-    """Returns the file with a run's settings. Raises `ConfigurationError` if the folder is not that of a run."""
-    file = RunFolder(folder).config
-    if not file.exists():
-        raise ConfigurationError(
-            f"{folder} is not a run folder, because it has no config.toml; choose one that `penstock train` created"
-        )
-    return file

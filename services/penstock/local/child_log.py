@@ -29,9 +29,10 @@ _EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(: |$)")
 class ChildLog:
     """The log of one child, across its restarts. Used only on the launcher's main thread."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, begin: int = 0) -> None:
+        """Names the log. The current process begins to write at byte `begin`."""
         self.path = path
-        self._life_from = 0
+        self._life_from = begin
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[IO[bytes]]:

@@ -1,0 +1,112 @@
+"""Follows a run that an engine runs: the display of `penstock train`, until the run ends or the user leaves it."""
+
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+
+from rich.console import Console
+
+from penstock.cli.coordination import summary_lines
+from penstock.cli.display import make_display
+from penstock.config import Config
+from penstock.errors import PenstockError, Unavailable
+from penstock.local.child_log import ChildLog
+from penstock.rpc.clients.status import StatusClient
+from penstock.rpc.loop import LoopThread
+from penstock.run_folder import RunFolder
+from penstock.summary import Summary
+from penstock.types.extents import Extent
+from penstock.types.status import RunStatus
+
+_INTERVAL_S = 1.0
+_ENGINE_INTERVAL_S, _ENGINE_SHARE = 10.0, 0.1
+"""Seconds between two requests to the engine, whose controller serves a whole cluster, and their largest share of the
+time since the start, since most jobs that start at all start soon."""
+
+_ANSWER_S = 2.0
+
+
+class Follower:
+    """Follows one run. `follow` may be called once."""
+
+    def __init__(self, folder: RunFolder, config: Config) -> None:
+        """Prepares to follow the run in a folder, before it starts."""
+        self._folder = folder
+        self._status = RunStatus(
+            environment_id=config.environment.short_name, limit=config.run.limits.nearest(Extent())
+        )
+        self._before = _identity(folder)
+        # What earlier turns of the run have logged is no reason for the end of this one.
+        paths = [folder.logs / f"{name}.log" for name in ("learner", "replay", "evaluator", "services")]
+        self._logs = [ChildLog(path, path.stat().st_size if path.exists() else 0) for path in paths]
+        self._addresses: tuple[str, ...] = ()
+        self._client: StatusClient | None = None
+        self._notices = 0
+
+    def follow(self, console: Console, engine_state: Callable[[], tuple[str, bool]]) -> None:
+        """Shows the run until its end, and then its summary. Raises `PenstockError` if it ended without one.
+
+        `engine_state` returns what the run waits for, as far as the engine knows, and whether the engine has ended it.
+        """
+        with closing(LoopThread()) as thread, make_display(console) as display:
+            try:
+                waiting, ended = "", False
+                began = asked = time.monotonic()
+                while not ended and not self._finished:
+                    now = time.monotonic()
+                    if now - asked >= min(_ENGINE_INTERVAL_S, (now - began) * _ENGINE_SHARE):
+                        asked = now
+                        waiting, ended = engine_state()
+                    if not ended:
+                        display(*self._look(thread, waiting))
+                        time.sleep(_INTERVAL_S)
+                if self._finished:
+                    display(replace(self._status, phase="finished", waiting_for=""), [])
+            finally:
+                self._close()
+        if not self._finished:
+            reasons = [log.own_reason() for log in self._logs]
+            cause = next(filter(None, reasons), f"see the logs in {self._folder.logs}")
+            raise PenstockError(f"the run ended without a summary, and {waiting}: {cause}")
+        # The learner's path may be that of another machine.
+        summary = replace(Summary.read(self._folder.summary), run_dir=str(self._folder.root))
+        for line in summary_lines(summary):
+            console.print(line, soft_wrap=True)
+
+    @property
+    def _finished(self) -> bool:
+        """Whether the learner has written the summary and ended."""
+        return _identity(self._folder) != self._before and not self._folder.services.exists()
+
+    def _look(self, thread: LoopThread, waiting: str) -> tuple[RunStatus, list[str]]:
+        """Returns the status and the new notices."""
+        try:
+            addresses = self._folder.addresses()["learner"]
+            if self._client is None or addresses != self._addresses:
+                self._close()
+                self._addresses, self._client = addresses, StatusClient(thread, addresses)
+            self._status = self._client.get(_ANSWER_S)
+        except (OSError, ValueError, KeyError, Unavailable):
+            # A list of services without a learner that answers is left over from a killed one, or no route leads there.
+            reached = waiting or (
+                f"the learner at {self._addresses[0]}" if self._folder.services.exists() else "the services"
+            )
+            return replace(self._status, waiting_for=reached), []
+        news = [notice.text for notice in self._status.notices if notice.number > self._notices]
+        self._notices = max([self._notices, *(notice.number for notice in self._status.notices)])
+        return self._status, news
+
+    def _close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+
+def _identity(folder: RunFolder) -> tuple[int, int] | None:
+    """Returns a value that changes when the summary is replaced; None if there is none."""
+    try:
+        found = folder.summary.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns

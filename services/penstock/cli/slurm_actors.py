@@ -1,0 +1,58 @@
+"""`penstock launch slurm-actors`: changes the number of tasks that run a launched run's actors, or replaces them."""
+
+import time
+from collections.abc import Sequence
+from contextlib import closing
+
+from penstock.cli.named_run import chosen_run
+from penstock.cli.one_line_parser import OneLineParser
+from penstock.errors import ConfigurationError
+from penstock.launch import slurm, slurm_jobs
+from penstock.rpc.clients.status import StatusClient
+from penstock.rpc.loop import LoopThread
+from penstock.run_folder import RunFolder
+
+_RESTART_STEPS, _RESTART_PAUSE_S = 4, 3.0
+"""Steps in which tasks are replaced, and the seconds until the actors of one have left."""
+
+_ANSWER_S = 5.0
+
+
+def command(arguments: Sequence[str]) -> int:
+    """Runs the command; returns its exit code."""
+    parser = OneLineParser(
+        prog="penstock launch slurm-actors", description="Change the number of tasks that run a run's actors."
+    )
+    parser.add_argument("run", metavar="RUN", help="folder of the run")
+    parser.add_argument(
+        "tasks",
+        metavar="N",
+        help="tasks of the array at a time; restart: replace all, as for new code",
+    )
+    options = parser.parse_args(list(arguments))
+    folder = RunFolder(chosen_run(options.run))
+    array = slurm_jobs.jobs_of(folder).actors
+    if options.tasks == "restart":
+        _restart(folder, array)
+    elif options.tasks.isdecimal():
+        slurm_jobs.set_tasks(array, int(options.tasks))
+        print(f"array {array}: {options.tasks} tasks at a time")
+    else:
+        raise ConfigurationError(f"the number of tasks must be a whole number or restart; got {options.tasks!r}")
+    return 0
+
+
+def _restart(folder: RunFolder, array: int) -> None:
+    """Replaces the running tasks in some steps. Each step waits until as many actors as before have joined."""
+    tasks = slurm.running_tasks(array)
+    with closing(LoopThread()) as thread, closing(StatusClient(thread, folder.addresses()["learner"])) as client:
+        actors = client.get(_ANSWER_S).actors
+        size = -(-len(tasks) // _RESTART_STEPS)
+        for first in range(0, len(tasks), size):
+            for task in tasks[first : first + size]:
+                slurm.requeue(task)
+            done = min(first + size, len(tasks))
+            time.sleep(_RESTART_PAUSE_S)
+            while client.get(_ANSWER_S).actors < actors:
+                time.sleep(1.0)
+            print(f"array {array}: {done} of {len(tasks)} tasks replaced", flush=True)

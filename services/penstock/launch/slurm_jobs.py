@@ -1,0 +1,155 @@
+"""The jobs of a run on Slurm: prepared, submitted, found again, and changed in number.
+
+In the run's folder, `launch/` has both scripts, the settings that all services share, and the numbers of the jobs.
+"""
+
+import contextlib
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.config import Config
+from penstock.errors import ConfigurationError
+from penstock.files import write_atomically
+from penstock.launch import slurm
+from penstock.launch.slurm_scripts import SlurmRun, actors_script, services_script
+from penstock.run_folder import RunFolder
+
+_SERVICES, _ACTORS = "services", "actors"
+
+
+@dataclass(frozen=True, slots=True)
+class Jobs:
+    """Numbers of a run's two jobs: the one with the services, and the array of actors."""
+
+    services: int
+    actors: int
+
+    def __str__(self) -> str:
+        return f"{self.services} {self.actors}"
+
+
+def settings_file(folder: RunFolder) -> Path:
+    """Returns the path of the settings of a launched run."""
+    return folder.launch / "settings.toml"
+
+
+def job_file(folder: RunFolder, name: str) -> Path:
+    """Returns the path of the number of the job of `services` or `actors`."""
+    return folder.launch / f"{name}.job"
+
+
+def settings_to_resume(root: Path) -> Path:
+    """Returns the file with the settings of a run, launched or not. Raises `ConfigurationError` if there is none."""
+    folder = RunFolder(root)
+    for file in (settings_file(folder), folder.config):
+        if file.exists():
+            return file
+    raise ConfigurationError(f"{root} is not a run folder, because it has no config.toml; choose one with a run")
+
+
+def shared_settings(config: Config) -> Config:
+    """Returns the configuration with what services need on different hosts, where the user has not chosen it.
+
+    The folders of the run, the store and the snapshots are options in the scripts.
+    """
+    plain = Config()
+    changes: dict[str, dict[str, object]] = {
+        "run": {"dir": None},
+        "replay": {"stop_with_run": True, "folder": None, "snapshot_folder": None},
+        "security": {"insecure": True},
+    }
+    for section, key, value in (
+        ("replay", "metrics_port", "auto"),
+        ("learner", "listen", "0.0.0.0:0"),
+        ("learner", "metrics_port", "auto"),
+        ("telemetry", "metrics_host", "0.0.0.0"),
+    ):
+        if getattr(getattr(config, section), key) == getattr(getattr(plain, section), key):
+            changes.setdefault(section, {})[key] = value
+    return config.changed(changes).repeatable()
+
+
+def check_folder(folder: RunFolder, *, resume: bool) -> None:
+    """Raises `ConfigurationError` if a folder holds a run that is not to be resumed, or one that is not over."""
+    if not resume and (folder.config.exists() or folder.launch.exists()):
+        raise ConfigurationError(
+            f"{folder.root} already contains a run; resume it with --resume {shlex.quote(str(folder.root))}, or choose"
+            " another --run-dir"
+        )
+    jobs = None
+    with contextlib.suppress(ConfigurationError):
+        jobs = jobs_of(folder)
+    if jobs is not None and not slurm.state_of(jobs.services).ended:
+        raise ConfigurationError(
+            f"the run in {folder.root} is still active as job {jobs.services}; wait for its end, or end it with scancel"
+            f" {jobs}"
+        )
+
+
+def prepare(run: SlurmRun) -> None:
+    """Writes settings and scripts into the run's folder. Raises `ConfigurationError` if that is not possible."""
+    # Before anything is written: a script may be impossible.
+    contents = {
+        "settings.toml": run.settings,
+        "services.sh": services_script(run),
+        "actors.sh": actors_script(run),
+    }
+    run.folder.create()
+    run.folder.launch.mkdir(exist_ok=True)
+    for name in (_SERVICES, _ACTORS):
+        job_file(run.folder, name).unlink(missing_ok=True)
+    for name, text in contents.items():
+        write_atomically(run.folder.launch / name, text.encode())
+
+
+def submit_services(folder: RunFolder, variables: Mapping[str, str]) -> int:
+    """Submits the job with the services and returns its number.
+
+    `variables` are the environment variables that the job inherits. Raises `ConfigurationError` with Slurm's reason if
+    it is refused.
+    """
+    return _submit(folder, _SERVICES, variables)
+
+
+def submit_actors(folder: RunFolder, services: int, variables: Mapping[str, str]) -> Jobs:
+    """Submits the array of actors, which waits until the services' job has started, and returns both numbers.
+
+    `variables` are the environment variables that its tasks inherit. Raises `ConfigurationError` with Slurm's reason if
+    it is refused; the services' job is cancelled then.
+    """
+    try:
+        return Jobs(services, _submit(folder, _ACTORS, variables, f"--dependency=after:{services}"))
+    except BaseException:
+        slurm.cancel(services)
+        raise
+
+
+def jobs_of(folder: RunFolder) -> Jobs:
+    """Returns the jobs of a launched run. Raises `ConfigurationError` if it was not launched on Slurm."""
+    try:
+        return Jobs(*(int(job_file(folder, name).read_text()) for name in (_SERVICES, _ACTORS)))
+    except (OSError, ValueError):
+        raise ConfigurationError(f"{folder.root} is not the folder of a run that was started on Slurm") from None
+
+
+def set_tasks(array: int, tasks: int) -> None:
+    """Changes how many tasks of an array run. Those that are too many end, the youngest first, and wait in the queue.
+
+    Raises `ConfigurationError` if the array is too small, and `PenstockError` if Slurm refuses.
+    """
+    size = slurm.size_of(array)
+    if tasks > size:
+        raise ConfigurationError(
+            f"array {array} has {size} tasks, and {tasks} are wanted; start the run with a larger --spare"
+        )
+    slurm.set_limit(array, tasks)
+    for task in slurm.running_tasks(array)[tasks:]:
+        slurm.requeue(task)
+
+
+def _submit(folder: RunFolder, name: str, variables: Mapping[str, str], *options: str) -> int:
+    job = slurm.submit(folder.launch / f"{name}.sh", variables, *options)
+    write_atomically(job_file(folder, name), f"{job}\n".encode())
+    return job

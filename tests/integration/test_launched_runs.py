@@ -1,0 +1,123 @@
+"""`penstock launch slurm` with all services of a run, followed to its end; small programs take the place of Slurm's.
+
+They start the scripts as processes of this machine. `make e2e-slurm` uses a real Slurm, and nodes that fail.
+"""
+
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from helpers.processes import Command, end_of
+from helpers.timing import wait_for
+from penstock.run_folder import RunFolder
+
+PROGRAMS = {
+    "sbatch": r"""
+for script; do :; done
+job=$(($(ls "$JOBS" | wc -l) + 41))
+mkdir "$JOBS/$job"
+output=$(sed -n 's/^#SBATCH --output=//p' "$script")
+tasks=$(sed -n 's/^#SBATCH --array=.*%//p' "$script")
+for ((task = 0; task < ${tasks:-1}; task++)); do
+    file=${output//%A_%a/${job}_$task} file=${file//%j/$job}
+    SLURM_JOB_ID=$job SLURM_ARRAY_JOB_ID=$job SLURM_ARRAY_TASK_ID=$task \
+        setsid bash "$script" >>"${file//%a/$task}" 2>&1 </dev/null &
+    echo $! >>"$JOBS/$job/pids"
+done
+echo "$job"
+""",
+    "squeue": r"""
+for option; do job=${option#--jobs=}; [[ $option != "$job" ]] && break; done
+kill -0 $(<"$JOBS/$job/pids") 2>/dev/null && echo "RUNNING|None|$HOSTNAME" || echo "COMPLETED|None|"
+""",
+    "scancel": r"""
+for job; do touch "$JOBS/$job/cancelled"; for pid in $(<"$JOBS/$job/pids"); do kill -TERM -- "-$pid"; done; done
+""",
+    "scontrol": "exit 1",
+    "srun": r"""
+exec "${@: -3}"
+""",
+}
+SHORT = ("--preset=cartpole", "--actors=2", "--spare=0", "--evaluation.episodes=2", "--no-check")
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """Environment variables with which the programs are found."""
+    programs, jobs = tmp_path / "programs", tmp_path / "jobs"
+    programs.mkdir()
+    jobs.mkdir()
+    for name, text in PROGRAMS.items():
+        (programs / name).write_text(f"#!/bin/bash\n{text.strip()}\n")
+        (programs / name).chmod(0o755)
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    yield {"PATH": f"{programs}:{os.environ['PATH']}", "JOBS": str(jobs), "SLURM_TMPDIR": str(scratch)}
+    for pid in (int(line) for path in jobs.glob("*/pids") for line in path.read_text().split()):
+        for process in psutil.process_iter():
+            if process.pid != os.getpid() and _session(process.pid) == pid:
+                process.kill()
+    for job in jobs.iterdir():
+        shutil.rmtree(f"/tmp/penstock-{job.name}", ignore_errors=True)
+
+
+def _session(pid: int) -> int:
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return 0
+
+
+def launched(cluster: dict[str, str], place: Path, *options: str, steps: int = 2048) -> Command:
+    own = (f"--run-dir={place / 'run'}", f"--total-steps={steps}")
+    return Command("launch", "slurm", *SHORT, *own, *options, environment=cluster, directory=place)
+
+
+def cancelled(cluster: dict[str, str], job: int) -> bool:
+    return (Path(cluster["JOBS"]) / str(job) / "cancelled").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [(), ("--no-shared-folder",)], ids=["shared", "not shared"])
+def test_a_run_is_followed_to_its_end_and_leaves_everything_in_its_folder(
+    cluster: dict[str, str], tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    folder, scratch = RunFolder(tmp_path / "run"), Path(cluster["SLURM_TMPDIR"])
+    with launched(cluster, tmp_path, *options) as command:
+        end = end_of(command)
+        wait_for(lambda: cancelled(cluster, 42), "the array to be cancelled")
+        wait_for(lambda: not list(scratch.iterdir()), "the store to be removed")
+    assert (end.code, end.stderr) == (0, "")
+    assert "ended by total_steps" in end.stdout
+    assert str(folder.root) in end.stdout.splitlines()[-1]
+    assert folder.summary.exists() and folder.best_checkpoint.exists() and (folder.logs / "learner.log").exists()
+    assert not folder.services.exists()
+
+
+@pytest.mark.slow
+def test_ctrl_c_leaves_the_run_alone_and_tells_how_to_come_back(cluster: dict[str, str], tmp_path: Path) -> None:
+    with launched(cluster, tmp_path, steps=10_000_000) as command:
+        services = RunFolder(tmp_path / "run").services
+        command.until(services.exists, "the services")
+        command.process.send_signal(signal.SIGINT)
+        assert command.wait() == 0
+        assert "the run goes on" in command.stdout
+        assert command.stdout.splitlines()[-1].endswith("status run --watch, end it with scancel 41 42")
+        assert services.exists()
+
+
+@pytest.mark.slow
+def test_a_setting_that_a_service_refuses_ends_the_command_with_the_reason(
+    cluster: dict[str, str], tmp_path: Path
+) -> None:
+    with launched(cluster, tmp_path, "--replay.listen=192.0.2.1:7431") as command:
+        end = end_of(command)
+        wait_for(lambda: cancelled(cluster, 42), "the array to be cancelled")
+    assert end.code == 3
+    assert "the run ended without a summary, and job 41 is COMPLETED: can't listen on 192.0.2.1:7431" in end.stderr
+    assert len(end.stderr.splitlines()) == 1

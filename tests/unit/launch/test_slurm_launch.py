@@ -1,0 +1,200 @@
+"""`penstock launch slurm`: what it writes and submits, and its refusals, each in one line that names the remedy.
+
+Programs that note how they were called take the place of Slurm's commands. `make e2e-slurm` uses a real Slurm.
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from penstock.cli import launch
+from penstock.config import Config, load_toml
+from penstock.errors import ConfigurationError
+from penstock.launch import slurm
+from penstock.run_folder import RunFolder
+from penstock.summary import Summary
+
+COMMAND = """#!/bin/bash
+name=$(basename "$0")
+echo "$name $*" >>"$SLURM_FAKE/calls"
+env | grep ^PENSTOCK >>"$SLURM_FAKE/variables"
+if [ -e "$SLURM_FAKE/$name.error" ] && grep -q "$(basename "${@: -1}")" "$SLURM_FAKE/$name.error"; then
+    echo "$name: error: Batch job submission failed: No such thing" >&2
+    exit 1
+fi
+case "$name $*" in
+sbatch*services.sh) echo 41 ;;
+sbatch*actors.sh) echo "42;cluster" ;;
+*) cat "$SLURM_FAKE/$name" 2>/dev/null ;;
+esac
+exit 0
+"""
+
+
+class Slurm:
+    """The commands of Slurm, as far as this test defines what they print."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def prints(self, name: str, text: str) -> None:
+        (self.folder / name).write_text(text)
+
+    def refuses(self, script: str) -> None:
+        (self.folder / "sbatch.error").write_text(script)
+
+    def calls(self) -> list[str]:
+        path = self.folder / "calls"
+        return path.read_text().splitlines() if path.exists() else []
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
+    for name in [name for name in os.environ if name.startswith("PENSTOCK")]:
+        monkeypatch.delenv(name)
+    folder = tmp_path / "slurm"
+    folder.mkdir()
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    for name in ("sbatch", "squeue", "scancel", "scontrol"):
+        (commands / name).write_text(COMMAND)
+        (commands / name).chmod(0o755)
+    monkeypatch.setenv("SLURM_FAKE", str(folder))
+    monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
+    monkeypatch.chdir(tmp_path)
+    return Slurm(folder)
+
+
+def launched(*arguments: str) -> int:
+    return launch.command(["slurm", "--preset=cartpole", "--no-check", "--detach", "--run-dir=runs/a", *arguments])
+
+
+def test_both_jobs_are_submitted_and_the_array_waits_for_the_services(cluster: Slurm, tmp_path: Path) -> None:
+    assert launched("--actors=8") == 0
+    scripts = tmp_path / "runs" / "a" / "launch"
+    assert cluster.calls() == [
+        f"sbatch --parsable {scripts}/services.sh",
+        f"sbatch --parsable --dependency=after:41 {scripts}/actors.sh",
+    ]
+    assert (scripts / "services.job").read_text() == "41\n"
+    assert (scripts / "actors.job").read_text() == "42\n"
+
+
+def test_it_prints_both_numbers_and_how_to_come_back(cluster: Slurm, capsys: pytest.CaptureFixture[str]) -> None:
+    launched()
+    *_, numbers, return_by = capsys.readouterr().out.splitlines()
+    assert numbers.startswith(
+        "job 41: the services; job 42: an array with 2 tasks at a time, and 1 more in their place;"
+    )
+    assert return_by.endswith("status runs/a --watch, end it with scancel 41 42")
+
+
+def test_the_settings_let_the_services_be_on_different_hosts(cluster: Slurm) -> None:
+    launched("--ppo.epochs=7", "--replay.folder=/scratch/store", "--learner.listen=10.0.0.1:4000")
+    settings = Config(**load_toml(Path("runs/a/launch/settings.toml")))
+    assert settings.ppo.epochs == 7
+    assert settings.security.insecure and settings.replay.stop_with_run
+    assert settings.learner.listen == "10.0.0.1:4000"
+    # The folders are options in the script, so that another run can use these settings.
+    assert settings.replay.folder is settings.run.dir is None
+    assert "store=/scratch/store\n" in Path("runs/a/launch/services.sh").read_text()
+
+
+def test_jobs_inherit_no_settings(cluster: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK__PPO__EPOCHS", "9")
+    launched()
+    assert Config(**load_toml(Path("runs/a/launch/settings.toml"))).ppo.epochs == 9
+    assert (cluster.folder / "variables").read_text() == ""
+
+
+def test_print_submits_and_writes_nothing(cluster: Slurm, capsys: pytest.CaptureFixture[str]) -> None:
+    launched("--print")
+    assert capsys.readouterr().out.count("#!/bin/bash\n") == 2
+    assert not cluster.calls() and not Path("runs").exists()
+
+
+def test_a_machine_without_slurm_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigurationError, match=r"there is no sbatch on this machine; .* --print"):
+        launched()
+
+
+def test_a_refused_script_is_reported_in_the_words_of_slurm(cluster: Slurm) -> None:
+    cluster.refuses("services.sh")
+    with pytest.raises(
+        ConfigurationError, match=r"sbatch refused services.sh: Batch job submission failed: No such thing"
+    ):
+        launched()
+
+
+def test_nothing_is_left_in_the_queue_if_the_array_is_refused(cluster: Slurm) -> None:
+    cluster.refuses("actors.sh")
+    with pytest.raises(ConfigurationError, match=r"sbatch refused actors.sh"):
+        launched()
+    assert cluster.calls()[-1] == "scancel 41"
+
+
+def test_a_folder_with_a_run_needs_resume(cluster: Slurm) -> None:
+    launched()
+    with pytest.raises(ConfigurationError, match=r"already contains a run; resume it with --resume "):
+        launched()
+
+
+def test_an_active_run_is_not_resumed(cluster: Slurm) -> None:
+    launched()
+    cluster.prints("squeue", "RUNNING|None|node1\n")
+    with pytest.raises(
+        ConfigurationError, match=r"still active as job 41; wait for its end, or end it with scancel 41 42"
+    ):
+        launch.command(["slurm", "--resume=runs/a", "--no-check", "--detach"])
+
+
+def test_an_ended_run_is_resumed_with_its_settings(cluster: Slurm) -> None:
+    launched("--ppo.epochs=7")
+    cluster.prints("squeue", "TIMEOUT|None|\n")
+    assert launch.command(["slurm", "--resume=runs/a", "--no-check", "--detach", "--seed=3"]) == 0
+    settings = Config(**load_toml(Path("runs/a/launch/settings.toml")))
+    assert (settings.ppo.epochs, settings.run.seed) == (7, 3)
+
+
+def test_a_finished_run_is_not_resumed(cluster: Slurm) -> None:
+    launched()
+    folder = RunFolder(Path("runs/a"))
+    Summary("a", "CartPole-v1", 0, 30_000, 9.0, 3e3, None, None, None, 25, 1.5, 2.0, "total_steps").write(
+        folder.summary
+    )
+    with pytest.raises(ConfigurationError, match=r"its result is in "):
+        launch.command(["slurm", "--resume=runs/a", "--no-check", "--detach"])
+
+
+def test_the_number_of_tasks_is_changed_and_the_youngest_return_to_the_queue(cluster: Slurm) -> None:
+    launched("--actors=3")
+    cluster.prints("squeue", "2026-01-01T00:00:03 42_2\n2026-01-01T00:00:01 42_0\n2026-01-01T00:00:02 42_1\n")
+    assert launch.command(["slurm-actors", "runs/a", "1"]) == 0
+    changes = [call for call in cluster.calls() if call.startswith("scontrol")]
+    assert changes == ["scontrol update JobId=42 ArrayTaskThrottle=1", "scontrol requeue 42_1", "scontrol requeue 42_2"]
+
+
+def test_more_tasks_than_the_array_has_are_refused(cluster: Slurm) -> None:
+    launched()
+    cluster.prints("squeue", "2026-01-01T00:00:01 42_0\n")
+    with pytest.raises(ConfigurationError, match=r"has 1 tasks, and 2 are wanted; start the run with a larger --spare"):
+        launch.command(["slurm-actors", "runs/a", "2"])
+
+
+def test_a_run_that_was_not_launched_has_no_tasks(cluster: Slurm) -> None:
+    Path("runs/b").mkdir(parents=True)
+    with pytest.raises(ConfigurationError, match=r"is not the folder of a run that was started on Slurm"):
+        launch.command(["slurm-actors", "runs/b", "2"])
+
+
+@pytest.mark.parametrize(
+    ("printed", "state", "ended"),
+    [("PENDING|Priority|\n", "PENDING", False), ("RUNNING|None|n1\n", "RUNNING", False), ("", "COMPLETED", True)],
+)
+def test_the_state_of_a_job(cluster: Slurm, printed: str, state: str, ended: bool) -> None:
+    cluster.prints("squeue", printed)
+    found = slurm.state_of(41)
+    assert (found.state, found.ended) == (state, ended)
