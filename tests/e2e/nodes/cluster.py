@@ -3,7 +3,7 @@
 Each engine implements `Cluster`. The steps of the drill use only this.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -63,7 +63,7 @@ class Cluster(Protocol):
     Methods raise `Failure` if a command of the engine fails.
 
     Attributes:
-        engine: Name of the engine, for the report.
+        engine: Name of the engine and its version, for the report.
         times: The engine's own times.
         services_node: Node of the services.
         actor_nodes: Nodes of the actors.
@@ -127,7 +127,3 @@ class Cluster(Protocol):
 
     def save_logs(self, folder: Path) -> None:
         """Copies all logs of the run and of the engine into a folder, for the reader of a failed drill."""
-
-
-Opener = Callable[[], Cluster]
-"""Function that starts the engine's nodes and returns them."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from helpers.provenance import of_this_run
 from helpers.timing import PATIENCE_S, Bound, wait_for
 from penstock.config import Config
-from tests.e2e.nodes.cluster import ActorPlace, Cluster, RunPlan
+from tests.e2e.nodes.cluster import ActorPlace, Cluster, Direction, RunPlan
 from tests.e2e.nodes.ledger import Account, account, acknowledged_in
 from tests.e2e.nodes.results import Results, table
 from tests.e2e.nodes.watch import Watch
@@ -79,10 +79,21 @@ PACED = {
 
 @dataclass
 class _Step:
-    """One step while it is made: when it began, and whatever it wants to report."""
+    """One step while it is made.
+
+    Attributes:
+        began: Time of its beginning, by `time.time`.
+        healed: Time at which everything that it had taken away was given back.
+        actors: Number of actors after it; 0: as before it.
+        share: Throughput over that of the living actors; None if it was not measured.
+        notes: What else was seen.
+    """
 
     began: float
     healed: float = 0.0
+    actors: int = 0
+    share: float | None = None
+    notes: str = ""
 
 
 class Drill:
@@ -141,36 +152,39 @@ class Drill:
             self._cluster.scale(MANY)
             watch.until(lambda sample: sample.actors == MANY, f"{MANY} actors")
             self._cluster.scale(LEFT)
-            watch.until(lambda sample: sample.actors == LEFT, f"{LEFT} actors")
-            step.healed = time.time()
+            step.actors, step.healed = LEFT, time.time()
 
     def preempt(self, watch: Watch) -> None:
         """Takes away half of the actors again and again, and compares throughput with the share of living actors."""
+        half = PREEMPTED // 2
         self._report.begin(f"{PREEMPTED} actors, of which half are preempted every {ROUND_S:.0f} s")
         self._cluster.scale(PREEMPTED)
         watch.until(lambda sample: sample.actors == PREEMPTED, f"{PREEMPTED} actors")
         quiet = self._undisturbed(watch)
-        with self._step(watch, f"half of {PREEMPTED} actors preempted every {ROUND_S:.0f} s, {ROUNDS} times") as step:
+        with self._step(
+            watch, f"half of {PREEMPTED} actors preempted every {ROUND_S:.0f} s, {ROUNDS} times", loses=half
+        ) as step:
             for number in range(ROUNDS):
                 node = self._cluster.actor_nodes[number % len(self._cluster.actor_nodes)]
                 self._cluster.preempt(self._half(node))
                 time.sleep(max(0.0, step.began + ROUND_S * (number + 1) - time.time()))
             step.healed = time.time()
-        alive = watch.actors(step.began, step.healed) / PREEMPTED
-        watch.until(lambda sample: sample.actors == PREEMPTED, f"all {PREEMPTED} actors to return")
-        full = (quiet + self._undisturbed(watch)) / 2
-        share = watch.pace(step.began, step.healed) / full / alive
-        self._report.check(
-            "throughput under preemption over that of the living actors",
-            share >= LEAST_SHARE,
-            f"{share:.2f}, with {alive:.0%} of the actors alive; undisturbed {full:,.0f} steps per second",
-            f"{LEAST_SHARE:g} or more",
-        )
+            alive = watch.actors(step.began, step.healed) / PREEMPTED
+            watch.until(lambda sample: sample.actors == PREEMPTED, f"all {PREEMPTED} actors to return")
+            full = (quiet + self._undisturbed(watch)) / 2
+            step.share = watch.pace(step.began, step.healed) / full / alive
+            step.notes = f"{alive:.0%} of the actors alive; {step.share:.2f} of the throughput of so many"
+            self._report.check(
+                "throughput under preemption over that of the living actors",
+                step.share >= LEAST_SHARE,
+                f"{step.share:.2f}, with {alive:.0%} of the actors alive; undisturbed {full:,.0f} steps per second",
+                f"{LEAST_SHARE:g} or more",
+            )
 
     def kill_actors_node(self, watch: Watch) -> None:
         """Kills a node with half of the actors; the engine moves them, or starts them again with their node."""
         node = self._cluster.actor_nodes[-1]
-        with self._step(watch, "node with half of the actors killed, and started again after a while") as step:
+        with self._step(watch, "node with half of the actors killed, and started again after a while", loses=1) as step:
             self._cluster.kill(node)
             time.sleep(self._cluster.times.detection_s)
             self._cluster.start_node(node)
@@ -179,7 +193,7 @@ class Drill:
     def cut_link(self, watch: Watch) -> None:
         """Cuts the link of a node with actors."""
         node = self._cluster.actor_nodes[0]
-        with self._step(watch, f"link of a node with actors cut for {CUT_S:.0f} s") as step:
+        with self._step(watch, f"link of a node with actors cut for {CUT_S:.0f} s", loses=1) as step:
             self._cluster.cut(node)
             time.sleep(CUT_S)
             self._cluster.mend(node)
@@ -188,9 +202,12 @@ class Drill:
     def half_open(self, watch: Watch) -> None:
         """Lets a node's link lose what goes to it, and then what comes from it: connections stay open, and are dead."""
         node = self._cluster.actor_nodes[0]
-        with self._step(watch, f"link of a node with actors half open, {HALF_OPEN_S:.0f} s in each direction") as step:
-            for direction in ("in", "out"):
-                self._cluster.cut(node, "in" if direction == "in" else "out")
+        with self._step(
+            watch, f"link of a node with actors half open, {HALF_OPEN_S:.0f} s in each direction", loses=1
+        ) as step:
+            directions: tuple[Direction, ...] = ("in", "out")
+            for direction in directions:
+                self._cluster.cut(node, direction)
                 time.sleep(HALF_OPEN_S)
                 self._cluster.mend(node)
             step.healed = time.time()
@@ -213,27 +230,37 @@ class Drill:
     def update(self, watch: Watch) -> None:
         """Replaces all actors while the run goes on."""
         with self._step(watch, "all actors replaced, as for a new version") as step:
+            old = {actor.id for actor in self._cluster.actors()}
             self._cluster.update_actors()
             step.healed = time.time()
+            left = old & {actor.id for actor in self._cluster.actors()}
+            self._report.check("actors that were not replaced", not left, ", ".join(left) or "none", "none")
 
     @contextmanager
-    def _step(self, watch: Watch, fault: str, *, fixed_s: float | None = None, starts: bool = False) -> Iterator[_Step]:
+    def _step(
+        self, watch: Watch, fault: str, *, fixed_s: float | None = None, starts: bool = False, loses: int = 0
+    ) -> Iterator[_Step]:
         """Makes a step, waits until all actors are back and train, and adds its row.
 
         Progress must not stand still for longer than `fixed_s`, by default the engine's detection, plus `RESUMES_S`,
-        and one undisturbed start if the step `starts` services.
+        and one undisturbed start if the step `starts` services. The step must be seen to take `loses` actors away.
         """
         self._report.begin(fault)
-        step, wanted = _Step(time.time()), watch.now.actors
+        step, before = _Step(time.time()), watch.now.actors
         yield step
-        if not fault.startswith("scaled"):
-            watch.until(lambda sample: sample.actors == wanted, f"all {wanted} actors to return")
-        back_s = time.time() - step.healed
+        wanted = step.actors or before
+        watch.until(lambda sample: sample.actors == wanted, f"{wanted} actors")
+        fewest = min((each.actors for each in watch.between(step.began, time.time()) if each.answered), default=0)
+        if loses:
+            self._report.check(
+                f"{fault}: fewest actors meanwhile", fewest <= before - loses, str(fewest), f"{before - loses} or fewer"
+            )
+        back_s = watch.now.time - step.healed
         end = watch.trains().time
         fixed_s = max(LOST_S, self._cluster.times.detection_s) if fixed_s is None else fixed_s
         bound = Bound(1.0 if starts else 0.0, self._start_s, fixed_s + RESUMES_S)
         gap = watch.longest_gap_s(step.began, end), bound
-        self.results.add(fault, self._account(), gap=gap, back_s=back_s)
+        self.results.add(fault, self._account(), gap=gap, back_s=back_s, share=step.share, notes=step.notes)
 
     def _undisturbed(self, watch: Watch) -> float:
         """Returns the pace of some seconds of undisturbed work."""

@@ -67,7 +67,7 @@ class Results:
                 None if gap is None else round(gap[0], 1),
                 None if gap is None else round(gap[1].seconds, 1),
                 "" if gap is None else str(gap[1]),
-                None if back_s is None else round(back_s, 1),
+                None if back_s is None else round(max(0.0, back_s), 1),
                 None if share is None else round(share, 3),
                 notes,
             )
