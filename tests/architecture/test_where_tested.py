@@ -182,6 +182,8 @@ ELSEWHERE = {
     "wire/run.py": "unit/wire/test_run_messages.py",
     "wire/schema.py": "unit/wire/test_block.py",
     "wire/snapshots.py": "contract/test_snapshot_calls.py",
+    "rpc/identity.py": "contract/test_moved_services.py",
+    "types/place.py": "unit/test_services_file.py",
     "wire/windows.py": "unit/wire/test_windows_and_batches.py",
 }
 """Test file, relative to tests, of each module that has none of its name."""

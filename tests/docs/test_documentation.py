@@ -268,7 +268,19 @@ OF_OTHERS = {
     *("ppo.py", "RUN/logs/SERVICE.log", "mine.toml"),
 }
 SECTIONS = set(Config.model_fields)
-FOLDERS = ("build/", "runs/", "checkpoints/", "logs/", "videos/", "RUN/", "launch/", "snapshots", "replay/replay-0", "/", "http")
+FOLDERS = (
+    "build/",
+    "runs/",
+    "checkpoints/",
+    "logs/",
+    "videos/",
+    "RUN/",
+    "launch/",
+    "snapshots",
+    "replay/replay-0",
+    "/",
+    "http",
+)
 
 
 PATH = re.compile(r"[\w.{},/-]+\.(py|md|toml|yml|yaml|json|jsonl|proto|bin|png|lock)|[\w-]+(/[\w.-]+)+/?")

@@ -14,9 +14,10 @@ from penstock.errors import PenstockError, Unavailable
 from penstock.local.child_log import ChildLog
 from penstock.rpc.clients.status import StatusClient
 from penstock.rpc.loop import LoopThread
-from penstock.run_folder import RunFolder
+from penstock.run_folder import LEARNER, RunFolder
 from penstock.summary import Summary
 from penstock.types.extents import Extent
+from penstock.types.place import Place
 from penstock.types.status import RunStatus
 
 _INTERVAL_S = 1.0
@@ -40,7 +41,7 @@ class Follower:
         # What earlier turns of the run have logged is no reason for the end of this one.
         paths = [folder.logs / f"{name}.log" for name in ("learner", "replay", "evaluator", "services")]
         self._logs = [ChildLog(path, path.stat().st_size if path.exists() else 0) for path in paths]
-        self._addresses: tuple[str, ...] = ()
+        self._place: Place | None = None
         self._client: StatusClient | None = None
         self._notices = 0
 
@@ -82,15 +83,17 @@ class Follower:
     def _look(self, thread: LoopThread, waiting: str) -> tuple[RunStatus, list[str]]:
         """Returns the status and the new notices."""
         try:
-            addresses = self._folder.addresses()["learner"]
-            if self._client is None or addresses != self._addresses:
+            place = self._folder.places()[LEARNER]
+            if self._client is None or place != self._place:
                 self._close()
-                self._addresses, self._client = addresses, StatusClient(thread, addresses)
+                self._place, self._client = place, StatusClient(thread, place)
             self._status = self._client.get(_ANSWER_S)
         except (OSError, ValueError, KeyError, Unavailable):
             # A list of services without a learner that answers is left over from a killed one, or no route leads there.
             reached = waiting or (
-                f"the learner at {self._addresses[0]}" if self._folder.services.exists() else "the services"
+                f"the learner at {self._place.addresses[0]}"
+                if self._place is not None and self._folder.services.exists()
+                else "the services"
             )
             return replace(self._status, waiting_for=reached), []
         news = [notice.text for notice in self._status.notices if notice.number > self._notices]

@@ -10,7 +10,7 @@ from penstock.errors import ConfigurationError
 from penstock.launch import slurm, slurm_jobs
 from penstock.rpc.clients.status import StatusClient
 from penstock.rpc.loop import LoopThread
-from penstock.run_folder import RunFolder
+from penstock.run_folder import LEARNER, RunFolder
 
 _RESTART_STEPS, _RESTART_PAUSE_S = 4, 3.0
 """Steps in which tasks are replaced, and the seconds until the actors of one have left."""
@@ -45,7 +45,7 @@ def command(arguments: Sequence[str]) -> int:
 def _restart(folder: RunFolder, array: int) -> None:
     """Replaces the running tasks in some steps. Each step waits until as many actors as before have joined."""
     tasks = slurm.running_tasks(array)
-    with closing(LoopThread()) as thread, closing(StatusClient(thread, folder.addresses()["learner"])) as client:
+    with closing(LoopThread()) as thread, closing(StatusClient(thread, folder.places()[LEARNER])) as client:
         actors = client.get(_ANSWER_S).actors
         size = -(-len(tasks) // _RESTART_STEPS)
         for first in range(0, len(tasks), size):
