@@ -52,7 +52,7 @@ def test_an_evaluator_ends_on_a_signal_that_its_environments_ignore(server: Live
         assert Path(f"/proc/{process.pid}/cwd").readlink() == Path.cwd()
         process.send_signal(signal.SIGTERM)
         _, log = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 0, log
+    assert process.returncode == 143, log
     assert "Traceback" not in log
     assert "closing an environment failed" in log
 
@@ -77,7 +77,7 @@ def test_an_environments_exception_fails_its_evaluation_and_not_the_next_one(
         assert evaluated(server, 2).failure == ""
         process.send_signal(signal.SIGTERM)
         _, log = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 0, log
+    assert process.returncode == 143, log
     assert "Traceback" not in log
 
 

@@ -81,7 +81,7 @@ def test_a_store_on_a_disk_that_can_not_be_written_continues_and_reports_it(
         assert (health.code, health.stdout) == (0, "serving; its disk can't be written\n")
         run_folder = RunFolder(disk.parent / "run")
         run_folder.root.mkdir()
-        run_folder.services.write_text(json.dumps({"replay": server.address}))
+        run_folder.services.write_text(json.dumps({"replay": server.address, "learner": "127.0.0.1:9"}))
         (line,) = disk_lines(str(run_folder.root))
         assert line.startswith("the replay service can't write to its disk")
         assert gauge(metrics_port, "penstock_storage_fails") == 1
@@ -154,4 +154,4 @@ def test_without_stop_with_run_a_replay_service_outlives_its_run(loopback: Loopb
         until(finished, "the run to finish")
         assert is_serving(server.address, PATIENCE_S)
         command.terminate()
-        assert command.wait() == 0
+        assert command.wait() == 143

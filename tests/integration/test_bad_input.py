@@ -91,7 +91,7 @@ def train(*options: str) -> list[str]:
 
 def truncated(place: Place) -> Mistake:
     folder = place.copy("nothing_but_truncated_checkpoints")
-    checkpoints = sorted(RunFolder(folder).checkpoints.iterdir())
+    checkpoints = sorted(RunFolder(folder).checkpoints.glob("*.safetensors"))
     for path in checkpoints:
         path.write_bytes(path.read_bytes()[:-1000])
     return Mistake(

@@ -74,7 +74,7 @@ def run(config: Config) -> int:
         roster = _roster_of(session)
         with (
             _listed_for_prometheus(session, service) as targets,
-            _serving(session, roster, targets) as serving,
+            _serving(session, roster, targets, on_one_host=service.supervised) as serving,
             _seen_by_others(session, service, serving),
         ):
             service.logger.info(
@@ -167,10 +167,10 @@ def _listed_for_prometheus(session: Session, service: Service) -> Iterator[Targe
 
 
 @contextlib.contextmanager
-def _serving(session: Session, roster: Roster, targets: Targets) -> Iterator[_Serving]:
+def _serving(session: Session, roster: Roster, targets: Targets, *, on_one_host: bool) -> Iterator[_Serving]:
     """Serves actors, evaluators and status requests inside the context."""
     settings = session.config.learner
-    thread, places = LoopThread(), ReplayPlaces(settings.replay_addresses)
+    thread, places = LoopThread(), ReplayPlaces(settings.replay_addresses, on_one_host=on_one_host)
     desk = StoreSnapshots(thread, settings.replay_addresses)
     snapshots = RunSnapshots(desk, session.statistics, interval_s=session.config.checkpoint.snapshot_interval_s)
     servicer = RunServicer(

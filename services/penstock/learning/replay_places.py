@@ -12,10 +12,13 @@ class ReplayPlaces:
     Actors are spread over the services by their slots, round-robin.
     """
 
-    def __init__(self, configured: Sequence[str]) -> None:
-        """Creates unknown places of the services with these configured addresses."""
+    def __init__(self, configured: Sequence[str], *, on_one_host: bool = False) -> None:
+        """Creates unknown places of the services with these configured addresses.
+
+        On one host, actors reach the services by these addresses as well, before the services have answered.
+        """
         self._configured = tuple(configured)
-        self._places = [Place()] * len(self._configured)
+        self._places = [Place((address,)) if on_one_host else Place() for address in self._configured]
         self._changed = asyncio.Event()
 
     @property
