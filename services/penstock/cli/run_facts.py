@@ -104,7 +104,7 @@ def data_facts(status: RunStatus) -> list[tuple[str, str]]:
 
 
 def _actors(status: RunStatus) -> str:
-    is_wanted = status.wanted_actors in (0, status.actors)
+    is_wanted = status.wanted_actors in (None, status.actors)
     return f"{status.actors}" if is_wanted else f"{status.actors} ({status.wanted_actors} wanted)"
 
 

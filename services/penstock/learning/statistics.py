@@ -82,8 +82,7 @@ class RunStatistics:
         self._notices: deque[Notice] = deque(maxlen=_NOTICES)
         self.actors = ActorStates(self.notice, clock)
         self._wanted = wanted
-        if wanted is not None:
-            metrics.LEARNER_WANTED_ACTORS.set(wanted.number)
+        metrics.LEARNER_WANTED_ACTORS.set(self._wanted_actors or 0)
 
     def notice(self, text: str) -> None:
         """Notifies the user of an event: logs one line and shows it in the terminal of `penstock train`.
@@ -96,6 +95,10 @@ class RunStatistics:
             latest = self._notices[-1].number if self._notices else 0
             self._notices.append(Notice(max(latest + 1, time.monotonic_ns() // 1000), text))
 
+    @property
+    def _wanted_actors(self) -> int | None:
+        return self._wanted.number if self._wanted is not None else None
+
     def look(self) -> None:
         """Notifies the user of stuck actors, and judges how many the run can use. Called about once per second."""
         self.actors.look()
@@ -106,8 +109,9 @@ class RunStatistics:
             # The session's clock runs during evaluations for which training waits.
             work = dataclasses.replace(work, excluded_s=work.excluded_s + self._stood_still_s)
             reason, number = self._wanted.observe(work), self._wanted.number
-        if reason:
+        if number is not None:
             metrics.LEARNER_WANTED_ACTORS.set(number)
+        if reason:
             logs.note("actors wanted", number=str(number), present=str(self.connected_actors()), reason=reason)
 
     def report(self, report: ActorReport, variant: int = 0) -> None:
@@ -303,6 +307,6 @@ class RunStatistics:
                 actor_states=states,
                 env_steps_taken=max(self._env_steps_taken, self._extent.steps),
                 limit=self._limits.nearest(self._now),
-                wanted_actors=self._wanted.number if self._wanted is not None else 0,
+                wanted_actors=self._wanted_actors,
                 nodes=nodes,
             )

@@ -26,7 +26,7 @@ STARVED = 0.1
 """Share of the learner's time spent waiting for fresh segments, above which more actors are wanted."""
 
 GROWTH = 4
-"""Largest multiple of the actors that were seen to make the run faster: from 1 to 64 in three to five steps."""
+"""Largest multiple of the actors that were seen to make the run faster: 64 are reached from 1 in five."""
 
 IDLE_ACTORS = 1.25
 """Actors above those that are needed from which on fewer are wanted: one less still leaves some of them idle."""
@@ -116,13 +116,13 @@ class WantedActors:
     """Judge of the number of actors. Used by one thread at a time.
 
     Attributes:
-        number: Actors that the run can use; 0 if it was not judged yet.
+        number: Actors that the run can use; None if that is not known yet.
     """
 
     def __init__(self, first: int | None, *, least: int, most: int) -> None:
         """Begins with `first` actors (None: as many as there are), between `least` and `most`."""
         self._least, self._most = least, max(least, most)
-        self.number = min(self._most, max(least, first)) if first is not None else 0
+        self.number: int | None = None if first is None else self._bounded(first)
         self._moments: deque[Work] = deque(maxlen=LOOKS + 1)
         """Beginning of each look since the last change, and the end of the last one."""
         self._reference: _Look | None = None
@@ -138,17 +138,17 @@ class WantedActors:
             return ""
         if now.elapsed_s >= self._retried_at_s:
             self._ceiling = self._most
-        if not self.number:
-            self.number = min(self._most, max(self._least, math.ceil(_Look.between(before, now).present)))
         recent, latest = _Look.between(self._moments[0], now), _Look.between(before, now)
+        if self.number is None:
+            self.number = self._bounded(math.ceil(latest.present))
         if min(recent.starved, latest.starved) > STARVED:
-            return self._revoke(recent, latest, now) or self._grow(recent)
+            return self._revoke(recent, latest, now, self.number) or self._grow(recent, self.number)
         self._reference = None
         if recent.starved <= STARVED:
-            return self._settle(recent)
+            return self._settle(recent, self.number)
         return ""
 
-    def _revoke(self, recent: _Look, latest: _Look, now: Work) -> str:
+    def _revoke(self, recent: _Look, latest: _Look, now: Work, number: int) -> str:
         """Takes back the last actors if they did not make the run faster."""
         reference = self._reference
         if reference is None or recent.busy < reference.busy:
@@ -156,7 +156,7 @@ class WantedActors:
             return ""
         if recent.busy < NOTICEABLE * reference.busy or len(self._moments) <= SEEN_LOOKS:
             return ""
-        if self.number <= math.ceil(reference.busy):
+        if number <= math.ceil(reference.busy):
             # They were taken back already, and have not left yet.
             return ""
         gain = recent.busy / reference.busy - 1.0
@@ -167,25 +167,25 @@ class WantedActors:
         self._ceiling, self._retried_at_s = math.ceil(reference.busy), now.elapsed_s + self._retried_after_s
         self._retried_after_s *= 2.0
         pace = f"{recent.pace:,.0f} instead of {reference.pace:,.0f} steps/s"
-        return self._change(min(self.number, self._ceiling), f"more were no faster ({pace})")
+        return self._change(min(number, self._ceiling), f"more were no faster ({pace})")
 
-    def _grow(self, recent: _Look) -> str:
+    def _grow(self, recent: _Look, number: int) -> str:
         assert self._reference is not None
         if recent.present - recent.busy >= max(1.0, IDLE_SHARE * recent.present):
             return ""
         most = min(GROWTH * math.ceil(self._reference.busy), self._ceiling)
         reason = f"the learner waits {recent.starved:.0%} of the time for fresh segments"
-        return self._change(max(self.number, min(math.ceil(recent.needed), most)), reason)
+        return self._change(max(number, min(math.ceil(recent.needed), most)), reason)
 
-    def _settle(self, recent: _Look) -> str:
+    def _settle(self, recent: _Look, number: int) -> str:
         """Adjusts the number while the learner does not wait."""
         is_seen = len(self._moments) > LOOKS
-        if is_seen and (self.number - recent.needed > IDLE_ACTORS or recent.needed > USED * self.number):
+        if is_seen and (number - recent.needed > IDLE_ACTORS or recent.needed > USED * number):
             return self._change(math.ceil(recent.needed), f"{recent.needed:.1f} keep the learner busy")
         return ""
 
     def _change(self, number: int, reason: str) -> str:
-        number = min(self._most, max(self._least, number))
+        number = self._bounded(number)
         if number == self.number:
             return ""
         self.number = number
@@ -193,3 +193,6 @@ class WantedActors:
         self._moments.clear()
         self._moments.append(last)
         return reason
+
+    def _bounded(self, number: int) -> int:
+        return min(self._most, max(self._least, number))

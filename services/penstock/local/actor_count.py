@@ -38,8 +38,10 @@ class ActorCount:
 
     def follow(self, status: RunStatus) -> str:
         """Adjusts `number` to the run's status; returns the decision in one line, or an empty string."""
+        if status.wanted_actors is None or status.phase != "training":
+            return ""
         wanted = min(self._most, max(self._least, status.wanted_actors))
-        if not status.wanted_actors or status.phase != "training" or wanted == self.number:
+        if wanted == self.number:
             return ""
         # The clock of a restarted learner begins again.
         self._changed_at_s = min(self._changed_at_s, status.elapsed_s)

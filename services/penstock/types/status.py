@@ -94,4 +94,4 @@ class RunStatus:
     env_steps_taken: int = 0
     limit: RunLimit | None = None
     nodes: tuple[NodeState, ...] = ()
-    wanted_actors: int = 0
+    wanted_actors: int | None = None

@@ -62,7 +62,7 @@ class ModelledRun:
         return self
 
     def _second(self) -> None:
-        now, wanted = len(self.numbers) + 1.0, self._judge.number
+        now, wanted = len(self.numbers) + 1.0, self._wanted
         if self.preempted and now % 30 == 0:
             present = range(len(self._working_from))
             for index in self._random.sample(present, int(self.preempted * len(present))):
@@ -90,9 +90,14 @@ class ModelledRun:
             batches=int(now * 10),
             env_steps=work.env_steps + int(1000 * trained),
         )
-        if self._judge.observe(self.work) and self._judge.number > wanted:
-            self.raises.append(self._judge.number)
-        self.numbers.append(self._judge.number)
+        if self._judge.observe(self.work) and self._wanted > wanted:
+            self.raises.append(self._wanted)
+        self.numbers.append(self._wanted)
+
+    @property
+    def _wanted(self) -> int:
+        assert self._judge.number is not None
+        return self._judge.number
 
     @property
     def calm(self) -> list[int]:
@@ -174,11 +179,11 @@ def added(before: Work, work: Work) -> Work:
     return Work(*(getattr(before, name) + getattr(work, name) for name in Work.__slots__))
 
 
-def numbers_of(judge: WantedActors, *looks: Work) -> list[int]:
+def numbers_of(judge: WantedActors, *looks: Work) -> list[int | None]:
     """Returns the number after each look."""
     total = Work()
     judge.observe(total)
-    numbers = []
+    numbers = list[int | None]()
     for each in looks:
         total = added(total, each)
         judge.observe(total)
@@ -215,7 +220,7 @@ def test_a_learner_that_waits_a_little_keeps_its_actors() -> None:
 
 def test_a_number_that_is_not_planned_begins_with_the_present_actors() -> None:
     judge = WantedActors(None, least=1, most=9)
-    assert judge.number == 0
+    assert judge.number is None
     assert numbers_of(judge, look(starved_s=0.0, collecting_s=3.0 * INTERVAL_S)) == [3]
 
 

@@ -5,7 +5,7 @@ from penstock.local.actor_count import STEP_S, ActorCount
 from penstock.types.status import RunStatus
 
 
-def status(wanted: int, *, elapsed_s: float, actors: int = 100) -> RunStatus:
+def status(wanted: int | None, *, elapsed_s: float, actors: int = 100) -> RunStatus:
     return RunStatus(phase="training", wanted_actors=wanted, elapsed_s=elapsed_s, actors=actors)
 
 
@@ -49,7 +49,7 @@ def test_nothing_changes_before_the_learner_has_judged_and_while_it_does_not_tra
     count = ActorCount(most=8)
     first = count.number
     assert count.follow(RunStatus()) == ""
-    assert count.follow(status(0, elapsed_s=100.0)) == ""
+    assert count.follow(status(None, elapsed_s=100.0)) == ""
     assert count.follow(RunStatus(phase="evaluating", wanted_actors=8, elapsed_s=100.0, actors=9)) == ""
     assert count.number == first
 
