@@ -350,11 +350,13 @@ FOREIGN = re.compile(
 )
 """Messages of other programs, and those whose values a fragment contains."""
 
+COMMAND = re.compile(r"(docker|penstock|make|python|sh|ssh|scontrol) |[A-Z_]+=")
+
 QUOTED = sorted(
     {
         fragment.strip(" ;,.:")
         for page, span in SPANS
-        if page == "OPERATIONS.md" and " " in span and not re.match(r"(docker|penstock|make|python|ssh|[A-Z_]+=)", span)
+        if page == "OPERATIONS.md" and " " in span and not COMMAND.match(span)
         for fragment in re.split(r"\.\.\.|;|: |\d+|--\S+", span)
     }
 )
