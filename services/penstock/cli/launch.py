@@ -195,10 +195,7 @@ def _run_of(config: Config, more: argparse.Namespace) -> SlurmRun:
             f"a launched run has one replay service, and train.replay_shards is {config.train.replay_shards}; set it to"
             " 1, or write scripts of your own after those of --print"
         )
-    if config.train.actors == "auto":
-        raise ConfigurationError("the actors of a launched run have a number; give it with --actors")
-    folder, actors = RunFolder(Path(config.run.dir or ".")), config.train.least_actors
-    spare = more.spare if more.spare is not None else -(-actors // _SPARE_SHARE)
+    folder, (actors, spare) = RunFolder(Path(config.run.dir or ".")), _numbers(config, more)
     listen = config.replay.listen
     return SlurmRun(
         folder=folder,
@@ -210,6 +207,7 @@ def _run_of(config: Config, more: argparse.Namespace) -> SlurmRun:
         actors=actors,
         spare=spare,
         actors_per_task=max(1, more.actors_per_task),
+        scales=config.train.actors == "auto",
         services=JobOptions(
             partition=more.partition,
             time=more.time,
@@ -226,6 +224,19 @@ def _run_of(config: Config, more: argparse.Namespace) -> SlurmRun:
         setup=tuple(more.setup),
         penstock=tuple(shlex.split(more.penstock)) if more.penstock else _PENSTOCK,
     )
+
+
+def _numbers(config: Config, more: argparse.Namespace) -> tuple[int, int]:
+    """Returns the number of actors at the start and of spare ones."""
+    if config.train.actors != "auto":
+        return config.train.actors, -(-config.train.actors // _SPARE_SHARE) if more.spare is None else more.spare
+    if config.learner.most_wanted_actors is None:
+        raise ConfigurationError(
+            "with --actors auto, an array for all actors that the learner may ask for is submitted; set"
+            " --learner.most-wanted-actors to their largest number"
+        )
+    least = config.least_wanted_actors
+    return least, config.learner.most_wanted_actors - least + (more.spare or 0)
 
 
 def _state(services: int, node_run: NodeRun | None) -> tuple[str, bool]:

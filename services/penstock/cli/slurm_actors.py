@@ -1,17 +1,20 @@
 """`penstock launch slurm-actors`: changes the number of tasks that run a launched run's actors, or replaces them."""
 
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import closing
+from typing import NoReturn
 
 from penstock.cli.named_run import chosen_run
 from penstock.cli.one_line_parser import OneLineParser
-from penstock.errors import ConfigurationError
+from penstock.errors import ConfigurationError, PenstockError, Unavailable
 from penstock.launch import slurm, slurm_jobs
 from penstock.rpc.clients.status import StatusClient
 from penstock.rpc.loop import LoopThread
 from penstock.run_folder import LEARNER, RunFolder
 
+_AUTO_INTERVAL_S = 10.0
 _RESTART_STEPS, _RESTART_PAUSE_S = 4, 3.0
 """Steps in which tasks are replaced, and the seconds until the actors of one have left."""
 
@@ -27,10 +30,13 @@ def command(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "tasks",
         metavar="N",
-        help="tasks of the array at a time; restart: replace all, as for new code",
+        help="tasks of the array at a time; auto: as many as the learner wants; restart: replace all, as for new code",
     )
+    parser.add_argument("--actors-per-task", metavar="K", type=int, default=1, help="actors of each task, for auto [1]")
     options = parser.parse_args(list(arguments))
     folder = RunFolder(chosen_run(options.run))
+    if options.tasks == "auto":
+        _follow_the_learner(folder, options.actors_per_task)
     array = slurm_jobs.jobs_of(folder).actors
     if options.tasks == "restart":
         _restart(folder, array)
@@ -38,8 +44,33 @@ def command(arguments: Sequence[str]) -> int:
         slurm_jobs.set_tasks(array, int(options.tasks))
         print(f"array {array}: {options.tasks} tasks at a time")
     else:
-        raise ConfigurationError(f"the number of tasks must be a whole number or restart; got {options.tasks!r}")
+        raise ConfigurationError(f"the number of tasks must be a whole number, auto or restart; got {options.tasks!r}")
     return 0
+
+
+def _follow_the_learner(folder: RunFolder, actors_per_task: int) -> NoReturn:
+    """Changes the number of tasks whenever the learner wants another, until this process is ended.
+
+    Neither the jobs nor the services need exist yet, and Slurm may be away for a while.
+    """
+    changed_to = 0
+    with closing(LoopThread()) as thread:
+        while True:
+            try:
+                with closing(StatusClient(thread, folder.places()[LEARNER])) as client:
+                    wanted = -(-client.get(_ANSWER_S).wanted_actors // actors_per_task)
+                array = slurm_jobs.jobs_of(folder).actors
+                tasks = min(wanted, slurm.size_of(array))
+                if tasks not in (0, changed_to):
+                    slurm_jobs.set_tasks(array, tasks)
+                    changed_to = tasks
+                    print(f"array {array}: {tasks} tasks at a time", flush=True)
+            except (OSError, KeyError, ValueError, Unavailable):
+                # The services start or move.
+                pass
+            except PenstockError as error:
+                print(f"penstock: {error}", file=sys.stderr, flush=True)
+            time.sleep(_AUTO_INTERVAL_S)
 
 
 def _restart(folder: RunFolder, array: int) -> None:

@@ -15,7 +15,7 @@ from penstock.files import write_json
 from penstock.launch import slurm
 from penstock.launch.slurm_jobs import Jobs, job_file
 from penstock.launch.slurm_scripts import node_folder
-from penstock.run_folder import RunFolder
+from penstock.run_folder import LEARNER, RunFolder
 
 _LOOK = "if [ -s services.json ]; then cat services.json; elif [ -s summary.json ]; then echo finished; fi"
 
@@ -51,7 +51,7 @@ class NodeRun:
             services = json.loads(found)
             write_json(self._folder.services, services)
             if self.jobs is None:
-                self.jobs = self._submit_actors(str(services["learner"]))
+                self.jobs = self._submit_actors(str(services[LEARNER]))
                 numbers = {"services": self.jobs.services, "actors": self.jobs.actors}
                 for name, number in numbers.items():
                     self._on_node(f"echo {number} >{job_file(RunFolder(self._place), name)}")

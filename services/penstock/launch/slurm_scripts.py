@@ -53,6 +53,7 @@ class SlurmRun:
         actors: Actors at a time.
         spare: Further actors that wait in the queue, and take the place of preempted ones.
         actors_per_task: Actors of each task of the array.
+        scales: Whether the learner's judgement changes the number of actors.
         services, array: What the two jobs ask for.
         setup: Shell lines that prepare a node, such as `module load cuda`.
         penstock: Command that runs Penstock.
@@ -67,6 +68,7 @@ class SlurmRun:
     actors: int
     spare: int
     actors_per_task: int
+    scales: bool
     services: JobOptions
     array: JobOptions
     setup: tuple[str, ...]
@@ -108,6 +110,7 @@ def services_script(run: SlurmRun) -> str:
         _preparation(run, templates.SERVICES_JOB, *_places(run)),
         templates.KEEP.format(restarts=_RESTARTS),
         templates.SERVICES.format(
+            scaling=templates.SCALING.format(actors_per_task=run.actors_per_task) if run.scales else "",
             linger="" if run.shared else templates.LINGER.format(seconds=LINGER_S),
             remove=templates.REMOVE_STORE if run.store is None else "",
         ),

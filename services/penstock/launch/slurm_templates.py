@@ -74,7 +74,7 @@ keep replay --replay.listen="$replay" --replay.folder="$store" --replay.snapshot
 others=("-$!")
 keep evaluator --evaluation.run="$run" >>"$run/logs/evaluator.log" 2>&1 &
 others+=("-$!")
-
+{scaling}
 await_end "$learner"
 kill -TERM -- "${{others[@]}}" 2>/dev/null
 for _ in {{1..10}}; do kill -0 -- "${{others[@]}}" 2>/dev/null || break; sleep 1; done
@@ -84,6 +84,11 @@ for other in "${{others[@]}}"; do await_end "${{other#-}}"; done
 if [[ $warned ]] && another_turn; then exit 0; fi
 if [[ -s $run/launch/actors.job ]]; then scancel "$(<"$run/launch/actors.job")"; fi
 {linger}{remove}exit $code
+"""
+
+SCALING = """\
+"${{penstock[@]}}" launch slurm-actors "$run" auto --actors-per-task={actors_per_task} >>"$run/logs/scaling.log" 2>&1 &
+others+=("-$!")
 """
 
 LINGER = """\

@@ -198,3 +198,17 @@ def test_the_state_of_a_job(cluster: Slurm, printed: str, state: str, ended: boo
     cluster.prints("squeue", printed)
     found = slurm.state_of(41)
     assert (found.state, found.ended) == (state, ended)
+
+
+def test_actors_that_follow_the_learner_need_their_largest_number(cluster: Slurm) -> None:
+    with pytest.raises(ConfigurationError, match=r"set --learner.most-wanted-actors to their largest number"):
+        launched("--actors=auto")
+    launched("--actors=auto", "--learner.most-wanted-actors=12", "--actors-per-task=2")
+    assert "#SBATCH --array=0-5%1\n" in Path("runs/a/launch/actors.sh").read_text()
+    services = Path("runs/a/launch/services.sh").read_text()
+    assert 'launch slurm-actors "$run" auto --actors-per-task=2' in services
+
+
+def test_several_replay_services_are_refused(cluster: Slurm) -> None:
+    with pytest.raises(ConfigurationError, match=r"has one replay service, and train.replay_shards is 2; set it to 1"):
+        launched("--train.replay-shards=2")

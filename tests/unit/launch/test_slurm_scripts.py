@@ -62,6 +62,7 @@ def made(folder: RunFolder, tmp_path: Path) -> Change:
             "actors": 5,
             "spare": 2,
             "actors_per_task": 2,
+            "scales": False,
             "services": JobOptions(),
             "array": JobOptions(),
             "setup": (),
@@ -112,7 +113,7 @@ class Job:
 
 
 def test_bash_accepts_both_scripts(made: Change) -> None:
-    run = made(setup=("module load cuda",))
+    run = made(scales=True, setup=("module load cuda",))
     for script in (services_script(run), actors_script(run)):
         assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
 
@@ -120,7 +121,7 @@ def test_bash_accepts_both_scripts(made: Change) -> None:
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
 @pytest.mark.parametrize("shared", [True, False])
 def test_shellcheck_finds_nothing(made: Change, tmp_path: Path, shared: bool) -> None:
-    run = made(folder=RunFolder(tmp_path), shared=shared, penstock=("penstock",))
+    run = made(folder=RunFolder(tmp_path), shared=shared, scales=True, penstock=("penstock",))
     for script in (services_script(run), actors_script(run)):
         checked = subprocess.run(["shellcheck", "-"], input=script, text=True, capture_output=True, check=False)
         assert checked.stdout == ""
