@@ -14,6 +14,8 @@ _MAX_PATH_BYTES = 107
 """Bytes of a socket file's path that Linux accepts."""
 
 LOOPBACK = "127.0.0.1"
+ADDRESS_FILE = "file:"
+"""Prefix of the path of a file with the addresses of a service, in place of an address."""
 _ANY_HOSTS = ("0.0.0.0", "::")
 
 

@@ -1,16 +1,19 @@
-"""The file of a run by which others find its services: services.json, which the learner writes while it is active.
+"""Files by which services find each other: services.json in a run's folder, and the file of a replay service.
 
-With `penstock train`, the launcher writes it. Actors and evaluators with a run in place of an address read it before
-each attempt to connect, because a learner that is started again may be on another host.
+The learner writes services.json while it is active, or the launcher of `penstock train`. Clients read these files
+before each attempt to connect, because a service that is started again may be on another host.
 """
 
 import contextlib
+import json
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from penstock.config import ActorConfig, Config, EvaluationConfig
+from penstock.addresses import ADDRESS_FILE
+from penstock.config import ActorConfig, Config, EvaluationConfig, LearnerConfig
 from penstock.errors import ConfigurationError, NotReady, RunFinished
 from penstock.files import write_json
 from penstock.learning.replay_places import ReplayPlaces
@@ -37,7 +40,7 @@ class ServicesFile:
             **dict(zip(replay_services(len(replays)), replays, strict=True)),
             LEARNER: self._learner.addresses,
         }
-        content = {name: ",".join(each) for name, each in services.items()}
+        content = {name: ",".join(each) for name, each in services.items() if each}
         with self._lock:
             if not self._removed:
                 write_json(self._folder.services, {**content, IDENTITY: f"{self._learner.identity:x}"})
@@ -82,6 +85,51 @@ class LearnerOfRun:
         except ConfigurationError:
             return ""
         return nothing_left(self._folder.summary, settings.run)
+
+
+class AddressFile:
+    """File with the place of one service, which writes it while it serves. It is one of `rpc.clients.names.Names`."""
+
+    def __init__(self, path: str) -> None:
+        self._path = Path(path)
+
+    def write(self, place: Place) -> None:
+        """Writes the place, in a new folder if need be. Raises `ConfigurationError` if the file can't be written."""
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            write_json(self._path, {"addresses": ",".join(place.addresses), IDENTITY: f"{place.identity:x}"})
+        except OSError as error:
+            raise ConfigurationError(
+                f"can't write {self._path}: {error.strerror}; choose another replay.address_file"
+            ) from None
+
+    def remove(self) -> None:
+        """Removes the file."""
+        with contextlib.suppress(OSError):
+            self._path.unlink(missing_ok=True)
+
+    def __call__(self) -> Place:
+        """Returns the place. Raises `NotReady` if the service has not written it."""
+        try:
+            content = json.loads(self._path.read_text())
+            return Place(tuple(content["addresses"].split(",")), int(content[IDENTITY], 16))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            raise NotReady(
+                f"the replay service can't be reached: there is no {self._path}, which it writes once it serves"
+            ) from None
+
+
+def replay_peers(settings: LearnerConfig) -> list[str | AddressFile]:
+    """Returns how a learner finds each of its replay services: by a configured address, or by a file."""
+    return [
+        AddressFile(address.removeprefix(ADDRESS_FILE)) if address.startswith(ADDRESS_FILE) else address
+        for address in settings.replay_addresses
+    ]
+
+
+def patience_s(settings: ActorConfig | EvaluationConfig, *, supervised: bool) -> float:
+    """Returns the seconds without a learner after which the process gives up. A launcher ends its processes itself."""
+    return math.inf if supervised else settings.give_up_after_s
 
 
 def learner_of(settings: ActorConfig | EvaluationConfig) -> Sequence[str] | LearnerOfRun:

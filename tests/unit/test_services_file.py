@@ -1,13 +1,14 @@
 import json
+import math
 from pathlib import Path
 
 import pytest
 
 from penstock.config import Config
-from penstock.errors import NotReady, RunFinished
+from penstock.errors import ConfigurationError, NotReady, RunFinished
 from penstock.learning.replay_places import ReplayPlaces
 from penstock.run_folder import RunFolder
-from penstock.services_file import LearnerOfRun, ServicesFile, learner_of
+from penstock.services_file import AddressFile, LearnerOfRun, ServicesFile, learner_of, patience_s, replay_peers
 from penstock.summary import Summary
 from penstock.types.place import Place
 from penstock.types.status import Stopped
@@ -130,3 +131,44 @@ def test_an_interrupted_run_is_not_over(folder: RunFolder) -> None:
 def test_a_run_replaces_configured_addresses() -> None:
     assert learner_of(Config(actor={"learner_address": "a:1,b:2"}).actor) == ("a:1", "b:2")
     assert isinstance(learner_of(Config(actor={"run": "runs/x"}).actor), LearnerOfRun)
+
+
+def test_only_a_process_that_no_launcher_ends_gives_up() -> None:
+    settings = Config(actor={"give_up_after_s": 5.0}).actor
+    assert patience_s(settings, supervised=False) == 5.0
+    assert patience_s(settings, supervised=True) == math.inf
+
+
+# The file of a replay service
+
+
+def test_the_place_of_a_replay_service_is_read_as_it_was_written(tmp_path: Path) -> None:
+    file = AddressFile(str(tmp_path / "replay.json"))
+    place = Place(("node1:7431", "[fd00::1]:7431"), 2**63 + 5)
+    file.write(place)
+    assert AddressFile(str(tmp_path / "replay.json"))() == place
+    file.remove()
+    with pytest.raises(NotReady, match=r"there is no \S+replay\.json"):
+        file()
+    file.remove()
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"addresses": 1, "identity": "1"}', '{"addresses": "a:1"'])
+def test_a_damaged_file_of_a_replay_service_is_waited_for(tmp_path: Path, content: str) -> None:
+    (tmp_path / "replay.json").write_text(content)
+    with pytest.raises(NotReady):
+        AddressFile(str(tmp_path / "replay.json"))()
+
+
+def test_a_file_that_can_not_be_written_is_reported_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigurationError, match=r"can't write \S+: Not a directory.*replay\.address_file$"):
+        AddressFile(str(tmp_path / "file" / "replay.json")).write(Place(("a:1",)))
+
+
+def test_replay_services_are_named_by_addresses_and_files(tmp_path: Path) -> None:
+    AddressFile(str(tmp_path / "replay.json")).write(Place(("a:1",), 3))
+    address, file = replay_peers(Config(learner={"replay_addresses": f"b:1,file:{tmp_path / 'replay.json'}"}).learner)
+    assert address == "b:1"
+    assert isinstance(file, AddressFile)
+    assert file() == Place(("a:1",), 3)

@@ -22,7 +22,7 @@ from penstock.rpc.clients.membership import Membership
 from penstock.rpc.clients.segment_sink import ReplaySegmentSink
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.server import serve_health_only
-from penstock.services_file import learner_of
+from penstock.services_file import learner_of, patience_s
 from penstock.telemetry import exchange, metrics
 from penstock.types.run import Weights
 from penstock.types.spaces import EnvironmentSpec
@@ -68,7 +68,7 @@ def _collect(
         location=service.location,
         progress=progress.now,
         assigned=lambda assignment: service.set_slot(assignment.slot),
-        give_up_after_s=settings.give_up_after_s,
+        give_up_after_s=patience_s(settings, supervised=service.supervised),
     )
 
     def report(failure: EnvironmentFailed) -> None:

@@ -10,7 +10,7 @@ from penstock.process.service import Service
 from penstock.rpc.clients.evaluation_work import EvaluationWork
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.server import serve_health_only
-from penstock.services_file import learner_of
+from penstock.services_file import learner_of, patience_s
 from penstock.types.evaluation import EvaluatorHello
 
 
@@ -38,7 +38,9 @@ def run(config: Config) -> int:
         thread = LoopThread()
         server = thread.run(serve_health_only(settings.listen, config.telemetry.ready_file))
         hello = EvaluatorHello(evaluator.environments.spec, service.location)
-        work = EvaluationWork(thread, learner_of(settings), hello, give_up_after_s=settings.give_up_after_s)
+        work = EvaluationWork(
+            thread, learner_of(settings), hello, give_up_after_s=patience_s(settings, supervised=service.supervised)
+        )
         try:
             evaluator.run(work)
             return service.stop_code

@@ -36,7 +36,7 @@ from penstock.rpc.loop import LoopThread
 from penstock.rpc.servicers.run import RunServicer
 from penstock.rpc.servicers.run_snapshots import RunSnapshotServicer
 from penstock.run_folder import RunFolder, find_checkpoint
-from penstock.services_file import ServicesFile
+from penstock.services_file import ServicesFile, replay_peers
 from penstock.summary import nothing_left
 from penstock.telemetry import metrics
 from penstock.telemetry.logs import Logger
@@ -171,7 +171,7 @@ def _serving(session: Session, roster: Roster, targets: Targets, *, on_one_host:
     """Serves actors, evaluators and status requests inside the context."""
     settings = session.config.learner
     thread, places = LoopThread(), ReplayPlaces(settings.replay_addresses, on_one_host=on_one_host)
-    desk = StoreSnapshots(thread, settings.replay_addresses)
+    desk = StoreSnapshots(thread, replay_peers(settings))
     snapshots = RunSnapshots(desk, session.statistics, interval_s=session.config.checkpoint.snapshot_interval_s)
     servicer = RunServicer(
         thread,
@@ -208,7 +208,7 @@ def _train(session: Session, service: Service, serving: _Serving, roster: Roster
         contextlib.closing(
             open_batch_source(
                 thread,
-                config.learner.replay_addresses,
+                replay_peers(config.learner),
                 roster.schema,
                 prefetch_batches=config.learner.prefetch_batches,
                 shard_timeout_s=config.learner.shard_timeout_s,
@@ -248,12 +248,17 @@ def _seen_by_others(session: Session, service: Service, serving: _Serving) -> It
     own = Place(advertised(servicer.server.address, settings.advertise), servicer.identity)
     file = ServicesFile(session.folder, own, places)
 
-    def list_services() -> None:
+    def note_places() -> None:
         if not service.supervised:
             writes.write(session.folder.services.name, file.write)
+        if places.isolated and not servicer.server.address.is_local:
+            session.statistics.notice(
+                f"the replay service at {places.isolated} can be reached from its own host only, so actors on other"
+                " hosts can't send to it; set its replay.listen to 0.0.0.0:7431, or replay.advertise"
+            )
 
-    list_services()
-    watch = ReplayWatch(thread, settings.replay_addresses, places, list_services)
+    note_places()
+    watch = ReplayWatch(thread, replay_peers(settings), places, note_places)
     with contextlib.ExitStack() as stay:
         if not service.supervised:
             stay.callback(file.remove)

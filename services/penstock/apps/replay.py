@@ -16,6 +16,7 @@ from penstock.replay.store.layout import RECORDS_FILE, SEGMENTS_FILE, bytes_of
 from penstock.replay.store.ring_store import RingStore
 from penstock.rpc.servicers.replay import ReplayServicer
 from penstock.rpc.servicers.snapshots import SnapshotServicer
+from penstock.services_file import AddressFile
 from penstock.telemetry import metrics
 from penstock.telemetry import snapshots as snapshot_telemetry
 from penstock.telemetry.logs import Logger
@@ -86,6 +87,9 @@ async def _serve(config: Config, service: Service, buffer: ReplayBuffer, snapsho
         more_methods=SnapshotServicer(snapshots).behaviours,
     )
     await servicer.server.start(settings.listen, config.telemetry.ready_file)
+    file = AddressFile(settings.address_file) if settings.address_file else None
+    if file is not None:
+        file.write(servicer.place)
     size = settings.store_size
     service.logger.info("serving", listen=str(servicer.server.address), **{size.setting: size.amount})
     loop = asyncio.get_running_loop()
@@ -115,6 +119,8 @@ async def _serve(config: Config, service: Service, buffer: ReplayBuffer, snapsho
         task.cancel()
     if disk_watch is not None:
         disk_watch.close()
+    if file is not None:
+        file.remove()
     await servicer.server.stop()
     for task in ended:
         # Raises the task's error: tasks end only by an error.

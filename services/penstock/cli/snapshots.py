@@ -22,6 +22,7 @@ from penstock.rpc.clients.names import Peer
 from penstock.rpc.clients.snapshots import RunSnapshotClient, SnapshotClient
 from penstock.rpc.loop import LoopThread
 from penstock.run_folder import LEARNER, RunFolder
+from penstock.services_file import replay_peers
 from penstock.types.place import Place
 from penstock.types.snapshots import RunSnapshot, Snapshot
 
@@ -51,7 +52,7 @@ def command(arguments: Sequence[str]) -> int:
 
 def _replay_addresses(config: Config, run: Path | None) -> list[Peer]:
     if run is None:
-        return list(config.learner.replay_addresses)
+        return list(replay_peers(config.learner))
     return [place for name, place in _services(run).items() if name.startswith("replay")]
 
 

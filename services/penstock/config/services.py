@@ -15,6 +15,7 @@ from penstock.config.setting_types import (
     ListenAddress,
     MetricsPort,
     Names,
+    ReplayAddresses,
     Temperature,
 )
 from penstock.types.networks import Inference
@@ -38,6 +39,9 @@ class ReplayConfig(Section):
     A list, or separated by commas. Unset: the host of listen, or the host's own name where that is 0.0.0.0 or [::]."""
     metrics_port: MetricsPort = 9431
     """Port of its Prometheus metrics; 0: none; auto: any free port, which its log names."""
+    address_file: str | None = None
+    """File into which the service writes its advertised addresses while it serves, for learner.replay_addresses: for a
+    port that is chosen at its start, or a host that is not known before. Unset: none."""
     folder: str | None = None
     """Folder of the mapped store, which survives the process, on this host's own disk or memory. With `penstock train`,
     the folder in which it makes one for each run. Unset: anonymous memory, or with `penstock train` the run's folder,
@@ -100,9 +104,10 @@ class LearnerConfig(Section):
     """Names by which others reach it, as replay.advertise. It writes them into the run's folder."""
     metrics_port: MetricsPort = 9432
     """Port of its Prometheus metrics; 0: none; auto: any free port, which its log names."""
-    replay_addresses: Addresses = ("127.0.0.1:7431",)
+    replay_addresses: ReplayAddresses = ("127.0.0.1:7431",)
     """Address of each replay service, as the learner reaches it; a list, or separated by commas. Several services are
-    shards of one buffer. Actors get the addresses that each service advertises."""
+    shards of one buffer. Actors get the addresses that each service advertises. file:PATH: the addresses in the
+    service's replay.address_file, which are read before each attempt to connect."""
     shard_timeout_s: PositiveFloat = 5.0
     """Seconds that a batch waits for a shard once another shard's segments have arrived, doubled for a shard that does
     not answer at all. Longer than a brief pause of a service, and short beside the minutes that a run may lose by
@@ -152,8 +157,9 @@ class ActorConfig(Section):
     and the actor reads them before each attempt to connect. It ends with code 0 when the run is over. Unset: the
     actor joins the learner at learner_address."""
     give_up_after_s: PositiveFloat = 600.0
-    """Seconds without the learner after which the actor ends with exit code 3. Ten minutes are longer than the start of
-    a learner on another host, and short beside the time for which a cluster's queue would otherwise be occupied."""
+    """Seconds without the learner after which an individually started actor, not one of `penstock train`, ends with
+    exit code 3. Ten minutes are longer than the start of a learner on another host, and short beside the time for which
+    a cluster's queue would otherwise be occupied."""
     environments: PositiveInt = 8
     """Environments stepped together by one actor, with one policy call per step for all of them."""
     unroll_length: Annotated[int, Field(ge=2)] = 32

@@ -15,8 +15,8 @@ from typing import Annotated, Any, Literal
 import pydantic
 from pydantic import Field, PositiveFloat, PositiveInt
 
+from penstock.addresses import ADDRESS_FILE, parse_name
 from penstock.addresses import Address as ParsedAddress
-from penstock.addresses import parse_name
 from penstock.config.wanted import InWords
 from penstock.environment_names import absolute, name_of
 from penstock.types.replay import MAX_SLOTS
@@ -186,6 +186,10 @@ def _check_address(text: str) -> str:
     return str(address)
 
 
+def _check_replay_address(text: str) -> str:
+    return text if text.startswith(ADDRESS_FILE) else _check_address(text)
+
+
 def _check_name(text: str) -> str:
     parse_name(text)
     return text
@@ -227,6 +231,12 @@ Addresses = Annotated[
     pydantic.BeforeValidator(_read_list),
     Field(min_length=1),
     InWords("addresses host:port, separated by commas"),
+]
+ReplayAddresses = Annotated[
+    tuple[Annotated[str, pydantic.AfterValidator(_check_replay_address)], ...],
+    pydantic.BeforeValidator(_read_list),
+    Field(min_length=1),
+    InWords("addresses host:port or file:PATH, separated by commas"),
 ]
 Names = Annotated[
     tuple[Annotated[str, pydantic.AfterValidator(_check_name)], ...],

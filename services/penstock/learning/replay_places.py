@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 
+from penstock.addresses import ADDRESS_FILE, Address
 from penstock.types.place import Place
 
 
@@ -17,23 +18,30 @@ class ReplayPlaces:
 
         On one host, actors reach the services by these addresses as well, before the services have answered.
         """
-        self._configured = tuple(configured)
-        self._places = [Place((address,)) if on_one_host else Place() for address in self._configured]
+        # What a file has is known once the service has answered.
+        self._configured = [() if each.startswith(ADDRESS_FILE) else (each,) for each in configured]
+        self._places = [Place(each) if on_one_host else Place() for each in self._configured]
         self._changed = asyncio.Event()
 
     @property
     def addresses(self) -> Sequence[Sequence[str]]:
-        """Addresses of each service; the configured one until it has answered."""
+        """Addresses of each service; the configured one, if there is one, until it has answered."""
         pairs = zip(self._places, self._configured, strict=True)
-        return [place.addresses or (configured,) for place, configured in pairs]
+        return [place.addresses or configured for place, configured in pairs]
+
+    @property
+    def isolated(self) -> str:
+        """Address of a service that clients on other hosts can't reach; empty if none is known."""
+        known = (place.addresses for place in self._places if place.addresses)
+        return next((each[0] for each in known if all(Address.parse(name).is_local for name in each)), "")
 
     def of_slot(self, slot: int) -> Place:
         """Returns the place of the service to which an actor in this slot sends its segments."""
         return self._places[slot % len(self._places)]
 
     def address(self, slot: int) -> str:
-        """Returns the first address of a slot's service."""
-        return self.addresses[slot % len(self._places)][0]
+        """Returns the first address of a slot's service; empty if there is none yet."""
+        return next(iter(self.addresses[slot % len(self._places)]), "")
 
     def note(self, service: int, place: Place) -> bool:
         """Records where a service is. Returns whether that is new."""

@@ -15,7 +15,7 @@ from typing import Literal
 
 from penstock.addresses import LOOPBACK, Address, advertised
 from penstock.config import ActorConfig, Config, EvaluationConfig, LearnerConfig, ReplayConfig
-from penstock.config.exposure import check_host, check_listen
+from penstock.config.exposure import check_host, check_listen, isolation
 from penstock.exit_codes import BY_SIGNAL
 from penstock.process import allocator
 from penstock.telemetry import logs, metrics
@@ -57,6 +57,8 @@ class Service:
             self._log_fields["job"] = telemetry.job
         self.logger = logs.configure(self._log_fields, level=telemetry.log_level, log_format=telemetry.log_format)
         metrics.NODE_INFO.labels(node).set(1)
+        if name in ("replay", "learner") and (reason := isolation(config, name)):
+            self.logger.warning("can't be reached from other hosts", reason=reason)
         self._raise_descriptor_limit()
         # Unless it is given, the host of the gRPC server: a service that others reach is watched by others too.
         host = telemetry.metrics_host or listen.host or LOOPBACK

@@ -1,7 +1,7 @@
 import pytest
 
 from penstock.config import Config
-from penstock.config.exposure import check_host, check_listen
+from penstock.config.exposure import check_host, check_listen, isolation
 from penstock.errors import ConfigurationError
 from penstock.process.service import Service, ServiceName
 
@@ -37,3 +37,39 @@ def test_every_service_refuses_before_it_opens_a_port(service: ServiceName, sect
 def test_a_configuration_with_open_services_can_still_be_read() -> None:
     # Runs of earlier releases have recorded such addresses.
     assert Config(learner={"listen": "0.0.0.0:7432"}).learner.listen == "0.0.0.0:7432"
+
+
+@pytest.mark.parametrize(
+    ("service", "settings"),
+    [
+        ("replay", {"learner": {"replay_addresses": "node1:7431"}}),
+        ("learner", {"actor": {"learner_address": "node1:7432,10.0.0.1:7432"}}),
+        ("learner", {"evaluation": {"learner_address": "node1:7432"}}),
+    ],
+)
+def test_a_service_on_loopback_that_others_look_for_elsewhere_is_reported(
+    service: str, settings: dict[str, dict[str, object]]
+) -> None:
+    reason = isolation(Config(**settings), service)
+    assert reason is not None
+    assert f"{service}.listen 127.0.0.1" in reason
+    assert "node1:743" in reason
+    section = settings.setdefault(service, {})
+    assert isolation(Config(**{**settings, service: {**section, "listen": "0.0.0.0:1"}}), service) is None
+
+
+@pytest.mark.parametrize(
+    ("service", "settings"),
+    [
+        ("replay", {}),
+        ("learner", {}),
+        ("replay", {"learner": {"replay_addresses": "file:replay.json"}}),
+        # One host of several.
+        ("replay", {"learner": {"replay_addresses": "127.0.0.1:7431,node1:7431"}}),
+        ("learner", {"actor": {"learner_address": "node1:7432,127.0.0.1:7432"}}),
+    ],
+)
+def test_a_service_on_loopback_that_is_looked_for_there_is_not_reported(
+    service: str, settings: dict[str, dict[str, object]]
+) -> None:
+    assert isolation(Config(**settings), service) is None

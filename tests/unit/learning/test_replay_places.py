@@ -21,6 +21,22 @@ def test_the_configured_address_stands_in_until_the_service_has_answered() -> No
     assert [places.address(slot) for slot in range(3)] == ["node1:7431", "b:1", "node1:7431"]
 
 
+def test_a_service_that_is_named_by_a_file_has_no_address_until_it_has_answered() -> None:
+    places = ReplayPlaces(["file:replay.json"])
+    assert (list(places.addresses), places.address(0)) == ([()], "")
+    places.note(0, PLACE)
+    assert places.address(0) == "node1:7431"
+
+
+def test_a_service_that_only_its_own_host_can_reach_is_isolated() -> None:
+    places = ReplayPlaces(CONFIGURED)
+    assert places.isolated == ""
+    places.note(0, Place(("127.0.0.1:1", "node1:1")))
+    assert places.isolated == ""
+    places.note(1, Place(("127.0.0.1:2", "unix:/run/replay.sock")))
+    assert places.isolated == "127.0.0.1:2"
+
+
 def test_only_a_change_is_reported() -> None:
     places = ReplayPlaces(CONFIGURED)
     assert places.note(0, PLACE)

@@ -70,6 +70,11 @@ class ReplayServicer:
         """Whether the last learner has reported the end of its run."""
         return self._learner.run_finished
 
+    @property
+    def place(self) -> Place:
+        """Where others find this service, once its server is started."""
+        return Place(advertised(self.server.address, self._advertise), int(self._buffer.store.session.identity))
+
     async def tick(self) -> None:
         """Takes back grants of silent and stuck actors and refreshes the metrics, until it is cancelled."""
         observed = 0.0
@@ -113,5 +118,5 @@ class ReplayServicer:
             actors=self._buffer.gate.actors,
             collection_waits_for=self._buffer.collection_waits_for(),
             training_waits_for=self._buffer.training_waits_for(),
-            place=Place(advertised(self.server.address, self._advertise), int(self._buffer.store.session.identity)),
+            place=self.place,
         )
