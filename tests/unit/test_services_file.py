@@ -162,7 +162,7 @@ def test_a_damaged_file_of_a_replay_service_is_waited_for(tmp_path: Path, conten
 
 def test_a_file_that_can_not_be_written_is_reported_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigurationError, match=r"can't write \S+: Not a directory.*replay\.address_file$"):
+    with pytest.raises(ConfigurationError, match=r"can't write \S+: File exists.*replay\.address_file$"):
         AddressFile(str(tmp_path / "file" / "replay.json")).write(Place(("a:1",)))
 
 

@@ -53,15 +53,15 @@ def _follow_the_learner(folder: RunFolder, actors_per_task: int) -> NoReturn:
 
     Neither the jobs nor the services need exist yet, and Slurm may be away for a while.
     """
-    changed_to = 0
+    changed_to: int | None = None
     with closing(LoopThread()) as thread:
         while True:
             try:
                 with closing(StatusClient(thread, folder.places()[LEARNER])) as client:
-                    wanted = -(-client.get(_ANSWER_S).wanted_actors // actors_per_task)
+                    wanted = client.get(_ANSWER_S).wanted_actors
                 array = slurm_jobs.jobs_of(folder).actors
-                tasks = min(wanted, slurm.size_of(array))
-                if tasks not in (0, changed_to):
+                tasks = min(-(-wanted // actors_per_task), slurm.size_of(array)) if wanted is not None else changed_to
+                if tasks is not None and tasks != changed_to:
                     slurm_jobs.set_tasks(array, tasks)
                     changed_to = tasks
                     print(f"array {array}: {tasks} tasks at a time", flush=True)
