@@ -166,6 +166,7 @@ class LiveReplay(LiveServer):
         host: str = LOOPBACK,
         path: str = "",
         advertise: Sequence[str] = (),
+        location: Location = UNKNOWN,
         snapshots: Path | None = None,
         snapshot_bytes_per_s: int = 2**30,
     ) -> None:
@@ -173,7 +174,15 @@ class LiveReplay(LiveServer):
         self.store = RingStore(folder, capacity_bytes(rows, schema))
         buffer = ReplayBuffer(self.store, Gate(grant_timeout_s, max_actors))
         self.snapshots = Snapshots(buffer, snapshots, kept=3, bytes_per_s=snapshot_bytes_per_s)
-        making = self._make(buffer, self.snapshots, max_actors, staging_bytes, version_patience_s, advertise)
+        making = self._make(
+            buffer,
+            self.snapshots,
+            max_actors,
+            staging_bytes,
+            version_patience_s,
+            advertise=advertise,
+            location=location,
+        )
         self._servicer = self.thread.run(making, PATIENCE_S)
         self.server = self._servicer.server
         self._listen(port, host, path)
@@ -186,7 +195,9 @@ class LiveReplay(LiveServer):
         max_actors: int,
         staging_bytes: int,
         version_patience_s: float,
+        *,
         advertise: Sequence[str],
+        location: Location,
     ) -> ReplayServicer:
         return ReplayServicer(
             buffer,
@@ -194,6 +205,7 @@ class LiveReplay(LiveServer):
             staging_bytes=staging_bytes,
             version_patience_s=version_patience_s,
             advertise=advertise,
+            location=location,
             more_methods=SnapshotServicer(snapshots).behaviours,
         )
 

@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -27,6 +28,7 @@ from penstock.rpc.clients.snapshots import SnapshotClient
 from penstock.rpc.clients.status import StatusClient
 from penstock.rpc.health import is_serving
 from penstock.types.evaluation import EvaluatorHello
+from penstock.types.location import Location
 from penstock.types.place import Place
 from penstock.types.replay import Window
 from penstock.types.run import Assignment, Weights
@@ -58,7 +60,7 @@ def join(loopback: Loopback, peer: Peer, give_up_after_s: float = math.inf) -> M
 
 
 def watch(loopback: Loopback, run: LiveRun, peer: Peer) -> None:
-    loopback._client(ReplayWatch(run.thread, [peer], run.places, lambda: None))
+    loopback._client(ReplayWatch(run.thread, [peer], run.places, lambda: None, partial(run.targets.put, "replay")))
 
 
 def sink_of(loopback: Loopback, member: Membership) -> ReplaySegmentSink:
@@ -149,6 +151,26 @@ def test_an_actor_moves_with_its_replay_service_and_loses_nothing(loopback: Loop
     assert member.replay().addresses == (replay.address,)
     assert until(lambda: member.assignment(0.5), "the assignment") == assignment
     assert loopback.replay_status(replay).counts.inserted == 12
+
+
+def test_the_metrics_of_a_replay_service_are_listed_where_it_runs_now(loopback: Loopback, tmp_path: Path) -> None:
+    run = loopback.run(tmp_path / "roster.json")
+    first = loopback.replay(location=Location("node2", metrics_address="node2:40001"))
+    names = Moving(first.address)
+    watch(loopback, run, names)
+
+    def listed() -> list[tuple[str, str]]:
+        groups = run.targets.content()
+        return [
+            (group["labels"]["node"], group["targets"][0]) for group in groups if group["labels"]["job"] == "replay"
+        ]
+
+    until(lambda: listed() == [("node2", "node2:40001")], "the metrics of the service")
+    second = loopback.replay(location=Location("node3", metrics_address="node3:40002"))
+    names.names = (second.address,)
+    first.kill()
+    # A service that is gone stays in the list, so that Prometheus shows it as down.
+    until(lambda: listed() == [("node3", "node3:40002")], "the metrics of the other service")
 
 
 def test_an_actor_of_a_replaced_store_joins_again(loopback: Loopback, tmp_path: Path) -> None:

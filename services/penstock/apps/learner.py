@@ -75,7 +75,7 @@ def run(config: Config) -> int:
         with (
             _listed_for_prometheus(session, service) as targets,
             _serving(session, roster, targets, on_one_host=service.supervised) as serving,
-            _seen_by_others(session, service, serving),
+            _seen_by_others(session, service, serving, targets),
         ):
             service.logger.info(
                 "serving",
@@ -239,8 +239,8 @@ def _train(session: Session, service: Service, serving: _Serving, roster: Roster
 
 
 @contextlib.contextmanager
-def _seen_by_others(session: Session, service: Service, serving: _Serving) -> Iterator[None]:
-    """Learns where the replay services are inside the context.
+def _seen_by_others(session: Session, service: Service, serving: _Serving, targets: Targets) -> Iterator[None]:
+    """Learns where the replay services are inside the context, and lists their metrics.
 
     Unless a launcher does, it also logs progress, and lists the services' addresses in the run's folder.
     """
@@ -258,7 +258,7 @@ def _seen_by_others(session: Session, service: Service, serving: _Serving) -> It
             )
 
     note_places()
-    watch = ReplayWatch(thread, replay_peers(settings), places, note_places)
+    watch = ReplayWatch(thread, replay_peers(settings), places, note_places, partial(targets.put, "replay"))
     with contextlib.ExitStack() as stay:
         if not service.supervised:
             stay.callback(file.remove)

@@ -84,6 +84,7 @@ async def _serve(config: Config, service: Service, buffer: ReplayBuffer, snapsho
         max_actors=settings.max_actors,
         staging_bytes=int(settings.staging_bytes),
         advertise=settings.advertise,
+        location=service.location,
         more_methods=SnapshotServicer(snapshots).behaviours,
     )
     await servicer.server.start(settings.listen, config.telemetry.ready_file)

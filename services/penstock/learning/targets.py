@@ -7,7 +7,7 @@ time, and a target that is down would look like a fault.
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -32,23 +32,28 @@ class Targets:
         """Lists the learner at its own location. `write` writes the list, at most once per second."""
         self._write, self._node = write, own.node
         self._lock, self._numbers = threading.Lock(), itertools.count()
-        self._listed: dict[int, tuple[str, Location, int | None]] = {}
+        self._listed: dict[Hashable, tuple[str, Location, int | None]] = {}
         self._warned = False
         self._changed, self._closed = threading.Event(), threading.Event()
-        self._add("learner", own, None)
+        self.put("learner", 0, own)
         self._thread = threading.Thread(target=self._run, name="targets", daemon=True)
         self._thread.start()
 
     @contextmanager
     def listing(self, job: str, location: Location, slot: int | None = None) -> Iterator[None]:
         """Lists a service inside the context, unless it serves no metrics or only on the loopback of another node."""
-        number = self._add(job, location, slot)
+        key = next(self._numbers)
+        self._set(key, job, location, slot)
         try:
             yield
         finally:
             with self._lock:
-                self._listed.pop(number, None)
+                self._listed.pop(key, None)
             self._changed.set()
+
+    def put(self, job: str, number: int, location: Location) -> None:
+        """Lists the service of this number among those of its job from now on, instead of at an earlier location."""
+        self._set((job, number), job, location, None)
 
     def close(self) -> None:
         """Ends the thread. Later changes are not written."""
@@ -70,13 +75,13 @@ class Targets:
             for job, location, slot in groups
         ]
 
-    def _add(self, job: str, location: Location, slot: int | None) -> int:
-        number = next(self._numbers)
-        if location.metrics_address and self._is_reachable(job, location):
-            with self._lock:
-                self._listed[number] = (job, location, slot)
-            self._changed.set()
-        return number
+    def _set(self, key: Hashable, job: str, location: Location, slot: int | None) -> None:
+        shown = location.metrics_address and self._is_reachable(job, location)
+        with self._lock:
+            self._listed.pop(key, None)
+            if shown:
+                self._listed[key] = (job, location, slot)
+        self._changed.set()
 
     def _is_reachable(self, job: str, location: Location) -> bool:
         if location.node == self._node or not Address.parse(location.metrics_address).is_local:
@@ -93,7 +98,10 @@ class Targets:
         return False
 
     def _run(self) -> None:
+        written: Content = []
         while self._changed.wait() and not self._closed.is_set():
             self._changed.clear()
-            self._write(self.content())
-            self._closed.wait(_INTERVAL_S)
+            if (content := self.content()) != written:
+                self._write(content)
+                written = content
+                self._closed.wait(_INTERVAL_S)

@@ -23,75 +23,76 @@ _sym_db = _symbol_database.Default()
 
 
 from penstock.v1 import block_pb2 as penstock_dot_v1_dot_block__pb2
+from penstock.v1 import location_pb2 as penstock_dot_v1_dot_location__pb2
 from penstock.v1 import run_pb2 as penstock_dot_v1_dot_run__pb2
 from penstock.v1 import snapshot_pb2 as penstock_dot_v1_dot_snapshot__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18penstock/v1/replay.proto\x12\x0bpenstock.v1\x1a\x17penstock/v1/block.proto\x1a\x15penstock/v1/run.proto\x1a\x1apenstock/v1/snapshot.proto\"\xdf\x01\n\x15\x41ppendSegmentsRequest\x12\'\n\x04open\x18\x01 \x01(\x0b\x32\x17.penstock.v1.OpenAppendH\x00\x12+\n\theartbeat\x18\x02 \x01(\x0b\x32\x16.penstock.v1.HeartbeatH\x00\x12,\n\x07staging\x18\x03 \x01(\x0b\x32\x19.penstock.v1.StagingProofH\x00\x12%\n\x06window\x18\x0f \x01(\x0b\x32\x13.penstock.v1.WindowH\x00\x12\x10\n\x08\x63ontract\x18\x14 \x01(\rB\t\n\x07message\"m\n\nOpenAppend\x12#\n\x06schema\x18\x01 \x01(\x0b\x32\x13.penstock.v1.Schema\x12\x0c\n\x04slot\x18\x02 \x01(\r\x12\x13\n\x0bincarnation\x18\x03 \x01(\r\x12\x17\n\x0fwindow_segments\x18\x04 \x01(\r\"6\n\tHeartbeat\x12\r\n\x05steps\x18\x01 \x01(\x04\x12\x1a\n\x12round_trip_windows\x18\x02 \x01(\r\"\xa9\x01\n\x06Window\x12\x16\n\x0e\x66irst_sequence\x18\x01 \x01(\x04\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\x14\n\x0c\x65nvironments\x18\x03 \x03(\r\x12\x16\n\tstaged_in\x18\x04 \x01(\rH\x00\x88\x01\x01\x12\x17\n\x0fstaged_checksum\x18\x05 \x01(\x07\x12!\n\x05\x62lock\x18\x0f \x01(\x0b\x32\x12.penstock.v1.BlockB\x0c\n\n_staged_in\"\xac\x02\n\x16\x41ppendSegmentsResponse\x12\x17\n\x0fstored_sequence\x18\x01 \x01(\x04\x12\"\n\x06grants\x18\x02 \x03(\x0b\x32\x12.penstock.v1.Grant\x12\x17\n\x0freturned_grants\x18\x04 \x01(\r\x12)\n\x07staging\x18\x03 \x01(\x0b\x32\x18.penstock.v1.StagingArea\x12\"\n\x06\x63odecs\x18\x06 \x03(\x0e\x32\x12.penstock.v1.Codec\x12)\n\rstaged_codecs\x18\x07 \x03(\x0e\x32\x12.penstock.v1.Codec\x12\x30\n\rstaging_proof\x18\x05 \x01(\x0b\x32\x19.penstock.v1.StagingProof\x12\x10\n\x08\x63ontract\x18\x14 \x01(\r\"/\n\x0bStagingArea\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x12\n\nslot_bytes\x18\x02 \x01(\x04\"\x1e\n\x0cStagingProof\x12\x0e\n\x06number\x18\x01 \x01(\x06\"/\n\x05Grant\x12\r\n\x05\x62\x61tch\x18\x01 \x01(\x03\x12\x17\n\x0fminimum_version\x18\x02 \x01(\x03\"\x8b\x02\n\x14SampleBatchesRequest\x12)\n\x04plan\x18\x01 \x01(\x0b\x32\x19.penstock.v1.SamplingPlanH\x00\x12*\n\x05\x62\x61tch\x18\x02 \x01(\x0b\x32\x19.penstock.v1.BatchRequestH\x00\x12\x31\n\x06\x63ommit\x18\x03 \x01(\x0b\x32\x1f.penstock.v1.CommitBatchRequestH\x00\x12(\n\x05prove\x18\x04 \x01(\x0b\x32\x17.penstock.v1.ProveStoreH\x00\x12\"\n\x06\x63odecs\x18\x05 \x03(\x0e\x32\x12.penstock.v1.Codec\x12\x10\n\x08\x63ontract\x18\x14 \x01(\rB\t\n\x07message\"\xcf\x02\n\x0cSamplingPlan\x12\x0f\n\x07session\x18\x01 \x01(\x06\x12\x12\n\nnext_batch\x18\x02 \x01(\x03\x12\x16\n\x0e\x62\x61tch_segments\x18\x03 \x01(\r\x12\x16\n\x0e\x66resh_segments\x18\x04 \x01(\r\x12\x19\n\x11off_policy_degree\x18\x05 \x01(\r\x12\x18\n\x10publish_interval\x18\x06 \x01(\r\x12\r\n\x05\x61lpha\x18\x07 \x01(\x01\x12\x0f\n\x07\x65psilon\x18\x08 \x01(\x01\x12\x11\n\thalf_life\x18\t \x01(\x01\x12\x15\n\rmax_staleness\x18\n \x01(\r\x12\x1b\n\x13min_replay_segments\x18\x0b \x01(\x04\x12\x0c\n\x04seed\x18\x0c \x01(\x04\x12\x15\n\rhurried_below\x18\r \x01(\x03\x12\x14\n\x0cslot_weights\x18\x0e \x03(\x01\x12\x13\n\x0bleast_share\x18\x0f \x01(\x01\"\x0c\n\nProveStore\"\xb0\x01\n\x0c\x42\x61tchRequest\x12\r\n\x05\x62\x61tch\x18\x01 \x01(\x03\x12\x0c\n\x04part\x18\x02 \x01(\r\x12\r\n\x05parts\x18\x03 \x01(\r\x12\x11\n\thead_only\x18\x04 \x01(\x08\x12\x1c\n\x0freplay_segments\x18\x05 \x01(\rH\x00\x88\x01\x01\x12/\n\x06\x63ommit\x18\x06 \x01(\x0b\x32\x1f.penstock.v1.CommitBatchRequestB\x12\n\x10_replay_segments\"\x87\x04\n\x15SampleBatchesResponse\x12\r\n\x05\x62\x61tch\x18\x01 \x01(\x03\x12\x0c\n\x04part\x18\x02 \x01(\r\x12\r\n\x05parts\x18\x03 \x01(\r\x12\x11\n\x07waiting\x18\x04 \x01(\tH\x00\x12-\n\x06opened\x18\x0b \x01(\x0b\x32\x1b.penstock.v1.SamplingOpenedH\x00\x12(\n\x05proof\x18\x11 \x01(\x0b\x32\x17.penstock.v1.StoreProofH\x00\x12\x16\n\x0e\x66resh_segments\x18\x05 \x01(\r\x12\x0c\n\x04keys\x18\x06 \x01(\x0c\x12\x10\n\x08versions\x18\x07 \x01(\x0c\x12\x12\n\npriorities\x18\x08 \x01(\x0c\x12\x15\n\rprobabilities\x18\t \x01(\x0c\x12(\n\x06\x63ounts\x18\n \x01(\x0b\x32\x18.penstock.v1.StoreCounts\x12\x1f\n\x04mass\x18\x0c \x01(\x0b\x32\x11.penstock.v1.Mass\x12\x14\n\x0c\x65nvironments\x18\x0e \x01(\x0c\x12\r\n\x05slots\x18\x12 \x01(\x0c\x12\x0f\n\x07skipped\x18\x10 \x01(\x0c\x12\x33\n\tcommitted\x18\r \x01(\x0b\x32 .penstock.v1.CommitBatchResponse\x12!\n\x05\x62lock\x18\x0f \x01(\x0b\x32\x12.penstock.v1.Block\x12\x10\n\x08\x63ontract\x18\x14 \x01(\rB\x08\n\x06notice\"(\n\x04Mass\x12\r\n\x05total\x18\x01 \x01(\x01\x12\x11\n\treference\x18\x02 \x01(\x03\"9\n\x0eSamplingOpened\x12\'\n\x05store\x18\x01 \x01(\x0b\x32\x18.penstock.v1.MappedStore\"/\n\x0bMappedStore\x12\x0e\n\x06\x66older\x18\x01 \x01(\t\x12\x10\n\x08identity\x18\x02 \x01(\x06\"\x1c\n\nStoreProof\x12\x0e\n\x06number\x18\x01 \x01(\x06\"\\\n\x12\x43ommitBatchRequest\x12\x0f\n\x07session\x18\x01 \x01(\x06\x12\r\n\x05\x62\x61tch\x18\x02 \x01(\x03\x12\x0c\n\x04keys\x18\x03 \x01(\x0c\x12\x12\n\npriorities\x18\x04 \x01(\x0cJ\x04\x08\x05\x10\x06\"T\n\x13\x43ommitBatchResponse\x12\x0f\n\x07updated\x18\x01 \x01(\r\x12\x13\n\x0boverwritten\x18\x02 \x01(\r\x12\x17\n\x0frepeated_commit\x18\x03 \x01(\x08\"#\n\x10\x46inishRunRequest\x12\x0f\n\x07session\x18\x01 \x01(\x06\"\x13\n\x11\x46inishRunResponse\"\x18\n\x16GetReplayStatusRequest\"\xc1\x01\n\x17GetReplayStatusResponse\x12(\n\x06\x63ounts\x18\x01 \x01(\x0b\x32\x18.penstock.v1.StoreCounts\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\x0e\n\x06\x61\x63tors\x18\x03 \x01(\r\x12\x1c\n\x14\x63ollection_waits_for\x18\x04 \x01(\t\x12\x1a\n\x12training_waits_for\x18\x05 \x01(\t\x12!\n\x05place\x18\x06 \x01(\x0b\x32\x12.penstock.v1.Place\"\xa3\x01\n\x0bStoreCounts\x12\x10\n\x08\x63\x61pacity\x18\x01 \x01(\x04\x12\x0e\n\x06stored\x18\x02 \x01(\x04\x12\x0e\n\x06unseen\x18\x03 \x01(\x04\x12\x0e\n\x06leased\x18\x04 \x01(\x04\x12\x0f\n\x07granted\x18\x05 \x01(\x04\x12\x10\n\x08inserted\x18\x06 \x01(\x04\x12\x0c\n\x04late\x18\x07 \x01(\x04\x12\x0f\n\x07refused\x18\x08 \x01(\x04\x12\x10\n\x08refunded\x18\t \x01(\x04\"\x8a\x01\n\x13TakeSnapshotRequest\x12)\n\x04open\x18\x01 \x01(\x0b\x32\x19.penstock.v1.OpenSnapshotH\x00\x12+\n\x06policy\x18\x02 \x01(\x0b\x32\x19.penstock.v1.WeightsChunkH\x00\x12\x10\n\x08\x63ontract\x18\x14 \x01(\rB\t\n\x07message\"@\n\x0cOpenSnapshot\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\x11\n\tautomatic\x18\x03 \x01(\x08\"\x91\x01\n\x14TakeSnapshotResponse\x12\x31\n\x08progress\x18\x01 \x01(\x0b\x32\x1d.penstock.v1.SnapshotProgressH\x00\x12)\n\x08snapshot\x18\x02 \x01(\x0b\x32\x15.penstock.v1.SnapshotH\x00\x12\x10\n\x08\x63ontract\x18\x14 \x01(\rB\t\n\x07message\"\x16\n\x14ListSnapshotsRequest\"A\n\x15ListSnapshotsResponse\x12(\n\tsnapshots\x18\x01 \x03(\x0b\x32\x15.penstock.v1.Snapshot2\xf7\x04\n\rReplayService\x12]\n\x0e\x41ppendSegments\x12\".penstock.v1.AppendSegmentsRequest\x1a#.penstock.v1.AppendSegmentsResponse(\x01\x30\x01\x12Z\n\rSampleBatches\x12!.penstock.v1.SampleBatchesRequest\x1a\".penstock.v1.SampleBatchesResponse(\x01\x30\x01\x12P\n\x0b\x43ommitBatch\x12\x1f.penstock.v1.CommitBatchRequest\x1a .penstock.v1.CommitBatchResponse\x12J\n\tFinishRun\x12\x1d.penstock.v1.FinishRunRequest\x1a\x1e.penstock.v1.FinishRunResponse\x12\\\n\x0fGetReplayStatus\x12#.penstock.v1.GetReplayStatusRequest\x1a$.penstock.v1.GetReplayStatusResponse\x12W\n\x0cTakeSnapshot\x12 .penstock.v1.TakeSnapshotRequest\x1a!.penstock.v1.TakeSnapshotResponse(\x01\x30\x01\x12V\n\rListSnapshots\x12!.penstock.v1.ListSnapshotsRequest\x1a\".penstock.v1.ListSnapshotsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18penstock/v1/replay.proto\x12\x0bpenstock.v1\x1a\x17penstock/v1/block.proto\x1a\x1apenstock/v1/location.proto\x1a\x15penstock/v1/run.proto\x1a\x1apenstock/v1/snapshot.proto\"\xdf\x01\n\x15\x41ppendSegmentsRequest\x12\'\n\x04open\x18\x01 \x01(\x0b\x32\x17.penstock.v1.OpenAppendH\x00\x12+\n\theartbeat\x18\x02 \x01(\x0b\x32\x16.penstock.v1.HeartbeatH\x00\x12,\n\x07staging\x18\x03 \x01(\x0b\x32\x19.penstock.v1.StagingProofH\x00\x12%\n\x06window\x18\x0f \x01(\x0b\x32\x13.penstock.v1.WindowH\x00\x12\x10\n\x08\x63ontract\x18\x14 \x01(\rB\t\n\x07message\"m\n\nOpenAppend\x12#\n\x06schema\x18\x01 \x01(\x0b\x32\x13.penstock.v1.Schema\x12\x0c\n\x04slot\x18\x02 \x01(\r\x12\x13\n\x0bincarnation\x18\x03 \x01(\r\x12\x17\n\x0fwindow_segments\x18\x04 \x01(\r\"6\n\tHeartbeat\x12\r\n\x05steps\x18\x01 \x01(\x04\x12\x1a\n\x12round_trip_windows\x18\x02 \x01(\r\"\xa9\x01\n\x06Window\x12\x16\n\x0e\x66irst_sequence\x18\x01 \x01(\x04\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\x14\n\x0c\x65nvironments\x18\x03 \x03(\r\x12\x16\n\tstaged_in\x18\x04 \x01(\rH\x00\x88\x01\x01\x12\x17\n\x0fstaged_checksum\x18\x05 \x01(\x07\x12!\n\x05\x62lock\x18\x0f \x01(\x0b\x32\x12.penstock.v1.BlockB\x0c\n\n_staged_in\"\xac\x02\n\x16\x41ppendSegmentsResponse\x12\x17\n\x0fstored_sequence\x18\x01 \x01(\x04\x12\"\n\x06grants\x18\x02 \x03(\x0b\x32\x12.penstock.v1.Grant\x12\x17\n\x0freturned_grants\x18\x04 \x01(\r\x12)\n\x07staging\x18\x03 \x01(\x0b\x32\x18.penstock.v1.StagingArea\x12\"\n\x06\x63odecs\x18\x06 \x03(\x0e\x32\x12.penstock.v1.Codec\x12)\n\rstaged_codecs\x18\x07 \x03(\x0e\x32\x12.penstock.v1.Codec\x12\x30\n\rstaging_proof\x18\x05 \x01(\x0b\x32\x19.penstock.v1.StagingProof\x12\x10\n\x08\x63ontract\x18\x14 \x01(\r\"/\n\x0bStagingArea\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x12\n\nslot_bytes\x18\x02 \x01(\x04\"\x1e\n\x0cStagingProof\x12\x0e\n\x06number\x18\x01 \x01(\x06\"/\n\x05Grant\x12\r\n\x05\x62\x61tch\x18\x01 \x01(\x03\x12\x17\n\x0fminimum_version\x18\x02 \x01(\x03\"\x8b\x02\n\x14SampleBatchesRequest\x12)\n\x04plan\x18\x01 \x01(\x0b\x32\x19.penstock.v1.SamplingPlanH\x00\x12*\n\x05\x62\x61tch\x18\x02 \x01(\x0b\x32\x19.penstock.v1.BatchRequestH\x00\x12\x31\n\x06\x63ommit\x18\x03 \x01(\x0b\x32\x1f.penstock.v1.CommitBatchRequestH\x00\x12(\n\x05prove\x18\x04 \x01(\x0b\x32\x17.penstock.v1.ProveStoreH\x00\x12\"\n\x06\x63odecs\x18\x05 \x03(\x0e\x32\x12.penstock.v1.Codec\x12\x10\n\x08\x63ontract\x18\x14 \x01(\rB\t\n\x07message\"\xcf\x02\n\x0cSamplingPlan\x12\x0f\n\x07session\x18\x01 \x01(\x06\x12\x12\n\nnext_batch\x18\x02 \x01(\x03\x12\x16\n\x0e\x62\x61tch_segments\x18\x03 \x01(\r\x12\x16\n\x0e\x66resh_segments\x18\x04 \x01(\r\x12\x19\n\x11off_policy_degree\x18\x05 \x01(\r\x12\x18\n\x10publish_interval\x18\x06 \x01(\r\x12\r\n\x05\x61lpha\x18\x07 \x01(\x01\x12\x0f\n\x07\x65psilon\x18\x08 \x01(\x01\x12\x11\n\thalf_life\x18\t \x01(\x01\x12\x15\n\rmax_staleness\x18\n \x01(\r\x12\x1b\n\x13min_replay_segments\x18\x0b \x01(\x04\x12\x0c\n\x04seed\x18\x0c \x01(\x04\x12\x15\n\rhurried_below\x18\r \x01(\x03\x12\x14\n\x0cslot_weights\x18\x0e \x03(\x01\x12\x13\n\x0bleast_share\x18\x0f \x01(\x01\"\x0c\n\nProveStore\"\xb0\x01\n\x0c\x42\x61tchRequest\x12\r\n\x05\x62\x61tch\x18\x01 \x01(\x03\x12\x0c\n\x04part\x18\x02 \x01(\r\x12\r\n\x05parts\x18\x03 \x01(\r\x12\x11\n\thead_only\x18\x04 \x01(\x08\x12\x1c\n\x0freplay_segments\x18\x05 \x01(\rH\x00\x88\x01\x01\x12/\n\x06\x63ommit\x18\x06 \x01(\x0b\x32\x1f.penstock.v1.CommitBatchRequestB\x12\n\x10_replay_segments\"\x87\x04\n\x15SampleBatchesResponse\x12\r\n\x05\x62\x61tch\x18\x01 \x01(\x03\x12\x0c\n\x04part\x18\x02 \x01(\r\x12\r\n\x05parts\x18\x03 \x01(\r\x12\x11\n\x07waiting\x18\x04 \x01(\tH\x00\x12-\n\x06opened\x18\x0b \x01(\x0b\x32\x1b.penstock.v1.SamplingOpenedH\x00\x12(\n\x05proof\x18\x11 \x01(\x0b\x32\x17.penstock.v1.StoreProofH\x00\x12\x16\n\x0e\x66resh_segments\x18\x05 \x01(\r\x12\x0c\n\x04keys\x18\x06 \x01(\x0c\x12\x10\n\x08versions\x18\x07 \x01(\x0c\x12\x12\n\npriorities\x18\x08 \x01(\x0c\x12\x15\n\rprobabilities\x18\t \x01(\x0c\x12(\n\x06\x63ounts\x18\n \x01(\x0b\x32\x18.penstock.v1.StoreCounts\x12\x1f\n\x04mass\x18\x0c \x01(\x0b\x32\x11.penstock.v1.Mass\x12\x14\n\x0c\x65nvironments\x18\x0e \x01(\x0c\x12\r\n\x05slots\x18\x12 \x01(\x0c\x12\x0f\n\x07skipped\x18\x10 \x01(\x0c\x12\x33\n\tcommitted\x18\r \x01(\x0b\x32 .penstock.v1.CommitBatchResponse\x12!\n\x05\x62lock\x18\x0f \x01(\x0b\x32\x12.penstock.v1.Block\x12\x10\n\x08\x63ontract\x18\x14 \x01(\rB\x08\n\x06notice\"(\n\x04Mass\x12\r\n\x05total\x18\x01 \x01(\x01\x12\x11\n\treference\x18\x02 \x01(\x03\"9\n\x0eSamplingOpened\x12\'\n\x05store\x18\x01 \x01(\x0b\x32\x18.penstock.v1.MappedStore\"/\n\x0bMappedStore\x12\x0e\n\x06\x66older\x18\x01 \x01(\t\x12\x10\n\x08identity\x18\x02 \x01(\x06\"\x1c\n\nStoreProof\x12\x0e\n\x06number\x18\x01 \x01(\x06\"\\\n\x12\x43ommitBatchRequest\x12\x0f\n\x07session\x18\x01 \x01(\x06\x12\r\n\x05\x62\x61tch\x18\x02 \x01(\x03\x12\x0c\n\x04keys\x18\x03 \x01(\x0c\x12\x12\n\npriorities\x18\x04 \x01(\x0cJ\x04\x08\x05\x10\x06\"T\n\x13\x43ommitBatchResponse\x12\x0f\n\x07updated\x18\x01 \x01(\r\x12\x13\n\x0boverwritten\x18\x02 \x01(\r\x12\x17\n\x0frepeated_commit\x18\x03 \x01(\x08\"#\n\x10\x46inishRunRequest\x12\x0f\n\x07session\x18\x01 \x01(\x06\"\x13\n\x11\x46inishRunResponse\"\x18\n\x16GetReplayStatusRequest\"\xea\x01\n\x17GetReplayStatusResponse\x12(\n\x06\x63ounts\x18\x01 \x01(\x0b\x32\x18.penstock.v1.StoreCounts\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\x0e\n\x06\x61\x63tors\x18\x03 \x01(\r\x12\x1c\n\x14\x63ollection_waits_for\x18\x04 \x01(\t\x12\x1a\n\x12training_waits_for\x18\x05 \x01(\t\x12!\n\x05place\x18\x06 \x01(\x0b\x32\x12.penstock.v1.Place\x12\'\n\x08location\x18\x07 \x01(\x0b\x32\x15.penstock.v1.Location\"\xa3\x01\n\x0bStoreCounts\x12\x10\n\x08\x63\x61pacity\x18\x01 \x01(\x04\x12\x0e\n\x06stored\x18\x02 \x01(\x04\x12\x0e\n\x06unseen\x18\x03 \x01(\x04\x12\x0e\n\x06leased\x18\x04 \x01(\x04\x12\x0f\n\x07granted\x18\x05 \x01(\x04\x12\x10\n\x08inserted\x18\x06 \x01(\x04\x12\x0c\n\x04late\x18\x07 \x01(\x04\x12\x0f\n\x07refused\x18\x08 \x01(\x04\x12\x10\n\x08refunded\x18\t \x01(\x04\"\x8a\x01\n\x13TakeSnapshotRequest\x12)\n\x04open\x18\x01 \x01(\x0b\x32\x19.penstock.v1.OpenSnapshotH\x00\x12+\n\x06policy\x18\x02 \x01(\x0b\x32\x19.penstock.v1.WeightsChunkH\x00\x12\x10\n\x08\x63ontract\x18\x14 \x01(\rB\t\n\x07message\"@\n\x0cOpenSnapshot\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\x11\n\tautomatic\x18\x03 \x01(\x08\"\x91\x01\n\x14TakeSnapshotResponse\x12\x31\n\x08progress\x18\x01 \x01(\x0b\x32\x1d.penstock.v1.SnapshotProgressH\x00\x12)\n\x08snapshot\x18\x02 \x01(\x0b\x32\x15.penstock.v1.SnapshotH\x00\x12\x10\n\x08\x63ontract\x18\x14 \x01(\rB\t\n\x07message\"\x16\n\x14ListSnapshotsRequest\"A\n\x15ListSnapshotsResponse\x12(\n\tsnapshots\x18\x01 \x03(\x0b\x32\x15.penstock.v1.Snapshot2\xf7\x04\n\rReplayService\x12]\n\x0e\x41ppendSegments\x12\".penstock.v1.AppendSegmentsRequest\x1a#.penstock.v1.AppendSegmentsResponse(\x01\x30\x01\x12Z\n\rSampleBatches\x12!.penstock.v1.SampleBatchesRequest\x1a\".penstock.v1.SampleBatchesResponse(\x01\x30\x01\x12P\n\x0b\x43ommitBatch\x12\x1f.penstock.v1.CommitBatchRequest\x1a .penstock.v1.CommitBatchResponse\x12J\n\tFinishRun\x12\x1d.penstock.v1.FinishRunRequest\x1a\x1e.penstock.v1.FinishRunResponse\x12\\\n\x0fGetReplayStatus\x12#.penstock.v1.GetReplayStatusRequest\x1a$.penstock.v1.GetReplayStatusResponse\x12W\n\x0cTakeSnapshot\x12 .penstock.v1.TakeSnapshotRequest\x1a!.penstock.v1.TakeSnapshotResponse(\x01\x30\x01\x12V\n\rListSnapshots\x12!.penstock.v1.ListSnapshotsRequest\x1a\".penstock.v1.ListSnapshotsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'penstock.v1.replay_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_APPENDSEGMENTSREQUEST']._serialized_start=118
-  _globals['_APPENDSEGMENTSREQUEST']._serialized_end=341
-  _globals['_OPENAPPEND']._serialized_start=343
-  _globals['_OPENAPPEND']._serialized_end=452
-  _globals['_HEARTBEAT']._serialized_start=454
-  _globals['_HEARTBEAT']._serialized_end=508
-  _globals['_WINDOW']._serialized_start=511
-  _globals['_WINDOW']._serialized_end=680
-  _globals['_APPENDSEGMENTSRESPONSE']._serialized_start=683
-  _globals['_APPENDSEGMENTSRESPONSE']._serialized_end=983
-  _globals['_STAGINGAREA']._serialized_start=985
-  _globals['_STAGINGAREA']._serialized_end=1032
-  _globals['_STAGINGPROOF']._serialized_start=1034
-  _globals['_STAGINGPROOF']._serialized_end=1064
-  _globals['_GRANT']._serialized_start=1066
-  _globals['_GRANT']._serialized_end=1113
-  _globals['_SAMPLEBATCHESREQUEST']._serialized_start=1116
-  _globals['_SAMPLEBATCHESREQUEST']._serialized_end=1383
-  _globals['_SAMPLINGPLAN']._serialized_start=1386
-  _globals['_SAMPLINGPLAN']._serialized_end=1721
-  _globals['_PROVESTORE']._serialized_start=1723
-  _globals['_PROVESTORE']._serialized_end=1735
-  _globals['_BATCHREQUEST']._serialized_start=1738
-  _globals['_BATCHREQUEST']._serialized_end=1914
-  _globals['_SAMPLEBATCHESRESPONSE']._serialized_start=1917
-  _globals['_SAMPLEBATCHESRESPONSE']._serialized_end=2436
-  _globals['_MASS']._serialized_start=2438
-  _globals['_MASS']._serialized_end=2478
-  _globals['_SAMPLINGOPENED']._serialized_start=2480
-  _globals['_SAMPLINGOPENED']._serialized_end=2537
-  _globals['_MAPPEDSTORE']._serialized_start=2539
-  _globals['_MAPPEDSTORE']._serialized_end=2586
-  _globals['_STOREPROOF']._serialized_start=2588
-  _globals['_STOREPROOF']._serialized_end=2616
-  _globals['_COMMITBATCHREQUEST']._serialized_start=2618
-  _globals['_COMMITBATCHREQUEST']._serialized_end=2710
-  _globals['_COMMITBATCHRESPONSE']._serialized_start=2712
-  _globals['_COMMITBATCHRESPONSE']._serialized_end=2796
-  _globals['_FINISHRUNREQUEST']._serialized_start=2798
-  _globals['_FINISHRUNREQUEST']._serialized_end=2833
-  _globals['_FINISHRUNRESPONSE']._serialized_start=2835
-  _globals['_FINISHRUNRESPONSE']._serialized_end=2854
-  _globals['_GETREPLAYSTATUSREQUEST']._serialized_start=2856
-  _globals['_GETREPLAYSTATUSREQUEST']._serialized_end=2880
-  _globals['_GETREPLAYSTATUSRESPONSE']._serialized_start=2883
-  _globals['_GETREPLAYSTATUSRESPONSE']._serialized_end=3076
-  _globals['_STORECOUNTS']._serialized_start=3079
-  _globals['_STORECOUNTS']._serialized_end=3242
-  _globals['_TAKESNAPSHOTREQUEST']._serialized_start=3245
-  _globals['_TAKESNAPSHOTREQUEST']._serialized_end=3383
-  _globals['_OPENSNAPSHOT']._serialized_start=3385
-  _globals['_OPENSNAPSHOT']._serialized_end=3449
-  _globals['_TAKESNAPSHOTRESPONSE']._serialized_start=3452
-  _globals['_TAKESNAPSHOTRESPONSE']._serialized_end=3597
-  _globals['_LISTSNAPSHOTSREQUEST']._serialized_start=3599
-  _globals['_LISTSNAPSHOTSREQUEST']._serialized_end=3621
-  _globals['_LISTSNAPSHOTSRESPONSE']._serialized_start=3623
-  _globals['_LISTSNAPSHOTSRESPONSE']._serialized_end=3688
-  _globals['_REPLAYSERVICE']._serialized_start=3691
-  _globals['_REPLAYSERVICE']._serialized_end=4322
+  _globals['_APPENDSEGMENTSREQUEST']._serialized_start=146
+  _globals['_APPENDSEGMENTSREQUEST']._serialized_end=369
+  _globals['_OPENAPPEND']._serialized_start=371
+  _globals['_OPENAPPEND']._serialized_end=480
+  _globals['_HEARTBEAT']._serialized_start=482
+  _globals['_HEARTBEAT']._serialized_end=536
+  _globals['_WINDOW']._serialized_start=539
+  _globals['_WINDOW']._serialized_end=708
+  _globals['_APPENDSEGMENTSRESPONSE']._serialized_start=711
+  _globals['_APPENDSEGMENTSRESPONSE']._serialized_end=1011
+  _globals['_STAGINGAREA']._serialized_start=1013
+  _globals['_STAGINGAREA']._serialized_end=1060
+  _globals['_STAGINGPROOF']._serialized_start=1062
+  _globals['_STAGINGPROOF']._serialized_end=1092
+  _globals['_GRANT']._serialized_start=1094
+  _globals['_GRANT']._serialized_end=1141
+  _globals['_SAMPLEBATCHESREQUEST']._serialized_start=1144
+  _globals['_SAMPLEBATCHESREQUEST']._serialized_end=1411
+  _globals['_SAMPLINGPLAN']._serialized_start=1414
+  _globals['_SAMPLINGPLAN']._serialized_end=1749
+  _globals['_PROVESTORE']._serialized_start=1751
+  _globals['_PROVESTORE']._serialized_end=1763
+  _globals['_BATCHREQUEST']._serialized_start=1766
+  _globals['_BATCHREQUEST']._serialized_end=1942
+  _globals['_SAMPLEBATCHESRESPONSE']._serialized_start=1945
+  _globals['_SAMPLEBATCHESRESPONSE']._serialized_end=2464
+  _globals['_MASS']._serialized_start=2466
+  _globals['_MASS']._serialized_end=2506
+  _globals['_SAMPLINGOPENED']._serialized_start=2508
+  _globals['_SAMPLINGOPENED']._serialized_end=2565
+  _globals['_MAPPEDSTORE']._serialized_start=2567
+  _globals['_MAPPEDSTORE']._serialized_end=2614
+  _globals['_STOREPROOF']._serialized_start=2616
+  _globals['_STOREPROOF']._serialized_end=2644
+  _globals['_COMMITBATCHREQUEST']._serialized_start=2646
+  _globals['_COMMITBATCHREQUEST']._serialized_end=2738
+  _globals['_COMMITBATCHRESPONSE']._serialized_start=2740
+  _globals['_COMMITBATCHRESPONSE']._serialized_end=2824
+  _globals['_FINISHRUNREQUEST']._serialized_start=2826
+  _globals['_FINISHRUNREQUEST']._serialized_end=2861
+  _globals['_FINISHRUNRESPONSE']._serialized_start=2863
+  _globals['_FINISHRUNRESPONSE']._serialized_end=2882
+  _globals['_GETREPLAYSTATUSREQUEST']._serialized_start=2884
+  _globals['_GETREPLAYSTATUSREQUEST']._serialized_end=2908
+  _globals['_GETREPLAYSTATUSRESPONSE']._serialized_start=2911
+  _globals['_GETREPLAYSTATUSRESPONSE']._serialized_end=3145
+  _globals['_STORECOUNTS']._serialized_start=3148
+  _globals['_STORECOUNTS']._serialized_end=3311
+  _globals['_TAKESNAPSHOTREQUEST']._serialized_start=3314
+  _globals['_TAKESNAPSHOTREQUEST']._serialized_end=3452
+  _globals['_OPENSNAPSHOT']._serialized_start=3454
+  _globals['_OPENSNAPSHOT']._serialized_end=3518
+  _globals['_TAKESNAPSHOTRESPONSE']._serialized_start=3521
+  _globals['_TAKESNAPSHOTRESPONSE']._serialized_end=3666
+  _globals['_LISTSNAPSHOTSREQUEST']._serialized_start=3668
+  _globals['_LISTSNAPSHOTSREQUEST']._serialized_end=3690
+  _globals['_LISTSNAPSHOTSRESPONSE']._serialized_start=3692
+  _globals['_LISTSNAPSHOTSRESPONSE']._serialized_end=3757
+  _globals['_REPLAYSERVICE']._serialized_start=3760
+  _globals['_REPLAYSERVICE']._serialized_end=4391
 # @@protoc_insertion_point(module_scope)

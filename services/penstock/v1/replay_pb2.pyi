@@ -1,4 +1,5 @@
 from penstock.v1 import block_pb2 as _block_pb2
+from penstock.v1 import location_pb2 as _location_pb2
 from penstock.v1 import run_pb2 as _run_pb2
 from penstock.v1 import snapshot_pb2 as _snapshot_pb2
 from google.protobuf.internal import containers as _containers
@@ -278,20 +279,22 @@ class GetReplayStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetReplayStatusResponse(_message.Message):
-    __slots__ = ("counts", "version", "actors", "collection_waits_for", "training_waits_for", "place")
+    __slots__ = ("counts", "version", "actors", "collection_waits_for", "training_waits_for", "place", "location")
     COUNTS_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     ACTORS_FIELD_NUMBER: _ClassVar[int]
     COLLECTION_WAITS_FOR_FIELD_NUMBER: _ClassVar[int]
     TRAINING_WAITS_FOR_FIELD_NUMBER: _ClassVar[int]
     PLACE_FIELD_NUMBER: _ClassVar[int]
+    LOCATION_FIELD_NUMBER: _ClassVar[int]
     counts: StoreCounts
     version: int
     actors: int
     collection_waits_for: str
     training_waits_for: str
     place: _run_pb2.Place
-    def __init__(self, counts: _Optional[_Union[StoreCounts, _Mapping]] = ..., version: _Optional[int] = ..., actors: _Optional[int] = ..., collection_waits_for: _Optional[str] = ..., training_waits_for: _Optional[str] = ..., place: _Optional[_Union[_run_pb2.Place, _Mapping]] = ...) -> None: ...
+    location: _location_pb2.Location
+    def __init__(self, counts: _Optional[_Union[StoreCounts, _Mapping]] = ..., version: _Optional[int] = ..., actors: _Optional[int] = ..., collection_waits_for: _Optional[str] = ..., training_waits_for: _Optional[str] = ..., place: _Optional[_Union[_run_pb2.Place, _Mapping]] = ..., location: _Optional[_Union[_location_pb2.Location, _Mapping]] = ...) -> None: ...
 
 class StoreCounts(_message.Message):
     __slots__ = ("capacity", "stored", "unseen", "leased", "granted", "inserted", "late", "refused", "refunded")

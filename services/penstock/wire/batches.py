@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from penstock.errors import InvalidSegment
 from penstock.types.block import Schema
 from penstock.types.codecs import ENCODINGS, Codec
+from penstock.types.location import Location
 from penstock.types.payloads import PayloadPool, Places, allocate, places
 from penstock.types.place import Place
 from penstock.types.replay import (
@@ -30,6 +31,7 @@ from penstock.v1 import block_pb2, replay_pb2
 from penstock.wire import block
 from penstock.wire.block import BlockAssembler, EncodedColumns, split_final
 from penstock.wire.fields import decoded, encoded
+from penstock.wire.location import decode_location, encode_location
 from penstock.wire.places import decode_place, encode_place
 
 MAX_BATCH = 2**62
@@ -414,6 +416,7 @@ def encode_status(
     collection_waits_for: Awaited,
     training_waits_for: Awaited,
     place: Place,
+    location: Location,
 ) -> replay_pb2.GetReplayStatusResponse:
     """Encodes the status of a replay service."""
     return replay_pb2.GetReplayStatusResponse(
@@ -423,12 +426,18 @@ def encode_status(
         collection_waits_for=collection_waits_for,
         training_waits_for=training_waits_for,
         place=encode_place(place),
+        location=encode_location(location),
     )
 
 
 def decode_status_place(status: replay_pb2.GetReplayStatusResponse) -> Place | None:
     """Decodes where a replay service is; None if it is an older one, which does not say. Raises as `decode_place`."""
     return decode_place(status.place) if status.HasField("place") else None
+
+
+def decode_status_location(status: replay_pb2.GetReplayStatusResponse) -> Location:
+    """Decodes where a replay service runs. Raises as `decode_location`."""
+    return decode_location(status.location)
 
 
 Number = TypeVar("Number", bound=np.generic)

@@ -73,6 +73,24 @@ def test_an_actor_that_returns_before_its_old_stream_ends_is_listed_once(listed:
     assert listed.content() == [LEARNER]
 
 
+def test_a_service_that_is_put_again_replaces_itself(listed: Targets) -> None:
+    for number, port in ((0, 1), (1, 2), (0, 3), (1, 2)):
+        listed.put("replay", number, Location("node2", metrics_address=f"node2:{port}"))
+    assert [group["targets"] for group in listed.content()] == [["node1:9432"], ["node2:2"], ["node2:3"]]
+    listed.put("replay", 0, Location("node2"))
+    assert [group["targets"] for group in listed.content()] == [["node1:9432"], ["node2:2"]]
+
+
+def test_a_list_that_has_not_changed_is_not_written_again(listed: Targets, written: Written) -> None:
+    wait_for(lambda: written.lists, "the first list")
+    for _ in range(3):
+        listed.put("learner", 0, OWN)
+    with listed.listing("actor", actor(0), 0):
+        wait_for(lambda: len(written.lists) > 1, "another list")
+    wait_for(lambda: len(written.lists) > 2, "the list without the actor")
+    assert [len(content) for content in written.lists] == [1, 2, 1]
+
+
 def test_a_service_without_metrics_is_not_listed(listed: Targets) -> None:
     with listed.listing("actor", Location("node2"), 0):
         assert listed.content() == [LEARNER]

@@ -1,4 +1,4 @@
-"""Watch of the replay services by their learner: where they are, each time that they are reached again.
+"""Watch of the replay services by their learner: where they are, asked each time that they are reached again.
 
 A service may return at another place, or with another store. The learner hands its place to actors, so that no other
 service needs to know where replay is.
@@ -17,18 +17,28 @@ from penstock.rpc.channel import UNARY_TIMEOUT_S, Backoff, call_unary
 from penstock.rpc.clients.connection import Connection
 from penstock.rpc.clients.names import Peer
 from penstock.rpc.loop import LoopThread
+from penstock.types.location import Location
 from penstock.types.place import Place
-from penstock.wire.batches import decode_status_place
+from penstock.wire.batches import decode_status_location, decode_status_place
 
 
 class ReplayWatch:
     """Watch of all replay services of a run, which keeps `ReplayPlaces` current. Runs on the loop thread."""
 
     def __init__(
-        self, thread: LoopThread, peers: Sequence[Peer], places: ReplayPlaces, changed: Callable[[], None]
+        self,
+        thread: LoopThread,
+        peers: Sequence[Peer],
+        places: ReplayPlaces,
+        changed: Callable[[], None],
+        located: Callable[[int, Location], None] = lambda service, location: None,
     ) -> None:
-        """Starts the watch. After each change it calls `changed` in a worker thread."""
-        self._thread, self._places, self._changed = thread, places, changed
+        """Starts the watch.
+
+        After each change it calls `changed` in a worker thread, and `located` each time that it reaches a service, with
+        the service's index and location.
+        """
+        self._thread, self._places, self._changed, self._located = thread, places, changed, located
         self._connections = [Connection(thread, "replay", peer) for peer in peers]
         self._tasks = [thread.spawn(self._watch(service)) for service in range(len(peers))]
 
@@ -45,7 +55,9 @@ class ReplayWatch:
             try:
                 # The stream of batches logs the absence of its service.
                 if await connection.attempt():
-                    if self._places.note(service, await self._ask(connection)):
+                    place, location = await self._ask(connection)
+                    self._located(service, location)
+                    if self._places.note(service, place):
                         await asyncio.to_thread(self._changed)
                     backoff.reset()
                     await _lost(connection.channel)
@@ -53,13 +65,14 @@ class ReplayWatch:
                 await asyncio.sleep(backoff.next_s())
 
     @staticmethod
-    async def _ask(connection: Connection) -> Place:
+    async def _ask(connection: Connection) -> tuple[Place, Location]:
         request = methods.GET_REPLAY_STATUS.request()
         status = await call_unary(
             connection.channel, methods.GET_REPLAY_STATUS, request, connection.peer, UNARY_TIMEOUT_S
         )
         place = decode_status_place(status) or Place((connection.address,))
-        return Place(preferred(place.addresses, connection.address), place.identity)
+        place = Place(preferred(place.addresses, connection.address), place.identity)
+        return place, decode_status_location(status)
 
 
 async def _lost(channel: grpc.aio.Channel) -> None:

@@ -17,6 +17,7 @@ from penstock.rpc.service import Context, Method
 from penstock.rpc.servicers.append import AppendServicer
 from penstock.rpc.servicers.sample import SampleServicer
 from penstock.telemetry import metrics
+from penstock.types.location import UNKNOWN, Location
 from penstock.types.place import Place
 from penstock.v1 import replay_pb2
 from penstock.wire.batches import encode_status
@@ -39,14 +40,15 @@ class ReplayServicer:
         staging_bytes: int = 0,
         version_patience_s: float = _VERSION_PATIENCE_S,
         advertise: Sequence[str] = (),
+        location: Location = UNKNOWN,
         more_methods: Mapping[Method, Callable[..., Awaitable[Any]]] | None = None,
     ) -> None:
         """Creates the servicer and its server, which is not started and also serves `more_methods`.
 
         All staging areas together have at most `staging_bytes`. A store without a folder has none. `advertise` has the
-        names by which others reach the server, if not by its own address.
+        names by which others reach the server, if not by its own address. `location` is where the service runs.
         """
-        self._buffer, self._advertise = buffer, advertise
+        self._buffer, self._advertise, self._location = buffer, advertise, location
         self._actors = AppendServicer(buffer, StagingAreas(buffer.store.folder, staging_bytes), version_patience_s)
         self._learner = SampleServicer(buffer, self._actors)
         self.server = Server(
@@ -119,4 +121,5 @@ class ReplayServicer:
             collection_waits_for=self._buffer.collection_waits_for(),
             training_waits_for=self._buffer.training_waits_for(),
             place=self.place,
+            location=self._location,
         )
