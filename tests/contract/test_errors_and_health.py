@@ -460,7 +460,7 @@ def test_answers_on_streams_are_timed_without_waits_for_other_peers(
 
     before = [answers(*each) for each in (storing, drawing, sending)]
     weights_before, waited_before_s = sample("penstock_learner_weights_sent_bytes_total"), waited_s()
-    begun = time.time()
+    begun = time.monotonic()
 
     replay, run = loopback.replay(), loopback.run(tmp_path / "roster.json")
     sink = loopback.sink(0, replay)
@@ -478,7 +478,7 @@ def test_answers_on_streams_are_timed_without_waits_for_other_peers(
     assert all(now[0] > then[0] for now, then in zip(after, before, strict=True))
     # No duration includes the wait.
     assert all(now[1] - then[1] < long_s for now, then in zip(after, before, strict=True))
-    assert begun <= sample("penstock_actor_weights_time_seconds") <= time.time()
+    assert 0.0 <= sample("penstock_actor_weights_age_seconds") <= time.monotonic() - begun
 
 
 def test_a_stream_that_is_read_after_its_server_has_stopped_counts_as_cancelled(loopback: Loopback) -> None:

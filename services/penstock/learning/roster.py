@@ -32,8 +32,9 @@ from penstock.types.spaces import EnvironmentSpec
 _SPARE = 1000
 """Incarnations that may be given out without being on disk: more than the actors replaced while a disk is full."""
 
-_CLOCKS_APART_S = 60.0
-"""Largest difference allowed between the clocks of the learner and the replay services, in seconds."""
+_CLOCKS_APART_S = 86_400.0
+"""Seconds by which the clock of the learner may be ahead of a replay service's: a day, more than any time zone that was
+taken for UTC. A lead of incarnations is much longer."""
 
 
 @dataclass(slots=True)

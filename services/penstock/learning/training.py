@@ -294,7 +294,7 @@ class TrainingRun:
     def _publish(self) -> None:
         with exchange.measured("publishing"):
             self._publication.publish(self._progress.version)
-        metrics.LEARNER_PUBLISHED_TIME.set(time.time())
+        metrics.restart_age(metrics.LEARNER_PUBLICATION_AGE)
 
     def _do_what_is_due(self) -> None:
         self._evaluations.collect()

@@ -1,5 +1,8 @@
 """Metrics of all services, with base units as suffixes and bounded labels. Each process exposes all of them."""
 
+import math
+import time
+
 import numpy as np
 import prometheus_client
 from numpy.typing import NDArray
@@ -201,8 +204,9 @@ LEARNER_STUCK_ACTORS = Gauge("penstock_learner_stuck_actors", "Actors that do no
 LEARNER_DROPPED_WINDOWS = Counter(
     "penstock_learner_dropped_windows", "Windows that actors dropped because an environment failed."
 )
-LEARNER_PUBLISHED_TIME = Gauge(
-    "penstock_learner_published_time_seconds", "Unix time of the latest publication of weights, in seconds."
+LEARNER_PUBLICATION_AGE = Gauge(
+    "penstock_learner_publication_age_seconds",
+    "Seconds since the latest publication of weights; +Inf before the first.",
 )
 LEARNER_WEIGHTS_BYTES = Counter("penstock_learner_weights_sent_bytes", "Bytes of weights sent to actors.")
 LEARNER_WRITE_FAILURES = Counter(
@@ -233,8 +237,8 @@ ACTOR_STEPS = Counter("penstock_actor_environment_steps", "Environment steps tak
 ACTOR_DROPPED_WINDOWS = Counter("penstock_actor_dropped_windows", "Windows dropped because an environment failed.")
 ACTOR_SECONDS = Counter("penstock_actor_seconds", "Time of an actor, in seconds, by activity.", ("activity",))
 ACTOR_VERSION = Gauge("penstock_actor_policy_version", "Policy version with which the actor acts.")
-ACTOR_WEIGHTS_TIME = Gauge(
-    "penstock_actor_weights_time_seconds", "Unix time of the newest weights' arrival, in seconds."
+ACTOR_WEIGHTS_AGE = Gauge(
+    "penstock_actor_weights_age_seconds", "Seconds since the newest weights arrived; +Inf before the first."
 )
 ACTOR_STAGES = Gauge("penstock_actor_stages_windows", "1 if windows are sent in shared memory, 0 if by gRPC.")
 ACTOR_NUMPY = Gauge("penstock_actor_acts_in_numpy", "1 if actions are computed in NumPy, 0 if in torch.")
@@ -255,6 +259,19 @@ GPU_MEMORY_USED = Gauge(
     "GPU memory in use, in bytes, by kind: of all processes, reserved by the learner, or in its tensors.",
     ("device", "kind"),
 )
+
+
+for _age in (LEARNER_PUBLICATION_AGE, ACTOR_WEIGHTS_AGE):
+    _age.set(math.inf)
+
+
+def restart_age(gauge: Gauge) -> None:
+    """Lets a gauge show the seconds since this call.
+
+    Unlike a Unix time, an age does not depend on the clocks of this host and of the one that compares it.
+    """
+    began = time.monotonic()
+    gauge.set_function(lambda: time.monotonic() - began)
 
 
 _QUANTILES = (0.0, 0.1, 0.5, 0.9, 1.0)

@@ -141,7 +141,7 @@ class Membership:
                         self._assignment = replace(self._assignment, replay=received)
                     case Weights():
                         self._weights = received
-                        metrics.ACTOR_WEIGHTS_TIME.set(time.time())
+                        metrics.restart_age(metrics.ACTOR_WEIGHTS_AGE)
                 self._lock.notify_all()
 
         call = self._stream.open_stream(methods.JOIN)
