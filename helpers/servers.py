@@ -169,10 +169,11 @@ class LiveReplay(LiveServer):
         location: Location = UNKNOWN,
         snapshots: Path | None = None,
         snapshot_bytes_per_s: int = 2**30,
+        clock_ahead_s: float = 0.0,
     ) -> None:
         super().__init__()
         self.store = RingStore(folder, capacity_bytes(rows, schema))
-        buffer = ReplayBuffer(self.store, Gate(grant_timeout_s, max_actors))
+        buffer = ReplayBuffer(self.store, Gate(grant_timeout_s, max_actors), lambda: time.time() + clock_ahead_s)
         self.snapshots = Snapshots(buffer, snapshots, kept=3, bytes_per_s=snapshot_bytes_per_s)
         making = self._make(
             buffer,

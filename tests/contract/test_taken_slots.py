@@ -8,9 +8,12 @@ import pytest
 
 from helpers.servers import LiveReplay, Loopback, open_request, plan_with, until, window_request
 from helpers.timing import PATIENCE_S
+from helpers.wall_clock import HOUR_S
 from penstock.errors import PlaceLost
 from penstock.rpc import methods
 from penstock.rpc.clients.membership import Membership
+from penstock.rpc.clients.replay_watch import ReplayWatch
+from penstock.types.place import Place
 from penstock.types.run import Assignment, largest_incarnation
 
 
@@ -38,14 +41,18 @@ def test_an_impossible_incarnation_is_refused(loopback: Loopback, incarnation: i
     take_slot(loopback, server, 0, 1)
 
 
-def test_an_actor_whose_slot_was_taken_receives_it_above_the_intruders_incarnation(
-    loopback: Loopback, tmp_path: Path
+@pytest.mark.parametrize("hours", [0, 5, -5])
+def test_an_actor_whose_slot_was_taken_receives_it_above_the_intruders_incarnation_whatever_the_clocks(
+    loopback: Loopback, tmp_path: Path, hours: int
 ) -> None:
-    store, run = loopback.replay(), loopback.run(tmp_path / "roster.json", rejoin_timeout_s=0.0)
+    store = loopback.replay(clock_ahead_s=hours * HOUR_S)
+    run = loopback.run(tmp_path / "roster.json", rejoin_timeout_s=0.0)
     loopback.source(store, plan_with())
+    loopback._client(ReplayWatch(run.thread, [store.address], run.places, lambda: None))
+    until(lambda: run.places.of_slot(0) != Place(), "the service's word")
     member = loopback.membership(run)
     place = assigned(member)
-    stranger = largest_incarnation(time.time()) - 1_000
+    stranger = largest_incarnation(time.time() + hours * HOUR_S) - 1_000
     take_slot(loopback, store, place.slot, stranger)
     sink = loopback.sink(place.slot, store, incarnation=place.incarnation)
     with pytest.raises(PlaceLost) as lost:

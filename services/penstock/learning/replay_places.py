@@ -1,10 +1,15 @@
-"""Where actors find the run's replay services, as these have said themselves."""
+"""Where actors find the run's replay services, and which incarnations these accept, as they have said themselves."""
 
 import asyncio
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 from penstock.addresses import ADDRESS_FILE, Address
 from penstock.types.place import Place
+from penstock.types.run import largest_incarnation
+
+_CLOCKS_APART_S = 60.0
+"""Largest difference allowed between the clocks of the learner and of a service that did not say what it accepts."""
 
 
 class ReplayPlaces:
@@ -13,13 +18,17 @@ class ReplayPlaces:
     Actors are spread over the services by their slots, round-robin.
     """
 
-    def __init__(self, configured: Sequence[str], *, on_one_host: bool = False) -> None:
+    def __init__(
+        self, configured: Sequence[str], *, on_one_host: bool = False, unix_s: Callable[[], float] = time.time
+    ) -> None:
         """Creates unknown places of the services with these configured addresses.
 
         On one host, actors reach the services by these addresses as well, before the services have answered.
         """
         # What a file has is known once the service has answered.
         self._configured = [() if each.startswith(ADDRESS_FILE) else (each,) for each in configured]
+        self._unix_s = unix_s
+        self._largest: list[tuple[int, float] | None] = [None] * len(self._configured)
         self._places = [Place(each) if on_one_host else Place() for each in self._configured]
         self._changed = asyncio.Event()
 
@@ -42,6 +51,21 @@ class ReplayPlaces:
     def address(self, slot: int) -> str:
         """Returns the first address of a slot's service; empty if there is none yet."""
         return next(iter(self.addresses[slot % len(self._places)]), "")
+
+    def note_incarnations(self, service: int, largest: int, now: float) -> None:
+        """Records the largest incarnation that a service accepts at monotonic time `now`; 0 if it did not say."""
+        self._largest[service] = (largest, now) if largest else None
+
+    def largest_incarnation(self, slot: int, now: float) -> int:
+        """Returns the largest incarnation that a slot's service accepts, by its own clock and not by the learner's.
+
+        It grows by one per second. Without the service's word, it is a little below what the learner's clock implies.
+        """
+        known = self._largest[slot % len(self._largest)]
+        if known is None:
+            return largest_incarnation(self._unix_s() - _CLOCKS_APART_S)
+        largest, heard_at = known
+        return largest + int(now - heard_at)
 
     def note(self, service: int, place: Place) -> bool:
         """Records where a service is. Returns whether that is new."""

@@ -26,15 +26,11 @@ from penstock.learning.retried_writes import RetriedWrites
 from penstock.run_folder import copy_of
 from penstock.types.block import Schema
 from penstock.types.differences import contrast
-from penstock.types.run import Assignment, largest_incarnation
+from penstock.types.run import Assignment
 from penstock.types.spaces import EnvironmentSpec
 
 _SPARE = 1000
 """Incarnations that may be given out without being on disk: more than the actors replaced while a disk is full."""
-
-_CLOCKS_APART_S = 86_400.0
-"""Seconds by which the clock of the learner may be ahead of a replay service's: a day, more than any time zone that was
-taken for UTC. A lead of incarnations is much longer."""
 
 
 @dataclass(slots=True)
@@ -162,12 +158,13 @@ class Roster:
         self.schema, self.spec = schema, spec
         return member.assignment
 
-    def taken(self, slot: int, incarnation: int) -> None:
+    def taken(self, slot: int, incarnation: int, largest: int) -> None:
         """Records that an incarnation has a slot at a replay service, so that the slot's next one is above it.
 
-        An incarnation that no replay service can have accepted is ignored, because an actor may claim anything.
+        An incarnation above `largest`, the largest that the service accepts, is ignored, because an actor may claim
+        anything. So is the largest itself, because the next one would not be accepted yet.
         """
-        if 0 <= slot < self._max_actors and incarnation <= largest_incarnation(self._unix_s() - _CLOCKS_APART_S):
+        if 0 <= slot < self._max_actors and incarnation < largest:
             self._slot_incarnations[slot] = max(self._slot_incarnations.get(slot, 0), incarnation)
 
     def leave(self, assignment: Assignment, now: float) -> None:

@@ -40,7 +40,7 @@ class Intakes:
         with self._lock:
             # Checked first: a refused actor must not fix the run's schema.
             intake = Intake(segments, self._lock, key)
-            largest = largest_incarnation(self._unix_s())
+            largest = self.largest_incarnation
             if key.incarnation > largest:
                 # If stored, it would lock every later actor out of the slot.
                 raise InvalidSegment(
@@ -58,6 +58,11 @@ class Intakes:
                 )
             segments.gate.connect(key, window_segments, now)
             return intake
+
+    @property
+    def largest_incarnation(self) -> int:
+        """Largest incarnation of an actor that is accepted now."""
+        return largest_incarnation(self._unix_s())
 
     def issue_grants(self, now: float) -> list[tuple[ActorKey, Grant]]:
         """Revokes the grants of silent and stuck actors, and issues all grants for which there is room."""

@@ -279,7 +279,7 @@ class GetReplayStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetReplayStatusResponse(_message.Message):
-    __slots__ = ("counts", "version", "actors", "collection_waits_for", "training_waits_for", "place", "location")
+    __slots__ = ("counts", "version", "actors", "collection_waits_for", "training_waits_for", "place", "location", "largest_incarnation")
     COUNTS_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     ACTORS_FIELD_NUMBER: _ClassVar[int]
@@ -287,6 +287,7 @@ class GetReplayStatusResponse(_message.Message):
     TRAINING_WAITS_FOR_FIELD_NUMBER: _ClassVar[int]
     PLACE_FIELD_NUMBER: _ClassVar[int]
     LOCATION_FIELD_NUMBER: _ClassVar[int]
+    LARGEST_INCARNATION_FIELD_NUMBER: _ClassVar[int]
     counts: StoreCounts
     version: int
     actors: int
@@ -294,7 +295,8 @@ class GetReplayStatusResponse(_message.Message):
     training_waits_for: str
     place: _run_pb2.Place
     location: _location_pb2.Location
-    def __init__(self, counts: _Optional[_Union[StoreCounts, _Mapping]] = ..., version: _Optional[int] = ..., actors: _Optional[int] = ..., collection_waits_for: _Optional[str] = ..., training_waits_for: _Optional[str] = ..., place: _Optional[_Union[_run_pb2.Place, _Mapping]] = ..., location: _Optional[_Union[_location_pb2.Location, _Mapping]] = ...) -> None: ...
+    largest_incarnation: int
+    def __init__(self, counts: _Optional[_Union[StoreCounts, _Mapping]] = ..., version: _Optional[int] = ..., actors: _Optional[int] = ..., collection_waits_for: _Optional[str] = ..., training_waits_for: _Optional[str] = ..., place: _Optional[_Union[_run_pb2.Place, _Mapping]] = ..., location: _Optional[_Union[_location_pb2.Location, _Mapping]] = ..., largest_incarnation: _Optional[int] = ...) -> None: ...
 
 class StoreCounts(_message.Message):
     __slots__ = ("capacity", "stored", "unseen", "leased", "granted", "inserted", "late", "refused", "refunded")

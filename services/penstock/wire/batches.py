@@ -417,6 +417,7 @@ def encode_status(
     training_waits_for: Awaited,
     place: Place,
     location: Location,
+    largest_incarnation: int,
 ) -> replay_pb2.GetReplayStatusResponse:
     """Encodes the status of a replay service."""
     return replay_pb2.GetReplayStatusResponse(
@@ -427,6 +428,7 @@ def encode_status(
         training_waits_for=training_waits_for,
         place=encode_place(place),
         location=encode_location(location),
+        largest_incarnation=largest_incarnation,
     )
 
 

@@ -2,6 +2,7 @@ import asyncio
 
 from penstock.learning.replay_places import ReplayPlaces
 from penstock.types.place import Place
+from penstock.types.run import largest_incarnation
 
 CONFIGURED = ("a:1", "b:1")
 PLACE = Place(("node1:7431", "10.0.0.1:7431"), 7)
@@ -55,3 +56,26 @@ def test_a_wait_ends_when_the_service_of_the_slot_moves_and_not_when_another_doe
         return await asyncio.gather(*waits)
 
     assert asyncio.run(run()) == [PLACE, PLACE]
+
+
+UNIX_S = 1_800_000_000.0
+HOUR_S = 3600
+
+
+def test_a_service_limits_incarnations_by_its_own_clock() -> None:
+    places = ReplayPlaces(CONFIGURED, unix_s=lambda: UNIX_S)
+    behind, ahead = (largest_incarnation(UNIX_S + hours * HOUR_S) for hours in (-5, 5))
+    places.note_incarnations(0, behind, now=100.0)
+    places.note_incarnations(1, ahead, now=100.0)
+    assert [places.largest_incarnation(slot, now=100.0) for slot in range(3)] == [behind, ahead, behind]
+    # The limit grows with the service's clock, so that no incarnation is the last one.
+    assert places.largest_incarnation(0, now=107.5) == behind + 7
+
+
+def test_without_a_services_word_the_limit_is_below_what_the_learners_clock_implies() -> None:
+    places = ReplayPlaces(CONFIGURED, unix_s=lambda: UNIX_S)
+    unknown = places.largest_incarnation(0, now=0.0)
+    assert largest_incarnation(UNIX_S - 600.0) < unknown < largest_incarnation(UNIX_S)
+    places.note_incarnations(0, 5, now=0.0)
+    places.note_incarnations(0, 0, now=0.0)
+    assert places.largest_incarnation(0, now=0.0) == unknown

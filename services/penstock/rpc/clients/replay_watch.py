@@ -1,10 +1,11 @@
-"""Watch of the replay services by their learner: where they are, asked each time that they are reached again.
+"""Watch of the replay services by their learner: what they say of themselves each time that they are reached again.
 
 A service may return at another place, or with another store. The learner hands its place to actors, so that no other
 service needs to know where replay is.
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 
 import grpc
@@ -19,6 +20,7 @@ from penstock.rpc.clients.names import Peer
 from penstock.rpc.loop import LoopThread
 from penstock.types.location import Location
 from penstock.types.place import Place
+from penstock.v1 import replay_pb2
 from penstock.wire.batches import decode_status_location, decode_status_place
 
 
@@ -55,9 +57,7 @@ class ReplayWatch:
             try:
                 # The stream of batches logs the absence of its service.
                 if await connection.attempt():
-                    place, location = await self._ask(connection)
-                    self._located(service, location)
-                    if self._places.note(service, place):
+                    if self._note(service, connection.address, await self._ask(connection)):
                         await asyncio.to_thread(self._changed)
                     backoff.reset()
                     await _lost(connection.channel)
@@ -65,14 +65,19 @@ class ReplayWatch:
                 await asyncio.sleep(backoff.next_s())
 
     @staticmethod
-    async def _ask(connection: Connection) -> tuple[Place, Location]:
+    async def _ask(connection: Connection) -> replay_pb2.GetReplayStatusResponse:
         request = methods.GET_REPLAY_STATUS.request()
-        status = await call_unary(
+        status: replay_pb2.GetReplayStatusResponse = await call_unary(
             connection.channel, methods.GET_REPLAY_STATUS, request, connection.peer, UNARY_TIMEOUT_S
         )
-        place = decode_status_place(status) or Place((connection.address,))
-        place = Place(preferred(place.addresses, connection.address), place.identity)
-        return place, decode_status_location(status)
+        return status
+
+    def _note(self, service: int, address: str, status: replay_pb2.GetReplayStatusResponse) -> bool:
+        """Records what a service at this address says of itself. Returns whether its place is new."""
+        self._located(service, decode_status_location(status))
+        self._places.note_incarnations(service, status.largest_incarnation, time.monotonic())
+        place = decode_status_place(status) or Place((address,))
+        return self._places.note(service, Place(preferred(place.addresses, address), place.identity))
 
 
 async def _lost(channel: grpc.aio.Channel) -> None:

@@ -122,4 +122,5 @@ class ReplayServicer:
             training_waits_for=self._buffer.training_waits_for(),
             place=self.place,
             location=self._location,
+            largest_incarnation=self._buffer.intakes.largest_incarnation,
         )

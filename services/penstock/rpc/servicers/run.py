@@ -140,7 +140,8 @@ class RunServicer:
     async def _join(self, requests: AsyncIterator[run_pb2.JoinRequest], context: Context) -> None:
         hello = wire.decode_hello(await opening_message(requests))
         if hello.lost is not None:
-            self._roster.taken(hello.lost.slot, hello.lost.taken_by)
+            largest = self._places.largest_incarnation(hello.lost.slot, time.monotonic())
+            self._roster.taken(hello.lost.slot, hello.lost.taken_by, largest)
         assignment = self._roster.join(hello.schema, hello.spec, hello.environments, hello.token, time.monotonic())
         metrics.LEARNER_ACTORS.set(self._roster.connected)
         name = hello.name or f"slot {assignment.slot}"
