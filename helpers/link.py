@@ -1,4 +1,4 @@
-"""A link to another host with packet loss, delay and limited rate.
+"""A link to another host with packet loss, delay and limited rate, and a middlebox that forgets idle connections.
 
 The other host is a network namespace of this machine. A link is a TUN device on each side, and a thread that carries IP
 packets between the two. It needs root, `ip` of iproute2 and /dev/net/tun, but no netem in the kernel.
@@ -6,6 +6,7 @@ packets between the two. It needs root, `ip` of iproute2 and /dev/net/tun, but n
 
 import fcntl
 import heapq
+import math
 import os
 import random
 import secrets
@@ -23,6 +24,7 @@ from types import TracebackType
 _TUN = Path("/dev/net/tun")
 _TUNSETIFF, _IFF_TUN, _IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
 _MTU = 1_500
+_TCP, _SYN, _ACK = 6, 0x02, 0x10
 UNDISTURBED_BYTES_PER_S = 4e6
 """Rate of 32 Mbit/s, which leaves the CPU to the tested services."""
 
@@ -65,12 +67,44 @@ class Direction:
     lost: int = 0
 
 
+class Middlebox:
+    """A stateful middlebox, such as a firewall, NAT or IPVS: it drops the packets of TCP connections that it forgot.
+
+    Attributes:
+        forgets_after_s: Seconds without a packet after which a connection is forgotten; may be changed at any time.
+        forgotten: Connections of which a packet was dropped.
+    """
+
+    def __init__(self) -> None:
+        self.forgets_after_s, self.forgotten = math.inf, 0
+        self._seen_at: dict[frozenset[bytes], float] = {}
+        self._dead: set[frozenset[bytes]] = set()
+
+    def drops(self, packet: bytes, now: float) -> bool:
+        """Returns whether it drops an IP packet at this monotonic time. All but TCP over IPv4 passes."""
+        if packet[0] >> 4 != 4 or packet[9] != _TCP:
+            return False
+        start = 4 * (packet[0] & 0x0F)
+        ports, flags = packet[start : start + 4], packet[start + 13]
+        connection = frozenset((packet[12:16] + ports[:2], packet[16:20] + ports[2:]))
+        opens = flags & (_SYN | _ACK) == _SYN
+        idle_s = now - self._seen_at.get(connection, -math.inf)
+        if not opens and (connection in self._dead or self.forgets_after_s < idle_s < math.inf):
+            self.forgotten += connection not in self._dead
+            self._dead.add(connection)
+            return True
+        self._dead.discard(connection)
+        self._seen_at[connection] = now
+        return False
+
+
 class Link:
     """One link between this host and another.
 
     Attributes:
         here, there: Addresses of both ends.
         to_there, to_here: The two directions.
+        middlebox: Middlebox in the link, which forgets nothing at first.
     """
 
     def __init__(self, namespace: str) -> None:
@@ -79,7 +113,7 @@ class Link:
         network = f"198.{18 + secrets.randbelow(2)}.{secrets.randbelow(256)}."
         first = 4 * secrets.randbelow(64)
         self.here, self.there = f"{network}{first + 1}", f"{network}{first + 2}"
-        self.to_there, self.to_here = Direction(), Direction()
+        self.to_there, self.to_here, self.middlebox = Direction(), Direction(), Middlebox()
         self._random = random.Random(first)
         self._stopping = threading.Event()
         name = "tun" + secrets.token_hex(5)
@@ -134,7 +168,8 @@ class Link:
                 direction = routes[device][1]
                 free = max(now, free_at[device])
                 full = (free - now) * direction.bytes_per_s > _QUEUE_BYTES
-                if direction.cut or full or self._random.random() < direction.loss:
+                lost = direction.cut or full or self._random.random() < direction.loss
+                if lost or self.middlebox.drops(packet, now):
                     direction.lost += 1
                     continue
                 free_at[device] = free + len(packet) / direction.bytes_per_s
