@@ -97,7 +97,7 @@ ELSEWHERE = {
     "learning/refusals.py": "unit/learning/test_refused_steps.py",
     "learning/retried_writes.py": "unit/learning/test_failing_disks.py",
     "learning/schedules.py": "unit/learning/test_execution.py",
-    "learning/session.py": "unit/learning/test_training_run.py",
+    "learning/shared_steps.py": "unit/learning/test_ranks.py",
     "learning/training.py": "unit/learning/test_training_run.py",
     "learning/training_statistics.py": "unit/learning/test_declared_statistics.py",
     "learning/variant_statistics.py": "unit/learning/test_variant_returns.py",

@@ -116,7 +116,7 @@ def ppo_loss(
         counted: <bool>[N] steps that belong to the minibatch; the others only pad it. None: all steps.
     """
     if settings.normalise_advantages:
-        advantage = _standardised(advantage, counted)
+        advantage = standardised(advantage, counted)
     ratio = ratio_of(log_prob - anchor_log_prob)
     clipped_ratio = ratio.clamp(1.0 - settings.clip_range, 1.0 + settings.clip_range)  # type: ignore[arg-type]
     surrogate = torch.minimum(ratio * advantage, clipped_ratio * advantage)
@@ -157,7 +157,8 @@ def _mean(values: Tensor, counted: Tensor | None) -> Tensor:
     return torch.where(counted, values, 0.0).sum() / counted.sum().clamp(min=1)
 
 
-def _standardised(values: Tensor, counted: Tensor | None) -> Tensor:
+def standardised(values: Tensor, counted: Tensor | None) -> Tensor:
+    """Returns advantages, <float32>[N], with mean 0 and deviation 1 over those that count, as in `ppo_loss`."""
     if counted is None:
         return (values - values.mean()) / (values.std(unbiased=False) + 1e-8)
     centred = values - _mean(values, counted)

@@ -49,6 +49,11 @@ class Inputs:
     state: Tensor | None = None
     begun: Tensor | None = None
 
+    def part(self, rows: slice) -> "Inputs":
+        """Returns views of some rows or segments."""
+        rest = (None if value is None else value[rows] for value in (self.mask, self.state, self.begun))
+        return Inputs(tuple(leaf[rows] for leaf in self.observation), *rest)
+
 
 class Policy(nn.Module):
     """Action and value networks: encoders of the observation's leaves, a recurrent layer if chosen, and hidden layers.

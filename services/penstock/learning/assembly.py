@@ -10,6 +10,7 @@ from penstock.learning.checkpoints import Recovered
 from penstock.learning.evaluations import Evaluations
 from penstock.learning.journal import Journal
 from penstock.learning.learner import Learner
+from penstock.learning.ranks import ALONE, Ranks
 from penstock.learning.records import Records
 from penstock.learning.retried_writes import RetriedWrites
 from penstock.learning.session import LearnerParts, Session
@@ -44,12 +45,14 @@ def open_session(config: Config, folder: RunFolder, recovered: Recovered) -> Ses
 Kind = TypeVar("Kind", bound=Learner)
 
 
-def learner_of(config: Config, spec: EnvironmentSpec, device: torch.device) -> Learner:
+def learner_of(config: Config, spec: EnvironmentSpec, device: torch.device, ranks: Ranks = ALONE) -> Learner:
     """Makes the configured learner for these spaces. Raises `ConfigurationError` as `Learner`."""
-    return learner_as(Learner, config, spec, device)
+    return learner_as(Learner, config, spec, device, ranks)
 
 
-def learner_as(kind: type[Kind], config: Config, spec: EnvironmentSpec, device: torch.device) -> Kind:
+def learner_as(
+    kind: type[Kind], config: Config, spec: EnvironmentSpec, device: torch.device, ranks: Ranks = ALONE
+) -> Kind:
     """Makes the configured learner as `learner_of`, of this class."""
     return kind(
         spec,
@@ -62,6 +65,7 @@ def learner_as(kind: type[Kind], config: Config, spec: EnvironmentSpec, device: 
         precision=config.learner.precision,
         execution=config.learner.execution,
         threads=config.learner.threads,
+        ranks=ranks,
     )
 
 

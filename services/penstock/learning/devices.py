@@ -7,19 +7,21 @@ from torch import Tensor
 
 from penstock.config import Execution, Precision
 from penstock.errors import ConfigurationError
+from penstock.learning.ranks import ALONE, Ranks
 from penstock.types.payloads import Memory
 
 
-def torch_device(name: str) -> torch.device:
+def torch_device(name: str, number: int | None = None) -> torch.device:
     """Returns the device of this name, with an index if it is a CUDA device, and makes it the current device.
 
-    The name auto selects cuda if it is available, else cpu. Raises `ConfigurationError` if the device can't be used.
+    The name auto selects cuda if it is available, else cpu. The index is the `number`, where the name has none. Raises
+    `ConfigurationError` if the device can't be used.
     """
     chosen = ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
     try:
         device = torch.device(chosen)
         if device.type == "cuda":
-            device = _cuda_device(device)
+            device = _cuda_device(device, number)
             # Streams and graphs are created on the current device.
             torch.cuda.set_device(device)
         torch.empty(0, device=device)
@@ -31,18 +33,24 @@ def torch_device(name: str) -> torch.device:
     return device
 
 
-def _cuda_device(device: torch.device) -> torch.device:
+def _cuda_device(device: torch.device, number: int | None) -> torch.device:
     """Returns the device with an index, which `torch.cuda.set_device` needs. Raises `ValueError` if it is missing."""
     if not torch.cuda.is_available():
         raise ValueError("PyTorch finds no CUDA device")
-    index = torch.cuda.current_device() if device.index is None else device.index
+    usual = torch.cuda.current_device() if number is None else number
+    index = usual if device.index is None else device.index
     if index >= (count := torch.cuda.device_count()):
         raise ValueError(f"device {index} does not exist; PyTorch finds {count}, numbered from 0")
     return torch.device("cuda", index)
 
 
-def check_execution(device: torch.device, execution: Execution) -> None:
-    """Raises `ConfigurationError` if a device does not support this execution of gradient steps."""
+def check_execution(device: torch.device, execution: Execution, ranks: Ranks = ALONE) -> None:
+    """Raises `ConfigurationError` if a device or several ranks do not support this execution of gradient steps."""
+    if execution == "graphed" and not ranks.alone:
+        raise ConfigurationError(
+            "learner.execution 'graphed' captures the gradient steps of one rank, and there are several; use eager"
+            " or compiled"
+        )
     if execution == "graphed" and device.type != "cuda":
         raise ConfigurationError(
             f"learner.execution 'graphed' needs CUDA, and learner.device is {str(device)!r}; use eager"

@@ -21,6 +21,7 @@ from penstock.algo.policy_losses import Coefficients, Rows
 from penstock.learning.adam import ClippedSteps
 from penstock.learning.gradient_steps import LARGEST_NORM, Descended, GradientStep, Steps
 from penstock.learning.part_threads import PartThreads
+from penstock.learning.ranks import ALONE, Ranks
 
 _LEAST_ROWS = 2 * BLOCK
 """Rows of the smallest part but the last. Waking a thread takes as long as a quarter of it."""
@@ -32,8 +33,9 @@ _MOST_PARTS = 16
 class DirectSteps:
     """Execution of gradient steps without autograd. Implements `execution.Descent`."""
 
-    def __init__(self, step: GradientStep, policy: Policy, threads: int) -> None:
-        """Takes the steps of `step`, whose objective is that of this policy, in this number of threads."""
+    def __init__(self, step: GradientStep, policy: Policy, threads: int, ranks: Ranks) -> None:
+        """Takes the steps of `step`, whose objective is that of this policy, in this number of threads of each rank."""
+        self._ranks = ranks
         self._policy, self._network = policy, FlatNetwork(policy, step.parameters)
         self._loss = policy_losses.policy_loss(policy, self._network)
         self._threads = PartThreads(threads)
@@ -64,7 +66,7 @@ class DirectSteps:
         begin = 0
         for minibatch in range(minibatches):
             part = slice(begin, begin + count // minibatches + (minibatch < count % minibatches))
-            losses = self._write_gradient(self._coefficients, rows.part(part), log_probs[part])
+            losses = self._write_gradient(self._coefficients, rows.part(part), log_probs[part], self._ranks)
             norm, refused = self._take_step()
             numbers[:, minibatch] = *losses, norm, refused
             begin = part.stop
@@ -81,7 +83,7 @@ class DirectSteps:
         )
         return Movement(*torch.tensor(moved))
 
-    def evaluate(self, inputs: Inputs, actions: tuple[Tensor, ...]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    def evaluate(self, inputs: Inputs, actions: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
         """Returns log probabilities, <float32>[B, T], and values, <float32>[B, T + 1], of whole segments.
 
         They are those of `Policy.evaluate`. The last row of the inputs, [B, T + 1, ...], has no action.
@@ -93,7 +95,7 @@ class DirectSteps:
         legal = self._legal(None if inputs.mask is None else inputs.mask.flatten(0, 1))
         arranged = self._loss.arranged(tuple(leaf.flatten(0, 1) for leaf in actions))
         log_probs = self._loss.log_probs(of_actions, legal, arranged)
-        return log_probs.reshape(segments, rows - 1), values.reshape(segments, rows)
+        return torch.from_numpy(log_probs).view(segments, rows - 1), torch.from_numpy(values).view(segments, rows)
 
     def gradients(self, steps: Steps, settings: LossSettings) -> Callable[[slice], None]:
         """Implements `Descent`."""
@@ -101,16 +103,17 @@ class DirectSteps:
 
         def write(part: slice) -> None:
             log_probs = np.empty(part.stop - part.start, np.float32)
-            self._write_gradient(coefficients, rows.part(part), log_probs)
+            self._write_gradient(coefficients, rows.part(part), log_probs, ALONE)
 
         return write
 
     def _write_gradient(
-        self, coefficients: Coefficients, rows: Rows, log_probs: NDArray[np.float32]
+        self, coefficients: Coefficients, rows: Rows, log_probs: NDArray[np.float32], ranks: Ranks
     ) -> tuple[float, float, float]:
-        """Computes the gradient of the loss. Returns the losses of policy and value, and the entropy."""
+        """Computes the gradient of the loss with the ranks. Returns the losses of policy and value, and the entropy."""
         settings, count = coefficients.of_minibatch(rows.numbers), len(log_probs)
-        parts = _parts_of(count)
+        own = ranks.own(count)
+        parts = [slice(own.start + part.start, own.start + part.stop) for part in _parts_of(own.stop - own.start)]
         sums, of_parts = [(0.0, 0.0, 0.0)] * len(parts), self._room_of_parts(len(parts))
 
         def compute(thread: int, number: int) -> None:
@@ -118,11 +121,23 @@ class DirectSteps:
             sums[number] = self._loss.gradient(room, rows.part(part), settings, of_parts[number], log_probs[part])
 
         self._threads.run(compute, len(parts))
-        if len(parts) > 1:
+        if len(parts) != 1:
             direct_gradients.add_parts(of_parts, self._gradient)
+        totals = [sum(each[number] for each in sums) for number in range(3)]
+        if not ranks.alone:
+            totals = self._sum_over(ranks, log_probs, own, totals)
         self._loss.finish(self._gradient)
-        policy, value, entropy = (sum(each) / count for each in zip(*sums, strict=True))
+        policy, value, entropy = (total / count for total in totals)
         return policy, value, entropy
+
+    def _sum_over(self, ranks: Ranks, log_probs: NDArray[np.float32], own: slice, totals: list[float]) -> list[float]:
+        """Completes the gradient and the log probabilities by those of the other ranks. Returns the sums of totals."""
+        whole = np.zeros(self._gradient.size + len(totals) + len(log_probs), np.float32)
+        gradient, numbers, of_rows = np.split(whole, np.cumsum([self._gradient.size, len(totals)]))
+        gradient[:], numbers[:], of_rows[own] = self._gradient, totals, log_probs[own]
+        ranks.add(torch.from_numpy(whole))
+        self._gradient[:], log_probs[:] = gradient, of_rows
+        return list(numbers.tolist())
 
     def _room_of_parts(self, parts: int) -> NDArray[np.float32]:
         """Returns memory for the gradients of parts, <float32>[parts, P]; a single one is the gradient itself."""
@@ -160,8 +175,8 @@ def _parts_of(count: int) -> list[slice]:
     return [slice(begin, min(begin + rows, count)) for begin in range(0, count, rows)]
 
 
-def direct_steps(policy: Policy, step: GradientStep, threads: int = 1) -> DirectSteps | None:
+def direct_steps(policy: Policy, step: GradientStep, threads: int = 1, ranks: Ranks = ALONE) -> DirectSteps | None:
     """Returns the direct execution of a policy's gradient steps on a CPU in float32; None if there is none."""
     if not (policy_losses.applies_to(policy) and FlatNetwork.applies_to(policy)):
         return None
-    return DirectSteps(step, policy, threads)
+    return DirectSteps(step, policy, threads, ranks)

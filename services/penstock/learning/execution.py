@@ -23,6 +23,8 @@ from penstock.algo.losses import SCHEDULED, LossSettings
 from penstock.config import Execution
 from penstock.errors import ConfigurationError
 from penstock.learning.gradient_steps import Descended, GradientStep, Steps
+from penstock.learning.ranks import ALONE, Ranks
+from penstock.learning.shared_steps import SharedStep
 
 _WARM_UPS = 3
 """Steps before the capture, as torch's documentation recommends, because one-time setup must not be captured."""
@@ -47,10 +49,20 @@ class Descent(Protocol):
         """Returns a function that writes the gradient of the loss of some rows into that of the parameters."""
 
 
+class Step(Protocol):
+    """Gradient step on one minibatch: `GradientStep`, or one that several ranks share (`SharedStep`)."""
+
+    def __call__(self, steps: Steps, settings: LossSettings, counted: Tensor | None = None) -> Descended:
+        """Takes the step. `counted` is as in `ppo_loss`."""
+
+    def gradients(self, steps: Steps, settings: LossSettings) -> Callable[[slice], None]:
+        """Implements `Descent`."""
+
+
 class Eager:
     """Eager execution, operation by operation."""
 
-    def __init__(self, step: GradientStep) -> None:
+    def __init__(self, step: Step) -> None:
         self._step = step
 
     def begin(self, steps: Steps, settings: LossSettings, most_steps: int) -> None:
@@ -96,14 +108,14 @@ class _Inputs:
         self.rows.fill_(_NONE)
         self.rows[: rows.shape[0]].copy_(rows)
 
-    def descend(self, step: GradientStep) -> Descended:
+    def descend(self, step: Step) -> Descended:
         return step(self.steps.take(self.rows.clamp(min=0)), self.settings, self.rows != _NONE)
 
 
 class FixedShapes:
     """Execution with inputs of constant shapes at constant addresses, by the function that `prepare` returns."""
 
-    def __init__(self, step: GradientStep, *, minibatches: int, prepare: Callable[[Take], Take]) -> None:
+    def __init__(self, step: Step, *, minibatches: int, prepare: Callable[[Take], Take]) -> None:
         """Creates an executor without buffers, which `begin` allocates.
 
         A batch with enough steps has at least this number of `minibatches`. `prepare` converts a step whose inputs keep
@@ -179,7 +191,9 @@ class Captured:
         return graph
 
 
-def descent_by(execution: Execution, step: GradientStep, *, minibatches: int, whole: bool = True) -> Descent:
+def descent_by(
+    execution: Execution, step: GradientStep, *, minibatches: int, whole: bool = True, ranks: Ranks = ALONE
+) -> Descent:
     """Returns the executor of a gradient step.
 
     Args:
@@ -187,13 +201,19 @@ def descent_by(execution: Execution, step: GradientStep, *, minibatches: int, wh
         step: The gradient step.
         minibatches: As in `FixedShapes`.
         whole: Whether the whole objective can be compiled, so that a part that can't be is an error.
+        ranks: Ranks that share each minibatch, unless it is captured (`devices.check_execution`).
     """
+
+    def shared(step: GradientStep) -> Step:
+        return step if ranks.alone else SharedStep(step, ranks)
+
     if execution == "compiled":
         objective = torch.compile(step.objective, fullgraph=whole, dynamic=False)
-        return FixedShapes(dataclasses.replace(step, objective=objective), minibatches=minibatches, prepare=_explained)
+        step = dataclasses.replace(step, objective=objective)
+        return FixedShapes(shared(step), minibatches=minibatches, prepare=_explained)
     if execution == "graphed":
         return FixedShapes(step, minibatches=minibatches, prepare=Captured)
-    return Eager(step)
+    return Eager(shared(step))
 
 
 def _explained(take: Take) -> Take:

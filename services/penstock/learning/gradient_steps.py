@@ -200,20 +200,31 @@ class GradientStep:
     max_gradient_norm: float
     border: int | None = None
 
+    @property
+    def gradient(self) -> Tensor:
+        """Gradient of the flat parameters, <float32>[P]."""
+        assert self.parameters.grad is not None
+        return self.parameters.grad
+
     def __call__(self, steps: Steps, settings: LossSettings, counted: Tensor | None = None) -> Descended:
         """Takes the step. `counted` is as in `ppo_loss`."""
         log_prob, loss = self.write_gradient(steps, settings, counted)
+        return self.descend(
+            log_prob.detach(), loss, None if steps.usable is None else counted_steps(steps.usable, counted)
+        )
+
+    def descend(self, log_prob: Tensor, loss: Losses, counts: Tensor | None) -> Descended:
+        """Takes the step on the gradient that is written, with results of the objective to return.
+
+        Without a step that `counts`, <bool>[...], there is no gradient, and the momentum alone must not move the
+        parameters; None: some do.
+        """
         norm = clip_gradient(self.parameters, self.max_gradient_norm, self.border)
         # `<` is false for NaN.
         refused = (norm < LARGEST_NORM).logical_not().float()
-        if steps.usable is None:
-            self.optimizer.step(refused)
-        else:
-            # Without a step that counts there is no gradient, and Adam's momentum alone must not move the parameters.
-            counts = counted_steps(steps.usable, counted)
-            assert counts is not None
-            self.optimizer.step(torch.maximum(refused, counts.any().logical_not().float()))
-        return Descended(log_prob.detach(), loss.policy, loss.value, loss.entropy, norm, refused)
+        stands = refused if counts is None else torch.maximum(refused, counts.any().logical_not().float())
+        self.optimizer.step(stands)
+        return Descended(log_prob, loss.policy, loss.value, loss.entropy, norm, refused)
 
     def gradients(self, steps: Steps, settings: LossSettings) -> Callable[[slice], None]:
         """Implements `execution.Descent`."""

@@ -32,6 +32,7 @@ from penstock.learning.direct_steps import direct_steps
 from penstock.learning.execution import descent_by
 from penstock.learning.gradient_steps import Epoch, Estimated, GradientStep, Objective, Steps, objective_of
 from penstock.learning.priority_gain import PriorityGain
+from penstock.learning.ranks import ALONE, Ranks, evaluated
 from penstock.learning.segment_gradients import squared_gradients
 from penstock.learning.training_statistics import TrainingStatistics
 from penstock.types.spaces import EnvironmentSpec
@@ -79,21 +80,23 @@ class Learner:
         precision: Precision = "float32",
         execution: Execution = "auto",
         threads: int = 1,
+        ranks: Ranks = ALONE,
     ) -> None:
         """Builds a policy for these spaces, initialised from `seed`, whose direct steps use this number of threads.
 
-        The precision holds for all learners of the process (`use_precision`). Raises `ConfigurationError` if the spaces
-        are not supported, or the device does not support this execution or precision.
+        The `ranks` are those that train on the same batches together. The precision holds for all learners of the
+        process (`use_precision`). Raises `ConfigurationError` if the spaces are not supported, or the device or the
+        ranks do not support this execution or precision.
         """
         self._ppo, self._sampling, self._device, self._precision = ppo, sampling, device, precision
-        self._execution = execution
+        self._execution, self._ranks = execution, ranks
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.policy = Policy(spec, network).to(device)
         if execution == "auto" and network.memory == "lstm" and device.type == "cpu" and precision == "float32":
             self.policy.unroll = lstm_by_sequences
         self.parameters = flatten(self.policy)
-        check_execution(device, execution)
+        check_execution(device, execution, ranks)
         use_precision(device, precision)
         if execution == "compiled" and self.policy.memory is not None:
             self.policy.memory.leave_out_of_compilation()
@@ -108,9 +111,9 @@ class Learner:
         own = self.policy.own_value_network
         self._border = None if own is None else beginning_of(own)
         self.step = GradientStep(self.objective(), self.parameters, self.optimizer, ppo.max_gradient_norm, self._border)
-        self._direct = direct_steps(self.policy, self.step, threads) if self._is_direct(execution) else None
+        self._direct = direct_steps(self.policy, self.step, threads, ranks) if self._is_direct(execution) else None
         self._descent = self._direct or descent_by(
-            execution, self.step, minibatches=ppo.minibatches, whole=self.policy.memory is None
+            execution, self.step, minibatches=ppo.minibatches, whole=self.policy.memory is None, ranks=ranks
         )
 
     @property
@@ -246,23 +249,17 @@ class Learner:
             batch.fresh_segments,
             schedules.beta(sampling.beta, sampling.final_beta, progress),
         )
+        proximal_log_prob, proximal_value = evaluated(self._ranks, self._evaluate, batch.inputs, batch.action)
         if self._direct is not None:
-            log_prob, value = self._direct.evaluate(batch.inputs, batch.action)
             return direct_estimates.estimated(
                 batch,
-                log_prob=log_prob,
-                value=value,
+                log_prob=proximal_log_prob.numpy(),
+                value=proximal_value.numpy(),
                 reward=reward,
                 importance=importance,
                 ppo=self._ppo,
                 settings=settings,
             )
-        # In the precision of the gradient steps, so that their ratios begin at 1.
-        with autocast(self._device, self._precision):
-            distribution, proximal_value = self.policy.evaluate(
-                batch.inputs, burn_in=self._ppo.burn_in_steps, bootstraps=True
-            )
-        proximal_log_prob = distribution.log_prob(batch.action)
         log_ratio = proximal_log_prob - batch.behaviour_log_prob
         # No policy chose the action of a reset row. `<=` is false for NaN.
         known = batch.valid & (log_ratio.abs() <= LARGEST_SPREAD)
@@ -305,6 +302,15 @@ class Learner:
             behaviour_weight=weight if counted is None else torch.where(counted, weight, 0.0),
             counted=counted,
         )
+
+    def _evaluate(self, inputs: Inputs, actions: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+        """Returns log probabilities of actions, <float32>[B, T], and values, <float32>[B, T + 1], of whole segments."""
+        if self._direct is not None:
+            return self._direct.evaluate(inputs, actions)
+        # In the precision of the gradient steps, so that their ratios begin at 1.
+        with autocast(self._device, self._precision):
+            distribution, value = self.policy.evaluate(inputs, burn_in=self._ppo.burn_in_steps, bootstraps=True)
+        return distribution.log_prob(actions), value
 
     def _orders(self, count: int, *, at_once: bool) -> Iterator[Tensor]:
         """Yields the numbers of all rows, <int64>[count] on the device, shuffled for each epoch.
