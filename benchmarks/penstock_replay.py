@@ -175,7 +175,7 @@ class Load:
         while spent < seconds:
             heads = []
             for _ in range(LEASES):
-                request = replay_pb2.BatchRequest(batch=number, parts=1, head_only=True)
+                request = replay_pb2.BatchRequest(batch=number, head_only=True)
                 await call.write(replay_pb2.SampleBatchesRequest(batch=request))
                 heads.append(wire.decode_batch_head((await anext(responses)).message))
                 number += 1

@@ -40,12 +40,12 @@ def append(buffer: ReplayBuffer, window: Window, now: float = 0.0) -> int | None
     return intake.seal(now)
 
 
-def gather(buffer: ReplayBuffer, lease: Lease, part: int = 0, parts: int = 1) -> Batch:
-    """Copies one part of a lease. Segments that were overwritten meanwhile are drawn again."""
+def gather(buffer: ReplayBuffer, lease: Lease) -> Batch:
+    """Copies the batch of a lease. Segments that were overwritten meanwhile are drawn again."""
     schema = buffer.store.schema
     assert schema is not None
     for attempt in itertools.count():
-        head = buffer.leases.head(lease, part, parts, attempt)
+        head = buffer.leases.head(lease, attempt)
         where = buffer.leases.places(head, ())
         payload = np.empty(where.total_bytes, np.uint8)
         if buffer.leases.copy_bytes(head, where, 0, payload):

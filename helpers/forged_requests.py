@@ -301,16 +301,13 @@ class Forger:
         return Forgery(f"plan: {kind}", methods.SAMPLE_BATCHES, (_planned(changed),), allowed)
 
     def _request(self) -> Forgery:
-        parts = self._number(1, _MAX_32)
         Batch = replay_pb2.BatchRequest  # noqa: N806
         far = self._one_of(-1, -(2**63), 2**63 - 1, 2**40)
         not_numbers: dict[str, Any] = {self._one_of("alpha", "half_life"): float("nan")}
         bad_plan = replace(self._plan, **not_numbers)
         kind, request = self._one_of(
-            ("a batch out of order", Sample(batch=Batch(batch=far, parts=1))),
-            ("part >= parts", Sample(batch=Batch(batch=0, part=self._number(parts, _MAX_32), parts=parts))),
-            ("part 2^32 - 1 of none", Sample(batch=Batch(batch=0, part=_MAX_32))),
-            ("too many to replay", Sample(batch=Batch(batch=far, parts=1, replay_segments=_MAX_32))),
+            ("a batch out of order", Sample(batch=Batch(batch=far))),
+            ("too many to replay", Sample(batch=Batch(batch=far, replay_segments=_MAX_32))),
             ("nothing", Sample()),
             ("a NaN plan", Sample(plan=encode_plan(bad_plan))),
             ("another session's plan", Sample(plan=encode_plan(replace(self._plan, session=5)))),
@@ -425,7 +422,7 @@ class Forger:
         part.window.block.parts = 2
         part.window.block.payload = part.window.block.payload[:1000]
         cut = (*first, part.SerializeToString())
-        wait = Sample(batch=replay_pb2.BatchRequest(batch=2**40, parts=1)).SerializeToString()
+        wait = Sample(batch=replay_pb2.BatchRequest(batch=2**40)).SerializeToString()
         left: tuple[str, Method, tuple[bytes, ...]] = self._one_of(
             ("before its first message", methods.APPEND_SEGMENTS, ()),
             ("before its first message", methods.SAMPLE_BATCHES, ()),

@@ -337,9 +337,9 @@ def plan_request(plan: SamplingPlan) -> replay_pb2.SampleBatchesRequest:
     return replay_pb2.SampleBatchesRequest(plan=encode_plan(plan))
 
 
-def batch_request(batch: int, part: int = 0, parts: int = 1) -> replay_pb2.SampleBatchesRequest:
+def batch_request(batch: int) -> replay_pb2.SampleBatchesRequest:
     """Returns a request for a batch."""
-    return replay_pb2.SampleBatchesRequest(batch=replay_pb2.BatchRequest(batch=batch, part=part, parts=parts))
+    return replay_pb2.SampleBatchesRequest(batch=replay_pb2.BatchRequest(batch=batch))
 
 
 def hello_request(

@@ -122,9 +122,7 @@ class Sampler:
         seconds = []
         while not stop.is_set():
             asked = time.perf_counter()
-            await self._call.write(
-                replay_pb2.SampleBatchesRequest(batch=replay_pb2.BatchRequest(batch=self._number, parts=1))
-            )
+            await self._call.write(replay_pb2.SampleBatchesRequest(batch=replay_pb2.BatchRequest(batch=self._number)))
             while (batch := assembler.add(self._schema, await anext(self._responses))) is None:
                 pass
             seconds.append(time.perf_counter() - asked)

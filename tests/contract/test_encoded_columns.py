@@ -165,7 +165,7 @@ def test_a_learner_that_names_no_codec_gets_raw_columns(
     until(lambda: sink.next_grant(0.5), "a grant")
     window = frame_window()
     sink.send(window)
-    learner.send(replay_pb2.SampleBatchesRequest(batch=replay_pb2.BatchRequest(batch=0, parts=1)))
+    learner.send(replay_pb2.SampleBatchesRequest(batch=replay_pb2.BatchRequest(batch=0)))
     assembler, batch = BatchAssembler(2**30), None
     while batch is None:
         response = learner.receive()

@@ -303,7 +303,7 @@ def test_a_refused_actor_does_not_decide_the_schema(
 def test_a_batch_with_too_many_replayed_segments_requested_loses_no_fresh_segment(loopback: Loopback) -> None:
     server, plan = loopback.replay(), plan_with(fresh_segments=4, batch_segments=4)
     stranger, sink = Stranger(server.address), loopback.sink(0, server)
-    greedy = Sample(batch=replay_pb2.BatchRequest(batch=0, parts=1, replay_segments=5))
+    greedy = Sample(batch=replay_pb2.BatchRequest(batch=0, replay_segments=5))
     assert stranger.ask(methods.SAMPLE_BATCHES, plan_request(plan))[0] == Code.OK
     for sequence in (1, 3):
         until(lambda: sink.next_grant(0.5), "a grant")

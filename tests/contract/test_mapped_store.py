@@ -167,7 +167,7 @@ def test_a_batch_is_repeated_while_a_later_one_waits_for_fresh_segments(loopback
     answers = (response for response in iter(stream.receive, None) if not response.waiting)
     assert next(answers).HasField("opened")
     first, second = (
-        replay_pb2.SampleBatchesRequest(batch=replay_pb2.BatchRequest(batch=number, parts=1, head_only=True))
+        replay_pb2.SampleBatchesRequest(batch=replay_pb2.BatchRequest(batch=number, head_only=True))
         for number in range(2)
     )
     stream.send(first, second)

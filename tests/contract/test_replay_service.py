@@ -171,26 +171,6 @@ def test_an_actor_that_has_half_closed_its_stream_still_receives_acknowledgement
     assert stream.status()[0] == Code.OK
 
 
-def test_the_parts_requested_by_several_learner_ranks_make_up_the_batch(loopback: Loopback) -> None:
-    server, plan = loopback.replay(), plan_with(fresh_segments=4, batch_segments=4)
-    ranks = [loopback.plain(server, methods.SAMPLE_BATCHES) for _ in range(3)]
-    for number, rank in enumerate(ranks):
-        rank.send(plan_request(plan), batch_request(0, number, 3))
-    sink = loopback.sink(0, server, segments=4)
-    until(lambda: sink.next_grant(0.5), "a grant")
-    window = make_window(segments=4)
-    sink.send(window)
-    parts = [receive_batch(rank) for rank in ranks]
-    assert [len(part.keys) // 8 for part in parts] == [2, 1, 1]
-    assert np.unique(np.frombuffer(b"".join(part.keys for part in parts), np.uint64)).size == 4
-    memory, action = SCHEMA.index("memory"), SCHEMA.index("action")
-    for first, part in enumerate(parts):
-        for index in (memory, action):
-            sent = window.columns.arrays[index][first::3].tobytes()
-            offset = part.block.column_offsets[index]
-            assert part.block.payload[offset : offset + len(sent)] == sent
-
-
 def test_a_commit_on_a_request_is_answered_with_the_next_head_or_alone_after_a_short_wait(
     loopback: Loopback,
 ) -> None:
@@ -662,7 +642,6 @@ SAMPLING: list[tuple[list[replay_pb2.SampleBatchesRequest | bytes], Code, str]] 
     ([plan_request(plan_with(batch_segments=400))], Code.FAILED_PRECONDITION, "holds 400 segments"),
     ([plan_request(plan_with(next_batch=2))], Code.UNAVAILABLE, "another learner of this run is connected"),
     ([plan_request(PLAN_BESIDE), replay_pb2.SampleBatchesRequest()], Code.INVALID_ARGUMENT, "carries plans"),
-    ([plan_request(PLAN_BESIDE), batch_request(0, 2, 2)], Code.INVALID_ARGUMENT, "part 0 to parts - 1"),
     ([plan_request(PLAN_BESIDE), batch_request(7)], Code.INVALID_ARGUMENT, "is next"),
 ]
 

@@ -130,13 +130,11 @@ class Leases:
     def _follow(self, number: int) -> None:
         self.next_number = self._segments.session.next_lease = max(self.next_number, number + 1)
 
-    def head(self, lease: Lease, part: int, parts: int, attempt: int) -> BatchHead:
-        """Returns the current head of a lease's part, and redraws segments that were overwritten meanwhile.
+    def head(self, lease: Lease, attempt: int) -> BatchHead:
+        """Returns the current head of a lease's batch, and redraws segments that were overwritten meanwhile.
 
         Args:
             lease: Lease from `draw`.
-            part: Index of a learner rank. Its part is every `parts`-th segment from this one on.
-            parts: Number of ranks.
             attempt: Number of copies of the columns so far that failed because a row was overwritten.
 
         Raises:
@@ -144,23 +142,23 @@ class Leases:
         """
         if attempt >= _REDRAWS:
             raise Overloaded("rows are overwritten faster than they can be read; raise replay.capacity_bytes")
-        chosen, store = slice(part, None, parts), self._segments.store
+        store = self._segments.store
         with self._lock:
-            if not store.present(lease.keys[chosen]).all():
-                self._replace_overwritten(lease, part, parts, attempt + 1)
-            fresh = lease.keys[part : lease.fresh_segments : parts]
+            if not store.present(lease.keys).all():
+                self._replace_overwritten(lease, attempt + 1)
+            fresh = lease.keys[: lease.fresh_segments]
             return BatchHead(
                 number=lease.number,
                 fresh_segments=fresh.size,
-                keys=lease.keys[chosen].copy(),
-                versions=lease.versions[chosen].copy(),
-                priorities=lease.priorities[chosen].copy(),
-                probabilities=lease.probabilities[chosen].copy(),
+                keys=lease.keys.copy(),
+                versions=lease.versions.copy(),
+                priorities=lease.priorities.copy(),
+                probabilities=lease.probabilities.copy(),
                 counts=self._segments.counts(),
                 mass=lease.mass,
                 environments=store.headers["environment"][store.rows(fresh)],
                 slots=store.headers["slot"][store.rows(fresh)],
-                skipped=self._segments.ages.between(lease.versions[chosen], lease.number),
+                skipped=self._segments.ages.between(lease.versions, lease.number),
             )
 
     def places(self, head: BatchHead, codecs: Sequence[Codec]) -> Places:
@@ -185,12 +183,10 @@ class Leases:
         store.gather_bytes(store.rows(head.keys), where, start, into)
         return bool(store.present(head.keys).all())
 
-    def _replace_overwritten(self, lease: Lease, part: int, parts: int, attempt: int) -> None:
+    def _replace_overwritten(self, lease: Lease, attempt: int) -> None:
         store = self._segments.store
-        # Only this part is redrawn, because other ranks may already have received theirs.
-        mine = np.arange(part, lease.keys.size, parts)
-        gone = mine[~store.present(lease.keys[mine])]
-        keys, probabilities = self._segments.priorities.draw(lease.number, gone.size, attempt * parts + part)
+        gone = np.flatnonzero(~store.present(lease.keys))
+        keys, probabilities = self._segments.priorities.draw(lease.number, gone.size, attempt)
         if keys.size == 0:
             raise Overloaded("every replayable segment was overwritten; raise replay.capacity_bytes")
         headers = store.headers[store.rows(keys)]

@@ -157,26 +157,20 @@ class ProveStore(_message.Message):
     def __init__(self) -> None: ...
 
 class BatchRequest(_message.Message):
-    __slots__ = ("batch", "part", "parts", "head_only", "replay_segments", "commit")
+    __slots__ = ("batch", "head_only", "replay_segments", "commit")
     BATCH_FIELD_NUMBER: _ClassVar[int]
-    PART_FIELD_NUMBER: _ClassVar[int]
-    PARTS_FIELD_NUMBER: _ClassVar[int]
     HEAD_ONLY_FIELD_NUMBER: _ClassVar[int]
     REPLAY_SEGMENTS_FIELD_NUMBER: _ClassVar[int]
     COMMIT_FIELD_NUMBER: _ClassVar[int]
     batch: int
-    part: int
-    parts: int
     head_only: bool
     replay_segments: int
     commit: CommitBatchRequest
-    def __init__(self, batch: _Optional[int] = ..., part: _Optional[int] = ..., parts: _Optional[int] = ..., head_only: _Optional[bool] = ..., replay_segments: _Optional[int] = ..., commit: _Optional[_Union[CommitBatchRequest, _Mapping]] = ...) -> None: ...
+    def __init__(self, batch: _Optional[int] = ..., head_only: _Optional[bool] = ..., replay_segments: _Optional[int] = ..., commit: _Optional[_Union[CommitBatchRequest, _Mapping]] = ...) -> None: ...
 
 class SampleBatchesResponse(_message.Message):
-    __slots__ = ("batch", "part", "parts", "waiting", "opened", "proof", "fresh_segments", "keys", "versions", "priorities", "probabilities", "counts", "mass", "environments", "slots", "skipped", "committed", "block", "contract")
+    __slots__ = ("batch", "waiting", "opened", "proof", "fresh_segments", "keys", "versions", "priorities", "probabilities", "counts", "mass", "environments", "slots", "skipped", "committed", "block", "contract")
     BATCH_FIELD_NUMBER: _ClassVar[int]
-    PART_FIELD_NUMBER: _ClassVar[int]
-    PARTS_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
     OPENED_FIELD_NUMBER: _ClassVar[int]
     PROOF_FIELD_NUMBER: _ClassVar[int]
@@ -194,8 +188,6 @@ class SampleBatchesResponse(_message.Message):
     BLOCK_FIELD_NUMBER: _ClassVar[int]
     CONTRACT_FIELD_NUMBER: _ClassVar[int]
     batch: int
-    part: int
-    parts: int
     waiting: str
     opened: SamplingOpened
     proof: StoreProof
@@ -212,7 +204,7 @@ class SampleBatchesResponse(_message.Message):
     committed: CommitBatchResponse
     block: _block_pb2.Block
     contract: int
-    def __init__(self, batch: _Optional[int] = ..., part: _Optional[int] = ..., parts: _Optional[int] = ..., waiting: _Optional[str] = ..., opened: _Optional[_Union[SamplingOpened, _Mapping]] = ..., proof: _Optional[_Union[StoreProof, _Mapping]] = ..., fresh_segments: _Optional[int] = ..., keys: _Optional[bytes] = ..., versions: _Optional[bytes] = ..., priorities: _Optional[bytes] = ..., probabilities: _Optional[bytes] = ..., counts: _Optional[_Union[StoreCounts, _Mapping]] = ..., mass: _Optional[_Union[Mass, _Mapping]] = ..., environments: _Optional[bytes] = ..., slots: _Optional[bytes] = ..., skipped: _Optional[bytes] = ..., committed: _Optional[_Union[CommitBatchResponse, _Mapping]] = ..., block: _Optional[_Union[_block_pb2.Block, _Mapping]] = ..., contract: _Optional[int] = ...) -> None: ...
+    def __init__(self, batch: _Optional[int] = ..., waiting: _Optional[str] = ..., opened: _Optional[_Union[SamplingOpened, _Mapping]] = ..., proof: _Optional[_Union[StoreProof, _Mapping]] = ..., fresh_segments: _Optional[int] = ..., keys: _Optional[bytes] = ..., versions: _Optional[bytes] = ..., priorities: _Optional[bytes] = ..., probabilities: _Optional[bytes] = ..., counts: _Optional[_Union[StoreCounts, _Mapping]] = ..., mass: _Optional[_Union[Mass, _Mapping]] = ..., environments: _Optional[bytes] = ..., slots: _Optional[bytes] = ..., skipped: _Optional[bytes] = ..., committed: _Optional[_Union[CommitBatchResponse, _Mapping]] = ..., block: _Optional[_Union[_block_pb2.Block, _Mapping]] = ..., contract: _Optional[int] = ...) -> None: ...
 
 class Mass(_message.Message):
     __slots__ = ("total", "reference")

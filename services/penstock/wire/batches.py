@@ -180,11 +180,9 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class BatchRequest:
-    """Request for one part of a batch. The fields are those of the contract's BatchRequest; `parts` is at least 1."""
+    """Request for a batch. The fields are those of the contract's BatchRequest."""
 
     number: int
-    part: int
-    parts: int
     head_only: bool
     replay_segments: int | None
     commit: Commit | None
@@ -193,11 +191,9 @@ class BatchRequest:
 def encode_batch_request(
     number: int, head_only: bool, replay_segments: int | None = None, commit: CommitRequest | None = None
 ) -> SampleRequest:
-    """Encodes the request for a whole batch. The arguments are fields of `BatchRequest`."""
+    """Encodes the request for a batch. The arguments are fields of `BatchRequest`."""
     return SampleRequest(
-        batch=replay_pb2.BatchRequest(
-            batch=number, part=0, parts=1, head_only=head_only, replay_segments=replay_segments, commit=commit
-        )
+        batch=replay_pb2.BatchRequest(batch=number, head_only=head_only, replay_segments=replay_segments, commit=commit)
     )
 
 
@@ -205,11 +201,11 @@ def encode_waiting(reason: Awaited, request: BatchRequest | None = None) -> Samp
     """Encodes the reason for which a requested batch, or the first one, is not ready."""
     if request is None:
         return SampleResponseMessage(waiting=reason)
-    return SampleResponseMessage(batch=request.number, part=request.part, parts=request.parts, waiting=reason)
+    return SampleResponseMessage(batch=request.number, waiting=reason)
 
 
 def batch_messages(
-    batch: BatchHead, schema: Schema, part: int, parts: int, where: Places | None = None
+    batch: BatchHead, schema: Schema, where: Places | None = None
 ) -> Iterator[tuple[bytes, int, NDArray[np.uint8]]]:
     """Allocates serialised SampleBatchesResponses, one per part of the payload, which the caller writes.
 
@@ -220,9 +216,9 @@ def batch_messages(
     """
     where = where or places(schema, batch.keys.size)
     for head, section in block.heads(schema, batch.keys.size, where):
-        message = replay_pb2.SampleBatchesResponse(batch=batch.number, part=part, parts=parts)
+        message = replay_pb2.SampleBatchesResponse(batch=batch.number)
         if head.part == 0:
-            message = encode_batch_head(batch, part, parts)
+            message = encode_batch_head(batch)
         heads = [message.SerializeToString(), head.SerializeToString()]
         response, payload = block.blank_message(heads, section.stop - section.start)
         block.clear_gaps(where, section.start, payload)
@@ -230,14 +226,12 @@ def batch_messages(
 
 
 def encode_batch_head(
-    draw: BatchHead, part: int, parts: int, answer: replay_pb2.SampleBatchesResponse | None = None
+    draw: BatchHead, answer: replay_pb2.SampleBatchesResponse | None = None
 ) -> replay_pb2.SampleBatchesResponse:
     """Encodes a batch without its columns, with the answer to a commit if there is one."""
     columns: dict[str, Any] = {name: _bytes_of(getattr(draw, name)) for name in _HEAD_COLUMNS}
     return replay_pb2.SampleBatchesResponse(
         batch=draw.number,
-        part=part,
-        parts=parts,
         fresh_segments=draw.fresh_segments,
         counts=encode_counts(draw.counts),
         mass=replay_pb2.Mass(total=draw.mass.total, reference=draw.mass.reference),
@@ -351,19 +345,15 @@ def decode_sample_request(
             return decode_commit(message.commit)
         case "prove":
             return ProofRequest()
-        case "batch" if message.batch.part < max(1, message.batch.parts):
+        case "batch":
             batch = message.batch
             return BatchRequest(
                 batch.batch,
-                batch.part,
-                max(1, batch.parts),
                 batch.head_only,
                 batch.replay_segments if batch.HasField("replay_segments") else None,
                 decode_commit(batch.commit) if batch.HasField("commit") else None,
             )
-    raise InvalidSegment(
-        "after `plan`, a sampling stream carries plans, commits, `prove`, and requests for part 0 to parts - 1"
-    )
+    raise InvalidSegment("after `plan`, a sampling stream carries plans, commits, `prove`, and requests for batches")
 
 
 def encode_commit_answer(number: int, outcome: CommitOutcome) -> SampleResponseMessage:

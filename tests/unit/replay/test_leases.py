@@ -324,14 +324,6 @@ def test_segments_overwritten_before_the_copy_are_drawn_again() -> None:
     assert_same_columns(batch.columns, make_columns([(0, 1, int(key)) for key in batch.keys]))
 
 
-def test_the_parts_of_a_batch_add_up_to_the_batch() -> None:
-    buffer, _, lease = make_buffer_that_draws_1_and_2()
-    parts = [gather(buffer, lease, part, 2) for part in range(2)]
-    assert [part.keys.tolist() for part in parts] == [[7, 1], [8, 2]]
-    assert [part.fresh_segments for part in parts] == [1, 1]
-    assert_same_columns(parts[1].columns, make_columns([(0, 1, 8), (0, 1, 2)]))
-
-
 def test_a_redraw_does_not_change_an_earlier_copy_of_the_batch() -> None:
     buffer, actor, lease = make_buffer_that_draws_1_and_2()
     first = gather(buffer, lease)
@@ -341,17 +333,6 @@ def test_a_redraw_does_not_change_an_earlier_copy_of_the_batch() -> None:
     assert not set(second.keys.tolist()) & {1, 2}
     for batch in (first, second):
         assert_same_columns(batch.columns, make_columns([(0, 1, int(key)) for key in batch.keys]))
-
-
-def test_a_redraw_of_one_part_does_not_change_another() -> None:
-    buffer, actor, lease = make_buffer_that_draws_1_and_2()
-    first = gather(buffer, lease, 0, 2)
-    actor.send(version=3)
-    second = gather(buffer, lease, 1, 2)
-    assert first.keys.tolist() == [7, 1]
-    assert second.keys[1] > 2
-    for part in (first, second):
-        assert_same_columns(part.columns, make_columns([(0, 1, int(key)) for key in part.keys]))
 
 
 def test_batches_copied_while_rows_are_overwritten_are_never_torn() -> None:

@@ -74,7 +74,7 @@ def test_a_jump_of_the_version_changes_no_mass_and_no_fresh_segment(jump: int) -
     assert lease is not None
     assert lease.fresh_segments == 2
     assert buffer.counts().late == 0
-    assert buffer.leases.head(lease, 0, 1, 0).ages[:2].tolist() == [1, 1]
+    assert buffer.leases.head(lease, 0).ages[:2].tolist() == [1, 1]
 
 
 def test_ages_continue_after_a_restart() -> None:
@@ -88,7 +88,7 @@ def test_ages_continue_after_a_restart() -> None:
     assert send(buffer, 95)
     lease = buffer.leases.draw(95)
     assert lease is not None
-    head = buffer.leases.head(lease, 0, 1, 0)
+    head = buffer.leases.head(lease, 0)
     expected = [95 - version if version >= 90 else 95 - 70 - version for version in head.versions.tolist()]
     assert head.ages.tolist() == expected
     # Ages count trained batches, so the oldest replayable segment has age 25.
@@ -114,7 +114,7 @@ def test_staleness_still_ends_replay_after_a_jump() -> None:
         assert send(buffer, number)
         lease = buffer.leases.draw(number + 1)
         assert lease is not None
-        assert buffer.leases.head(lease, 0, 1, 0).ages.max() <= 5
+        assert buffer.leases.head(lease, 0).ages.max() <= 5
     assert buffer.leases.draw(110).versions.min() >= 100  # type: ignore[union-attr]
 
 
@@ -128,7 +128,7 @@ def test_an_uncommitted_version_is_not_older_than_those_before_it() -> None:
     for number in (22, 23):
         lease = buffer.leases.draw(number)
         assert lease is not None
-        ages = buffer.leases.head(lease, 0, 1, 0).ages[: lease.fresh_segments]
+        ages = buffer.leases.head(lease, 0).ages[: lease.fresh_segments]
         assert (ages >= 0).all()
         assert (ages <= 1).all()
     assert buffer.counts().late == 0

@@ -166,9 +166,9 @@ def make_batch(schema: Schema, segments: int) -> Batch:
     )
 
 
-def encode_batch(batch: Batch, part: int, parts: int) -> list[bytes]:
+def encode_batch(batch: Batch) -> list[bytes]:
     messages = []
-    for message, start, payload in batch_messages(batch.head, batch.columns.schema, part, parts):
+    for message, start, payload in batch_messages(batch.head, batch.columns.schema):
         block.pack(batch.columns.contents, places(batch.columns.schema, batch.columns.segments), start, payload)
         messages.append(message)
     return messages
@@ -177,10 +177,10 @@ def encode_batch(batch: Batch, part: int, parts: int) -> list[bytes]:
 @pytest.mark.parametrize(("schema", "segments", "parts"), [(SCHEMA, 6, 1), (IMAGES, 7, 3)])
 def test_a_batch_survives_encoding_and_decoding(schema: Schema, segments: int, parts: int) -> None:
     batch = make_batch(schema, segments)
-    messages = encode_batch(batch, part=1, parts=2)
+    messages = encode_batch(batch)
     parsed = [replay_pb2.SampleBatchesResponse.FromString(message) for message in messages]
     assert len(messages) == parts
-    assert {(message.batch, message.part, message.parts) for message in parsed} == {(2**40, 1, 2)}
+    assert {message.batch for message in parsed} == {2**40}
     assembler = BatchAssembler(2**30)
     *none, decoded = [assembler.add(schema, read_sample_response(message)) for message in messages]
     assert none == [None] * (parts - 1)
@@ -194,7 +194,7 @@ def test_a_batch_survives_encoding_and_decoding(schema: Schema, segments: int, p
 
 @pytest.mark.parametrize("field", ["keys", "versions", "priorities", "probabilities"])
 def test_a_batch_whose_heads_differ_in_length_is_refused(field: str) -> None:
-    (data,) = encode_batch(make_batch(SCHEMA, 6), part=0, parts=1)
+    (data,) = encode_batch(make_batch(SCHEMA, 6))
     message = replay_pb2.SampleBatchesResponse.FromString(data)
     setattr(message, field, getattr(message, field)[:-8])
     with pytest.raises(InvalidSegment, match="different lengths"):
@@ -257,7 +257,7 @@ def test_an_acknowledgement_contains_the_grants() -> None:
 
 
 def test_a_head_whose_segments_differ_from_its_block_is_refused() -> None:
-    (four,), (three,) = (encode_batch(make_batch(SCHEMA, segments), part=0, parts=1) for segments in (4, 3))
+    (four,), (three,) = (encode_batch(make_batch(SCHEMA, segments)) for segments in (4, 3))
     mixed, other = (replay_pb2.SampleBatchesResponse.FromString(data) for data in (four, three))
     mixed.block.CopyFrom(other.block)
     with pytest.raises(InvalidSegment, match="3 segments, but"):
@@ -275,7 +275,7 @@ def test_a_head_whose_segments_differ_from_its_block_is_refused() -> None:
 def test_a_head_with_too_few_skips_or_too_many_environments_or_slots_is_refused(
     field: str, size: int, message_text: str
 ) -> None:
-    (data,) = encode_batch(make_batch(SCHEMA, 6), part=0, parts=1)
+    (data,) = encode_batch(make_batch(SCHEMA, 6))
     message = replay_pb2.SampleBatchesResponse.FromString(data)
     column = getattr(message, field)
     setattr(message, field, column[:-size] if size > 0 else column + bytes(-size))

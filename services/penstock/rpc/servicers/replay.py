@@ -60,7 +60,7 @@ class ReplayServicer:
                 methods.GET_REPLAY_STATUS: self._get_status,
                 **(more_methods or {}),
             },
-            # In addition to the actors' streams: a learner's ranks, commits, health checks and status queries.
+            # In addition to the actors' streams: the learner's, commits, health checks and status queries.
             max_streams=max_actors + 64,
             identity=lambda: int(buffer.store.session.identity),
             # Without a folder nothing is shared with clients on this host, as with those on others.

@@ -192,30 +192,30 @@ class SampleServicer:
             metrics.REPLAY_WAIT_SECONDS.labels("learner", reason).inc(time.monotonic() - waited)
 
     async def _send_batch(self, lease: Lease, request: wire.BatchRequest, writer: _Writer) -> None:
-        part, parts, attempt = request.part, request.parts, 0
+        attempt = 0
         if not request.head_only:
             # A head with columns carries no answer, because it may be discarded before it is written.
             await writer.write_answers()
         while True:
-            head = self._buffer.leases.head(lease, part, parts, attempt)
+            head = self._buffer.leases.head(lease, attempt)
             if request.head_only:
-                await writer.write(wire.encode_batch_head(head, part, parts, writer.take_answer()))
+                await writer.write(wire.encode_batch_head(head, writer.take_answer()))
                 break
-            if await self._send_columns(head, part, parts, writer):
+            if await self._send_columns(head, writer):
                 break
             attempt += 1
         self.drawn_ages = head.ages
         metrics.REPLAY_SAMPLED.labels("fresh").inc(head.fresh_segments)
         metrics.REPLAY_SAMPLED.labels("replayed").inc(head.keys.size - head.fresh_segments)
 
-    async def _send_columns(self, head: BatchHead, part: int, parts: int, writer: _Writer) -> bool:
+    async def _send_columns(self, head: BatchHead, writer: _Writer) -> bool:
         """Sends a batch with its columns. Returns False if rows were overwritten; the client restarts at a part 0."""
         schema = self._buffer.store.schema
         assert schema is not None
         where = self._buffer.leases.places(head, writer.codecs)
         writing: Awaitable[None] | None = None
         try:
-            for message, start, payload in wire.batch_messages(head, schema, part, parts, where):
+            for message, start, payload in wire.batch_messages(head, schema, where):
                 whole = await off_loop(payload.size, self._buffer.leases.copy_bytes, head, where, start, payload)
                 if writing is not None:
                     former, writing = writing, None
