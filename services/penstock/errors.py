@@ -86,5 +86,9 @@ class TrainingFailed(PenstockError):
     """Training had begun and ended for a reason that no restart cures. The run's saved files are usable."""
 
 
+class RankLost(PenstockError):
+    """Another rank of the learner has ended or does not answer, or did not connect. A start of all ranks cures it."""
+
+
 class RunFinished(PenstockError):
     """The learner has ended the run."""

@@ -7,7 +7,7 @@ UNFIT = 1
 """Result of `penstock doctor` if a check failed."""
 
 CRASHED = 1
-"""Unexpected exception, with a traceback, or failure of an environment, with the reason in one line."""
+"""Unexpected exception, with a traceback, or failure of an environment or another rank, with the reason in one line."""
 
 USAGE_ERROR = 2
 """Mistake in a setting, a file or the environment that the user must correct first; one line names it."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from penstock.addresses import advertised
 from penstock.apps.earlier_session import HOW_TO_BEGIN, changed_settings, log_resumed
+from penstock.apps.ranks import Lead, device_name, follow, leading, own_place
 from penstock.apps.run_summary import summary_of
 from penstock.config import Config
 from penstock.errors import ConfigurationError, SchemaMismatch, TrainingFailed
@@ -41,6 +42,7 @@ from penstock.summary import nothing_left
 from penstock.telemetry import metrics
 from penstock.telemetry.logs import Logger
 from penstock.types.place import Place
+from penstock.types.replay import Batch
 
 _ACTOR_WAIT_S = 0.05
 _FAREWELL_S = 3.0
@@ -54,16 +56,18 @@ def run(config: Config) -> int:
     Returns the exit code: 0 if the run is done, else `Service.stop_code`.
 
     Raises `ConfigurationError` if a folder, checkpoint, address or device can't be used, or the replay service refuses
-    the plan, and `TrainingFailed` for the same after a batch was trained.
+    the plan, `TrainingFailed` for the same after a batch was trained, and `RankLost` if another rank ends early.
     """
-    settings, started = config.learner, time.monotonic()
-    with Service("learner", config) as service:
+    settings, started, place = config.learner, time.monotonic(), own_place()
+    if place.rank:
+        return follow(config, place)
+    with Service("learner", config) as service, leading(config, place) as lead:
         folder = _prepared_folder(config, service.logger)
         if folder is None:
             return 0
         show_run(folder.root.name, config.environment.short_name)
-        device = torch_device(settings.device)
-        check_execution(device, settings.execution)
+        device = torch_device(*device_name(config, place))
+        check_execution(device, settings.execution, lead.ranks)
         use_precision(device, settings.precision)
         if missing := gpu_metrics.show(device):
             service.logger.warning("GPU utilisation not exported", reason=missing)
@@ -83,13 +87,14 @@ def run(config: Config) -> int:
                 device=str(device),
                 execution=settings.execution,
                 precision=settings.precision,
+                ranks=place.count,
                 resumed_from=str(path) if (path := session.recovered.path) else None,
             )
-            service.wait_until(lambda: roster.schema is not None, _ACTOR_WAIT_S)
+            service.wait_until(partial(_has_begun, roster, lead), _ACTOR_WAIT_S)
             if roster.schema is None or roster.spec is None:
                 return service.stop_code
             # The first actor's spaces, so that the learner's machine needs no environment.
-            learner = learner_of(config, roster.spec, device)
+            learner = learner_of(config, roster.spec, device, lead.ranks)
             check_schema(roster.schema, learner.policy, config.ppo.burn_in_steps)
             metrics.LEARNER_EXECUTION.labels(learner.execution).set(1)
             service.logger.info("policy built", parameters=learner.parameters.numel(), execution=learner.execution)
@@ -97,7 +102,8 @@ def run(config: Config) -> int:
                 checkpoints.restore(learner, session.recovered.path)
             elif config.run.start_from is not None:
                 checkpoints.start_from(learner, find_checkpoint(Path(config.run.start_from)))
-            conclusion = _train(session, service, serving, roster, learner)
+            lead.open(config, roster.schema, learner)
+            conclusion = _train(session, service, serving, roster, learner, lead)
             summary = summary_of(session, conclusion, time.monotonic() - started)
             session.writes.write(folder.summary.name, partial(summary.write, folder.summary))
             if conclusion.stopped != "interrupted":
@@ -193,13 +199,29 @@ def _serving(session: Session, roster: Roster, targets: Targets, *, on_one_host:
         thread.close()
 
 
-def _train(session: Session, service: Service, serving: _Serving, roster: Roster, learner: Learner) -> Conclusion:
+def _has_begun(roster: Roster, lead: Lead) -> bool:
+    lead.check()
+    return roster.schema is not None
+
+
+def _train(
+    session: Session, service: Service, serving: _Serving, roster: Roster, learner: Learner, lead: Lead
+) -> Conclusion:
     """Trains until the run is done or the service is stopped."""
     (thread, servicer, snapshots, _), config = serving, session.config
     assert roster.schema is not None
 
     def largest_window() -> int:
         return max(config.actor.environments, roster.largest_window)
+
+    def stopping() -> bool:
+        lead.check()
+        return service.stopping
+
+    def arrived(batch: Batch) -> None:
+        feed.arrived(batch)
+        if lead.link is not None:
+            lead.link.send(batch)
 
     with (
         restored_after(ConfigurationError, session.folder.config),
@@ -213,8 +235,8 @@ def _train(session: Session, service: Service, serving: _Serving, roster: Roster
                 prefetch_batches=config.learner.prefetch_batches,
                 shard_timeout_s=config.learner.shard_timeout_s,
                 largest_window=largest_window,
-                stopping=lambda: service.stopping,
-                arrived=feed.arrived,
+                stopping=stopping,
+                arrived=arrived,
                 memory=payload_memory(learner.parameters.device),
             )
         ) as source,
@@ -228,7 +250,8 @@ def _train(session: Session, service: Service, serving: _Serving, roster: Roster
             sink=servicer,
             desk=servicer,
             snapshots=snapshots,
-            stopping=lambda: service.stopping,
+            stopping=stopping,
+            others=lead.link,
         )
         conclusion = training_run(session, parts).run()
         if conclusion.stopped != "interrupted":

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from penstock.errors import ConfigurationError, EnvironmentFailed, PenstockError
+from penstock.errors import ConfigurationError, EnvironmentFailed, PenstockError, RankLost
 from penstock.exit_codes import CRASHED, GAVE_UP, INTERRUPTED, USAGE_ERROR
 from penstock.local import blas
 from penstock.local.imports import uncollected
@@ -88,7 +88,7 @@ def _run(arguments: list[str]) -> int:
         return _execute(name, rest)
     except ConfigurationError as error:
         return _fail(str(error))
-    except EnvironmentFailed as error:
+    except (EnvironmentFailed, RankLost) as error:
         return _fail(str(error), CRASHED)
     except PenstockError as error:
         return _fail(str(error), GAVE_UP)

@@ -225,15 +225,20 @@ def restore(learner: Learner, path: Path) -> RunProgress:
     """
     file = _fitting(path, learner.policy, "resume with the settings it was trained with")
     try:
-        tensors = safetensors.torch.load(file.data)
-        learner.policy.load_state_dict(_of_policy(tensors))
-        learner.optimizer.load(
-            {name.removeprefix(_OPTIMIZER): tensor for name, tensor in tensors.items() if name.startswith(_OPTIMIZER)}
-        )
-        learner.generator.set_state(tensors["randomness/shuffling"])
+        load(learner, file.data)
     except _UNREADABLE as error:
         raise checkpoint_file.damaged(path, f"its tensors can't be loaded ({error})") from None
     return _progress(file)
+
+
+def load(learner: Learner, data: bytes) -> None:
+    """Loads a checkpoint's policy, optimizer and random state into a learner from its bytes, which are not verified."""
+    tensors = safetensors.torch.load(data)
+    learner.policy.load_state_dict(_of_policy(tensors))
+    learner.optimizer.load(
+        {name.removeprefix(_OPTIMIZER): tensor for name, tensor in tensors.items() if name.startswith(_OPTIMIZER)}
+    )
+    learner.generator.set_state(tensors["randomness/shuffling"])
 
 
 def start_from(learner: Learner, path: Path) -> None:

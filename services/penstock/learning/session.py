@@ -7,7 +7,7 @@ from penstock.config import Config
 from penstock.learning.batches import BatchFeed
 from penstock.learning.checkpoints import Recovered
 from penstock.learning.learner import Learner
-from penstock.learning.protocols import BatchSource, EvaluationDesk, WeightSink
+from penstock.learning.protocols import BatchSource, EvaluationDesk, OtherRanks, WeightSink
 from penstock.learning.retried_writes import RetriedWrites
 from penstock.learning.run_snapshots import RunSnapshots
 from penstock.learning.statistics import RunStatistics
@@ -29,7 +29,8 @@ class Session:
 class LearnerParts:
     """The learner of a session, and its connections to the other services.
 
-    `stopping` is called between batches and returns whether to end the session.
+    `stopping` is called between batches and returns whether to end the session. `others` are the other ranks; None if
+    there are none.
     """
 
     learner: Learner
@@ -39,3 +40,4 @@ class LearnerParts:
     desk: EvaluationDesk
     snapshots: RunSnapshots
     stopping: Callable[[], bool]
+    others: OtherRanks | None = None

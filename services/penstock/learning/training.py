@@ -84,7 +84,7 @@ class TrainingRun:
         self._checkpoints = CheckpointWriter(
             parts.learner, session.folder, session.writes, keep=config.checkpoint.max_checkpoints
         )
-        self._snapshots, self._stopping = parts.snapshots, parts.stopping
+        self._snapshots, self._stopping, self._others = parts.snapshots, parts.stopping, parts.others
         self._records, self._evaluations, self._refusals = records, evaluations, Refusals(config, statistics)
         newest = resumed.version if resumed.env_steps else None
         self._versions = VersionMark(session.folder.versions, newest, notice=statistics.notice)
@@ -211,6 +211,8 @@ class TrainingRun:
             )
         share_done = self._config.run.limits.nearest(self._extent).share
         started = time.perf_counter()
+        if self._others is not None:
+            self._others.train(batch, share_done)
         outcome = self._learner.train(self._feed.tensors(batch), share_done)
         train_s = time.perf_counter() - started
         self._advance(batch, outcome)

@@ -1,0 +1,116 @@
+"""The ranks of a learner: rank 0's connections to the others, and the main program of each other rank.
+
+Rank 0 is the learner that all other services know. The others need no address but that at which torchrun lets them
+meet, no environment and no folder: rank 0 sends them its settings, its state and every batch.
+"""
+
+import contextlib
+import os
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from penstock.addresses import LOOPBACK
+from penstock.algo.published import of_metadata, read_metadata
+from penstock.config import Config, build
+from penstock.errors import ConfigurationError
+from penstock.learning import checkpoints
+from penstock.learning.assembly import learner_of
+from penstock.learning.batches import BatchFeed
+from penstock.learning.checkpoints import RunProgress
+from penstock.learning.devices import payload_memory, torch_device, use_threads
+from penstock.learning.learner import Learner
+from penstock.learning.rank_group import RankGroup, RankPlace, place_of
+from penstock.learning.rank_link import FollowingLink, LeadingLink, Opening
+from penstock.learning.ranks import ALONE, Ranks
+from penstock.process.service import SUPERVISED_VARIABLE, Service
+from penstock.types.block import Schema
+
+
+def own_place() -> RankPlace:
+    """Returns this process's place among the ranks. A learner that a launcher supervises has no others."""
+    return RankPlace() if os.environ.get(SUPERVISED_VARIABLE) else place_of(os.environ)
+
+
+def device_name(config: Config, place: RankPlace) -> tuple[str, int | None]:
+    """Returns the name of the device and, for one of several ranks, the number of its GPU (`torch_device`).
+
+    Raises `ConfigurationError` if several ranks of a host are to use one GPU.
+    """
+    name = config.learner.device
+    if place.alone:
+        return name, None
+    if place.local_count > 1 and name.startswith("cuda:"):
+        raise ConfigurationError(
+            f"learner.device {name} is one GPU, and this host has {place.local_count} ranks of the learner; use cuda,"
+            " so that each has its own"
+        )
+    return name, place.local_rank
+
+
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """Rank 0's connections.
+
+    Attributes:
+        ranks: The ranks that train together.
+        link: Link to the other ranks; None if there are none.
+    """
+
+    ranks: Ranks = ALONE
+    link: LeadingLink | None = None
+
+    def open(self, config: Config, schema: Schema, learner: Learner) -> None:
+        """Has the other ranks begin with the settings, the spaces and the state of this learner."""
+        if self.link is not None:
+            state = checkpoints.take(learner, RunProgress()).data
+            self.link.open(Opening(config.repeatable().to_toml(), schema, state))
+
+    def check(self) -> None:
+        """Raises `RankLost` if another rank has ended."""
+        if self.link is not None:
+            self.link.check()
+
+
+@contextlib.contextmanager
+def leading(config: Config, place: RankPlace) -> Iterator[Lead]:
+    """Connects rank 0 to the other ranks inside the context, at whose end they end too."""
+    if place.alone:
+        yield Lead()
+        return
+    device = torch_device(*device_name(config, place))
+    group = RankGroup(place, device, config.learner.rank_timeout_s)
+    with contextlib.closing(LeadingLink(group)) as link:
+        yield Lead(group, link)
+    # Raises if a rank has ended before it knew of the end of the run.
+    link.check()
+    group.leave()
+
+
+def follow(config: Config, place: RankPlace) -> int:
+    """Trains what rank 0 trains until it ends the run, and returns the exit code. It decides what a signal stops.
+
+    Raises `RankLost` if another rank ends early, and `ConfigurationError` if the device can't be used.
+    """
+    settings = config.learner
+    # No other service needs an address of this rank.
+    with Service("learner", config.changed({"learner": {"listen": f"{LOOPBACK}:0", "metrics_port": 0}})) as service:
+        logger = service.logger.bind(rank=place.rank)
+        device = torch_device(*device_name(config, place))
+        use_threads(settings.threads)
+        group = RankGroup(place, device, settings.rank_timeout_s)
+        with (
+            contextlib.closing(BatchFeed(device)) as feed,
+            contextlib.closing(FollowingLink(group, feed.arrived, payload_memory(device))) as link,
+        ):
+            logger.info("ranks connected", device=str(device), ranks=place.count)
+            opening = link.opening()
+            if opening is not None:
+                spec = of_metadata(read_metadata(opening.checkpoint)).spec
+                learner = learner_of(build(tomllib.loads(opening.config)), spec, device, group)
+                checkpoints.load(learner, opening.checkpoint)
+                logger.info("policy built", parameters=learner.parameters.numel(), execution=learner.execution)
+                for task in link.tasks():
+                    learner.train(feed.tensors(task.batch), task.progress)
+        group.leave()
+        return service.stop_code
