@@ -6,6 +6,7 @@ learner waits for actors.
 """
 
 import enum
+import functools
 import json
 import os
 import queue
@@ -83,24 +84,34 @@ class Task:
     progress: float
 
 
+def _nothing() -> _Content:
+    return np.zeros(0, np.uint8)
+
+
 class LeadingLink:
-    """Rank 0's end. Its methods may be called on any thread, and do not wait for the other ranks."""
+    """Rank 0's end. Any thread may call its methods, which return at once, except for `close`.
+
+    Batches are encoded on the thread that sends them: they arrive on the event loop, which must not wait for a copy.
+    """
 
     def __init__(self, group: RankGroup) -> None:
         """Starts the thread that sends."""
         self._group, self._pool = group, PayloadPool()
-        self._messages: queue.SimpleQueue[tuple[_Header, _Content]] = queue.SimpleQueue()
+        self._messages: queue.SimpleQueue[tuple[_Header, Callable[[], _Content]]] = queue.SimpleQueue()
         self._carrier = _Carrier(group, self._send)
 
     def open(self, opening: Opening) -> None:
         """Has the other ranks begin."""
-        self._put(_Kind.OPENING, _encode_opening(opening))
+        self._put(_Kind.OPENING, functools.partial(_encode_opening, opening))
 
     def send(self, batch: Batch) -> None:
         """Sends a batch ahead of its training."""
-        content = _encode_batch(batch, self._pool)
         self._put(
-            _Kind.BATCH, content, number=batch.number, fresh_segments=batch.fresh_segments, segments=batch.keys.size
+            _Kind.BATCH,
+            functools.partial(_encode_batch, batch, self._pool),
+            number=batch.number,
+            fresh_segments=batch.fresh_segments,
+            segments=batch.keys.size,
         )
 
     def train(self, batch: Batch, progress: float) -> None:
@@ -117,21 +128,21 @@ class LeadingLink:
         self._put(_Kind.END)
         self._carrier.close()
 
-    def _put(self, kind: _Kind, content: _Content | None = None, **values: float) -> None:
+    def _put(self, kind: _Kind, encode: Callable[[], _Content] = _nothing, **values: float) -> None:
         header = np.zeros(1, _HEADER)
-        if content is None:
-            content = np.zeros(0, np.uint8)
-        for name, value in {"kind": kind, "content_bytes": content.size, **values}.items():
+        for name, value in {"kind": kind, **values}.items():
             header[name] = value
-        self._messages.put((header, content))
+        self._messages.put((header, encode))
 
     def _send(self) -> None:
         kind = _Kind.SIGN_OF_LIFE
         while kind != _Kind.END:
             try:
-                header, content = self._messages.get(timeout=_SIGN_OF_LIFE_S)
+                header, encode = self._messages.get(timeout=_SIGN_OF_LIFE_S)
             except queue.Empty:
-                header, content = np.zeros(1, _HEADER), np.zeros(0, np.uint8)
+                header, encode = np.zeros(1, _HEADER), _nothing
+            content = encode()
+            header["content_bytes"] = content.size
             _broadcast(self._group, header.view(np.uint8))
             if content.size:
                 _broadcast(self._group, content)
