@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch.distributed as dist
 
 from helpers.processes import Command
+from helpers.timing import PATIENCE_S
 from penstock.apps.ranks import Lead, leading
 from penstock.config import Config
 from penstock.learning.rank_group import RankPlace
@@ -32,20 +33,21 @@ class Led:
 def led(config: Config, count: int = 2, *options: str) -> Iterator[Led]:
     """Connects this process to further ranks on this host, with these options, up to a number of ranks."""
     (port,) = free_ports(1)
+    config = config.changed({"learner": {"rank_timeout_s": PATIENCE_S}})
     meeting = {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
         "WORLD_SIZE": str(count),
         "LOCAL_WORLD_SIZE": str(count),
     }
-    device = f"--learner.device={config.learner.device}"
+    own = [f"--learner.device={config.learner.device}", f"--learner.rank-timeout-s={PATIENCE_S}"]
     os.environ.update(meeting)
     try:
         with ExitStack() as stack:
             others = []
             for rank in range(1, count):
                 variables = {**meeting, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-                others.append(stack.enter_context(Command("learner", device, *options, environment=variables)))
+                others.append(stack.enter_context(Command("learner", *own, *options, environment=variables)))
             yield Led(stack.enter_context(leading(config, RankPlace(0, count, 0, count))), others)
     finally:
         for name in meeting:

@@ -135,7 +135,9 @@ def _device_rows() -> list[str]:
             "; ".join(f"refused: {text}" for text in refused.values()),
         ),
         _row(
-            "learner on several GPUs", any("rank" in name for name in _settings("learner")), "one learner trains a run"
+            "learner on several GPUs",
+            "rank_timeout_s" in _settings("learner"),
+            "torchrun starts a rank for each ([](ranks.md)); not yet run on GPUs",
         ),
     ]
 

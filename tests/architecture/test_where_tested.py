@@ -41,7 +41,7 @@ ELSEWHERE = {
     "apps/environments.py": "unit/acting/test_played.py",
     "apps/evaluator.py": "integration/test_services.py",
     "apps/learner.py": "integration/test_services.py",
-    "apps/ranks.py": "integration/test_ranks.py",
+    "apps/ranks.py": "integration/test_rank_processes.py",
     "apps/replay.py": "integration/test_services.py",
     "apps/run_summary.py": "integration/test_train.py",
     "cli/evaluate.py": "integration/test_variant_runs.py",

@@ -140,10 +140,10 @@ class LearnerConfig(Section):
     learner.max_actors; with `penstock train --actors auto`, the cores of the machine."""
     rejoin_timeout_s: NonNegativeFloat = 10.0
     """Seconds that a lost actor keeps its slot."""
-    rank_timeout_s: Annotated[float, Field(ge=10.0)] = 120.0
+    rank_timeout_s: Annotated[float, Field(ge=10.0)] = 300.0
     """Seconds that the ranks of a learner under torchrun wait for one another, at the start and in each sum of a
     gradient, before they end. A rank that has ended is noticed at once; this is for one that hangs, and longer than a
-    first step that is compiled."""
+    slow start or a first step that is compiled."""
 
 
 class ActorConfig(Section):

@@ -102,8 +102,8 @@ class RankGroup:
             self.link = dist.new_group(backend="gloo", timeout=timeout)
         except (RuntimeError, ValueError) as error:
             raise RankLost(
-                f"rank {place.rank} of the learner did not meet the {place.count - 1} others ({_reason(error)}); start"
-                " all of them, with the same MASTER_ADDR and MASTER_PORT, and let their hosts reach one another on all"
+                f"rank {place.rank} of the learner did not meet the others, {place.count} in all ({_reason(error)});"
+                " start all of them, with the same MASTER_ADDR and MASTER_PORT, on hosts that reach one another on all"
                 " ports"
             ) from error
         if int(on_cuda) not in (0, place.count):

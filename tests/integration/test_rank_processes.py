@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 
 from helpers.processes import PENSTOCK, Command, end_in_time, end_of
 from helpers.servers import Loopback
+from helpers.timing import PATIENCE_S
 from penstock.learning import checkpoints
 from penstock.local.ports import free_ports
 from penstock.rpc import methods
@@ -98,6 +99,7 @@ def running(folder: Path, program: Sequence[str], *options: str, actors: int = 1
     given = [*options, "--replay.metrics-port=0", "--learner.metrics-port=0", "--actor.metrics-port=0"]
     given += [f"--replay.listen={HOST}:{of_replay}", f"--learner.listen={HOST}:{of_learner}"]
     given += [f"--learner.replay-addresses={HOST}:{of_replay}", f"--actor.learner-address={HOST}:{of_learner}"]
+    given += [f"--learner.rank-timeout-s={PATIENCE_S}"]
     with ExitStack() as stack:
         stack.enter_context(Command("replay", *given, f"--replay.folder={folder / 'store'}"))
         learner = stack.enter_context(Command("learner", *given, f"--run-dir={run.root}", program=program))
