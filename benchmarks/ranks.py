@@ -297,7 +297,12 @@ def main() -> None:
     link = link_cost(arguments.device, segments=140, count=6)
     console.print({name: round(value, 2) for name, value in link.items()})
     OUTPUT.parent.mkdir(parents=True, exist_ok=True)
-    found = {"provenance": provenance(), "cases": [asdict(case) for case in cases], "link": link}
+    found = {
+        "provenance": provenance(),
+        "rounds": arguments.rounds,
+        "cases": [asdict(case) for case in cases],
+        "link": link,
+    }
     OUTPUT.write_text(json.dumps(found, indent=2) + "\n")
     show(cases, console)
     print(f"written to {OUTPUT}")

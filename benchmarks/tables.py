@@ -220,6 +220,39 @@ def gradient_steps(document: Document) -> str:
     )
 
 
+def ranks(document: Document) -> str:
+    """Returns what several ranks of a learner cost, compared with one rank on the same batches."""
+    cases = document["cases"]
+    rows = []
+    for one, several in ((one, each) for one in cases for each in cases if each["ranks"] > 1 and one["ranks"] == 1):
+        if one["workload"] != several["workload"]:
+            continue
+        costs = [sum(case["cpu_ms"]) for case in (one, several)]
+        cells = (
+            several["workload"],
+            f"{several['execution']}",
+            f"{one['batch_ms']:,.1f}, {several['batch_ms']:,.1f} ({one['batch_ms'] / several['batch_ms']:.2f} times"
+            " as fast)",
+            f"{costs[0]:,.1f}, {costs[1]:,.1f} ({costs[1] / costs[0]:.2f} times)",
+            f"{several['sum_bytes'] / 1e3:,.0f} kB in {several['sum_ms']:.2f} ms",
+            f"{several['largest_difference']:.0e} of {several['largest_move']:.0e}",
+        )
+        rows.append(f"| {' | '.join(cells)} |")
+    link = document["link"]
+    return "\n".join(
+        [
+            "| policy and minibatch | execution | ms of a batch: one rank, two | CPU ms of all ranks: one, two | a sum"
+            " | largest difference of a parameter after a batch, and its largest change |",
+            "|---|---|---|---|---|---|",
+            *rows,
+            "",
+            f"Sending a batch of {link['batch_bytes'] / 1e6:,.0f} MB to the other rank took {link['cpu_ms']:,.0f} ms of"
+            " CPU time on both sides together.",
+            f"{_source(document)} {_count(document['rounds'], 'round')} in turn ([result file](results/ranks.json)).",
+        ]
+    )
+
+
 def sum_tree(document: Document) -> str:
     """Returns how many times as fast the bare tree and the whole buffer are as cpprb's buffer."""
     rows = []
@@ -291,6 +324,7 @@ PARTS: Mapping[str, tuple[str, str, Callable[[Document], str]]] = {
     "goals of the loops": ("docs/BENCHMARKS.md", "loop.json", goals),
     "sum tree": ("docs/BENCHMARKS.md", "sum_tree.json", sum_tree),
     "gradient steps": ("docs/BENCHMARKS.md", "gradient_steps.json", gradient_steps),
+    "ranks": ("docs/BENCHMARKS.md", "ranks.json", ranks),
     "pace": ("README.md", "loop.json", claims),
 }
 """Page, result file and text of each generated part, by its name."""

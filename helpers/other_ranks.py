@@ -9,8 +9,9 @@ import torch.distributed as dist
 
 from helpers.processes import Command
 from helpers.timing import PATIENCE_S
-from penstock.apps.ranks import Lead, leading
+from penstock.apps.ranks import leading
 from penstock.config import Config
+from penstock.learning.lead import Lead
 from penstock.learning.rank_group import RankPlace
 from penstock.learning.rank_link import LeadingLink
 from penstock.local.ports import free_ports

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import TypeVar
 
 import torch
@@ -35,6 +35,10 @@ class RankInThread:
         self._meeting.wait(PATIENCE_S)
         values.copy_(total)
 
+    def give_up(self) -> None:
+        """Ends all waits for this rank and for the others."""
+        self._meeting.abort()
+
 
 def ranks_in_threads(count: int) -> list[RankInThread]:
     """Returns ranks that wait for one another, each for one thread."""
@@ -42,7 +46,12 @@ def ranks_in_threads(count: int) -> list[RankInThread]:
     return [RankInThread(rank, given, meeting) for rank in range(count)]
 
 
-def together(calls: Sequence[Callable[[], T]]) -> list[T]:
-    """Returns the results of calls, each in a thread of its own."""
+def together(calls: Sequence[Callable[[], T]], ranks: Sequence[RankInThread] = ()) -> list[T]:
+    """Returns the results of calls, each in a thread of its own. If one fails, no other waits for its rank."""
     with ThreadPoolExecutor(len(calls)) as threads:
-        return [future.result() for future in [threads.submit(call) for call in calls]]
+        futures = [threads.submit(call) for call in calls]
+        ended, _ = wait(futures, return_when=FIRST_EXCEPTION)
+        failed = [future for future in ended if future.exception() is not None]
+        for rank in ranks if failed else ():
+            rank.give_up()
+        return [future.result() for future in failed or futures]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from penstock.addresses import advertised
 from penstock.apps.earlier_session import HOW_TO_BEGIN, changed_settings, log_resumed
-from penstock.apps.ranks import Lead, device_name, follow, leading, own_place
+from penstock.apps.ranks import device_name, follow, leading, own_place
 from penstock.apps.run_summary import summary_of
 from penstock.config import Config
 from penstock.errors import ConfigurationError, SchemaMismatch, TrainingFailed
@@ -18,6 +18,7 @@ from penstock.learning import checkpoints, gpu_metrics
 from penstock.learning.assembly import learner_of, open_session, training_run
 from penstock.learning.batches import BatchFeed, check_schema
 from penstock.learning.devices import check_execution, payload_memory, torch_device, use_precision, use_threads
+from penstock.learning.lead import Lead
 from penstock.learning.learner import Learner
 from penstock.learning.progress_log import ProgressLog
 from penstock.learning.replay_places import ReplayPlaces

@@ -8,7 +8,6 @@ import contextlib
 import os
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from penstock.addresses import LOOPBACK
 from penstock.algo.published import of_metadata, read_metadata
@@ -17,14 +16,11 @@ from penstock.errors import ConfigurationError
 from penstock.learning import checkpoints
 from penstock.learning.assembly import learner_of
 from penstock.learning.batches import BatchFeed
-from penstock.learning.checkpoints import RunProgress
 from penstock.learning.devices import payload_memory, torch_device, use_threads
-from penstock.learning.learner import Learner
+from penstock.learning.lead import Lead
 from penstock.learning.rank_group import RankGroup, RankPlace, place_of
-from penstock.learning.rank_link import FollowingLink, LeadingLink, Opening
-from penstock.learning.ranks import ALONE, Ranks
+from penstock.learning.rank_link import FollowingLink, LeadingLink
 from penstock.process.service import SUPERVISED_VARIABLE, Service
-from penstock.types.block import Schema
 
 
 def own_place() -> RankPlace:
@@ -46,30 +42,6 @@ def device_name(config: Config, place: RankPlace) -> tuple[str, int | None]:
             " so that each has its own"
         )
     return name, place.local_rank
-
-
-@dataclass(frozen=True, slots=True)
-class Lead:
-    """Rank 0's connections.
-
-    Attributes:
-        ranks: The ranks that train together.
-        link: Link to the other ranks; None if there are none.
-    """
-
-    ranks: Ranks = ALONE
-    link: LeadingLink | None = None
-
-    def open(self, config: Config, schema: Schema, learner: Learner) -> None:
-        """Has the other ranks begin with the settings, the spaces and the state of this learner."""
-        if self.link is not None:
-            state = checkpoints.take(learner, RunProgress()).data
-            self.link.open(Opening(config.repeatable().to_toml(), schema, state))
-
-    def check(self) -> None:
-        """Raises `RankLost` if another rank has ended."""
-        if self.link is not None:
-            self.link.check()
 
 
 @contextlib.contextmanager

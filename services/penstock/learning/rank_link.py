@@ -126,7 +126,7 @@ class LeadingLink:
     def close(self) -> None:
         """Has the other ranks end, and waits until they know."""
         self._put(_Kind.END)
-        self._carrier.close()
+        self._carrier.close(_FAREWELL_S)
 
     def _put(self, kind: _Kind, encode: Callable[[], _Content] = _nothing, **values: float) -> None:
         header = np.zeros(1, _HEADER)
@@ -171,8 +171,8 @@ class FollowingLink:
             yield task
 
     def close(self) -> None:
-        """Stops waiting for rank 0."""
-        self._carrier.close()
+        """Stops waiting for rank 0, which learns at the end of this process that the rank has ended."""
+        self._carrier.close(0.0)
 
     def _next(self) -> Opening | Task | None:
         received = self._received.get()
@@ -225,10 +225,10 @@ class _Carrier:
         if self._failure is not None:
             raise self._failure
 
-    def close(self) -> None:
-        """Waits a moment for the end of the work."""
+    def close(self, wait_s: float) -> None:
+        """Leaves the end of the process to the caller, after waiting up to `wait_s` for the end of the work."""
         self._closing.set()
-        self._thread.join(_FAREWELL_S)
+        self._thread.join(wait_s)
 
     def _run(self) -> None:
         try:

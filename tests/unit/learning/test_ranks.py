@@ -98,7 +98,7 @@ def test_several_ranks_learn_what_one_learns(
     began = one.parameters.detach().clone()
     for batch in batches_of(env_id, network, options.get("burn_in_steps", 0)):
         expected = one.train(batch, 0.1)
-        outcomes = together([partial(learner.train, batch, 0.1) for learner in several])
+        outcomes = together([partial(learner.train, batch, 0.1) for learner in several], ranks)
         for outcome in outcomes:
             assert numbers_of(outcome) == pytest.approx(numbers_of(expected), rel=1e-4, abs=1e-6)
             np.testing.assert_allclose(outcome.priorities, expected.priorities, rtol=1e-4, atol=1e-6)
@@ -113,7 +113,7 @@ def test_a_gradient_step_takes_one_sum() -> None:
     ranks = ranks_in_threads(2)
     several = [learner_of("CartPole-v1", SMALL, rank) for rank in ranks]
     (batch, *_) = batches_of("CartPole-v1", SMALL)
-    outcomes = together([partial(learner.train, batch, 0.1) for learner in several])
+    outcomes = together([partial(learner.train, batch, 0.1) for learner in several], ranks)
     # The other one has the estimates for the batch.
     assert [rank.sums for rank in ranks] == [outcome.updates + 1 for outcome in outcomes] == [7, 7]
 
@@ -122,10 +122,11 @@ def test_a_gradient_step_takes_one_sum() -> None:
 def test_ranks_without_a_row_of_a_minibatch_take_its_step(execution: str) -> None:
     options: dict[str, Any] = {"minibatches": 1000, "execution": execution}
     one = learner_of("CartPole-v1", SMALL, **options)
-    several = [learner_of("CartPole-v1", SMALL, rank, **options) for rank in ranks_in_threads(3)]
+    ranks = ranks_in_threads(3)
+    several = [learner_of("CartPole-v1", SMALL, rank, **options) for rank in ranks]
     batch = make_batch("CartPole-v1", segments=2, unroll_length=8)
     expected = one.train(batch, 0.1)
-    outcomes = together([partial(learner.train, batch, 0.1) for learner in several])
+    outcomes = together([partial(learner.train, batch, 0.1) for learner in several], ranks)
     assert [outcome.updates for outcome in outcomes] == 3 * [expected.updates]
     torch.testing.assert_close(several[2].parameters, one.parameters, rtol=0.0, atol=ROUNDING)
 
@@ -134,8 +135,9 @@ def test_the_gradient_of_a_segment_needs_no_other_rank() -> None:
     (batch, *_) = batches_of("CartPole-v1", SMALL)
     for execution in ("auto", "eager"):
         one = learner_of("CartPole-v1", SMALL, execution=execution)
-        several = [learner_of("CartPole-v1", SMALL, rank, execution=execution) for rank in ranks_in_threads(2)]
-        found = together([partial(learner.squared_gradients, batch, 0.1) for learner in several])
+        ranks = ranks_in_threads(2)
+        several = [learner_of("CartPole-v1", SMALL, rank, execution=execution) for rank in ranks]
+        found = together([partial(learner.squared_gradients, batch, 0.1) for learner in several], ranks)
         np.testing.assert_allclose(found[1], one.squared_gradients(batch, 0.1), rtol=1e-4)
 
 
@@ -151,11 +153,13 @@ def test_segments_are_evaluated_once() -> None:
         return evaluated_here
 
     evaluated_by: list[list[int]] = [[], [], []]
+    ranks = ranks_in_threads(3)
     results = together(
         [
             partial(evaluated, rank, evaluation(sizes), inputs, actions)
-            for rank, sizes in zip(ranks_in_threads(3), evaluated_by, strict=True)
-        ]
+            for rank, sizes in zip(ranks, evaluated_by, strict=True)
+        ],
+        ranks,
     )
     assert evaluated_by == [[1], [2], [2]]
     for log_prob, value in results:
