@@ -3,8 +3,8 @@
 One learner and one of several ranks train the same random batches in turn. The other ranks are `penstock learner`
 processes on this host, over gloo, or over NCCL with a GPU each. Reported for each workload: the duration of a batch,
 the CPU time of each process, the duration of a sum, and the largest difference between the parameters of both learners
-after the first batch. CPU times are comparable on a machine that does other work too; durations are not. The result is
-build/bench/ranks.json.
+after the first batch, with that of a third learner of one rank, whose parameters began with other last bits. CPU times
+are comparable on a machine that does other work too; durations are not. The result is build/bench/ranks.json.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from helpers.training import collect_batch
 from penstock.algo.network import Network
 from penstock.config import Config
 from penstock.learning.assembly import learner_of
-from penstock.learning.batches import BatchFeed
+from penstock.learning.batches import BatchFeed, TrainingBatch
 from penstock.learning.devices import torch_device
 from penstock.learning.learner import Learner
 from penstock.learning.ranks import Ranks
@@ -98,6 +98,7 @@ class Case:
         sum_ms: Milliseconds per sum over the ranks, most of which are waits for the others on a busy machine.
         sum_bytes: Bytes of a sum.
         largest_difference: Largest difference between a parameter after the first batch and that of one rank.
+        difference_of_last_bits: The same of one rank, after its parameters were multiplied by 1 + 1e-7 x, x normal.
         largest_move: Largest change of a parameter in the first batch.
     """
 
@@ -111,6 +112,7 @@ class Case:
     sum_ms: float = 0.0
     sum_bytes: int = 0
     largest_difference: float = 0.0
+    difference_of_last_bits: float = 0.0
     largest_move: float = 0.0
 
 
@@ -166,6 +168,7 @@ def compare(name: str, workload: Workload, device_name: str, count: int, rounds:
         added = Timed(ranks.lead.ranks)
         one, several = learner_of(config, spec, device), learner_of(config, spec, device, added)
         began = one.parameters.detach().clone()
+        last_bits = _difference_of_last_bits(one, learner_of(config, spec, device), feed.tensors(batches[0]))
         ranks.lead.open(config, batches[0].columns.schema, several)
 
         def alone(batch: Batch) -> None:
@@ -178,10 +181,8 @@ def compare(name: str, workload: Workload, device_name: str, count: int, rounds:
             several.train(feed.tensors(batch), 0.0)
             _synchronise(device)
 
-        alone(batches[0])
         together(batches[0])
-        moved = float((one.parameters.detach() - began).abs().amax())
-        difference = float((one.parameters.detach() - several.parameters.detach()).abs().amax())
+        moved, difference = (_difference(one.parameters, other) for other in (began, several.parameters))
         for batch in batches[1 : 1 + WARM_UPS]:
             alone(batch)
             together(batch)
@@ -201,9 +202,24 @@ def compare(name: str, workload: Workload, device_name: str, count: int, rounds:
             sum_ms=1e3 * statistics.median(added.seconds),
             sum_bytes=4 * added.numbers,
             largest_difference=difference,
+            difference_of_last_bits=last_bits,
             largest_move=moved,
         ),
     ]
+
+
+def _difference_of_last_bits(one: Learner, other: Learner, batch: TrainingBatch) -> float:
+    """Trains both on a batch, the other one with other last bits, and returns their largest difference."""
+    noise = torch.randn(other.parameters.shape, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        other.parameters.mul_(1 + 1e-7 * noise.to(other.parameters.device))
+    for learner in (one, other):
+        learner.train(batch, 0.0)
+    return _difference(one.parameters, other.parameters)
+
+
+def _difference(values: Tensor, others: Tensor) -> float:
+    return float((values.detach() - others.detach()).abs().amax())
 
 
 def _case(name: str, ranks: int, learner: Learner, steps: int, found: list[tuple[float, list[float]]]) -> Case:
@@ -260,17 +276,17 @@ def link_cost(device_name: str, segments: int, count: int) -> dict[str, float]:
 def show(cases: list[Case], console: Console) -> None:
     """Prints all cases as a table."""
     table = Table(
-        "workload", "parameters", "ranks", "batch, ms", "CPU of each, ms", "sum, ms", "difference", "of a move of"
+        "workload", "ranks", "batch, ms", "CPU of each, ms", "sum, ms", "difference", "of last bits", "moved by"
     )
     for case in cases:
         table.add_row(
             case.workload,
-            f"{case.parameters:,}",
             str(case.ranks),
             f"{case.batch_ms:.1f}",
             " + ".join(f"{each:.1f}" for each in case.cpu_ms),
             f"{case.sum_ms:.2f}" if case.ranks > 1 else "",
             f"{case.largest_difference:.1e}" if case.ranks > 1 else "",
+            f"{case.difference_of_last_bits:.1e}" if case.ranks > 1 else "",
             f"{case.largest_move:.1e}" if case.ranks > 1 else "",
         )
     console.print(table)

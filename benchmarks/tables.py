@@ -235,14 +235,15 @@ def ranks(document: Document) -> str:
             " as fast)",
             f"{costs[0]:,.1f}, {costs[1]:,.1f} ({costs[1] / costs[0]:.2f} times)",
             f"{several['sum_bytes'] / 1e3:,.0f} kB in {several['sum_ms']:.2f} ms",
-            f"{several['largest_difference']:.0e} of {several['largest_move']:.0e}",
+            f"{several['largest_difference']:.0e}, {several['difference_of_last_bits']:.0e}"
+            f" of {several['largest_move']:.0e}",
         )
         rows.append(f"| {' | '.join(cells)} |")
     link = document["link"]
     return "\n".join(
         [
             "| policy and minibatch | execution | ms of a batch: one rank, two | CPU ms of all ranks: one, two | a sum"
-            " | largest difference of a parameter after a batch, and its largest change |",
+            " | difference after a batch: of two ranks, of other last bits |",
             "|---|---|---|---|---|---|",
             *rows,
             "",
