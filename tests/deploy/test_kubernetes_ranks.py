@@ -1,8 +1,8 @@
 """deploy/kubernetes/jobset: the ranks of a learner, and the services that end with it."""
 
 import pytest
-from penstock.learning.rank_group import place_of
 
+from penstock.learning.rank_group import place_of
 from tests.deploy.manifests import allowed, arguments, environment, of_kind, overlays, pods, rendered, resolved
 
 RANKS = [each for each in overlays() if of_kind(rendered(each), "JobSet")]

@@ -16,6 +16,7 @@ import installation_results
 import nodes_results
 import pytest
 import side_by_side_results
+from torch.distributed.run import get_args_parser
 
 from penstock.acting.spaces import describe, segment_schema
 from penstock.cli import main as cli
@@ -43,9 +44,11 @@ PROGRAMS = {
     "ray",
     "rsync",
     "scancel",
+    "srun",
     "sky",
     "git",
     "tar",
+    "torchrun",
     "mkdir",
     "python",
     "pip",
@@ -157,6 +160,14 @@ def check_python(arguments: list[str]) -> None:
     assert module.with_suffix(".py").exists() or (module / "__main__.py").exists(), f"no module {module}"
 
 
+def check_torchrun(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    # A variable of Slurm stands for a number or an address.
+    words = ["1" if word.startswith("$") else word for word in arguments]
+    given = get_args_parser().parse_args(words)
+    assert (given.module, given.training_script) == (True, "penstock")
+    check_penstock(given.training_script_args, monkeypatch)
+
+
 def check_files(arguments: list[str], options: tuple[str, ...]) -> None:
     for option, value in itertools.pairwise(arguments):
         if option in options:
@@ -196,6 +207,10 @@ def check_command(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
             check_python(arguments)
         case "docker":
             check_files(arguments, ("-c",) if arguments[0] == "stack" else ("-f",))
+        case "torchrun":
+            check_torchrun(arguments, monkeypatch)
+        case "srun":
+            check_command(arguments[-1], monkeypatch)
         case "sh":
             check_files(["", *arguments[:1]], ("",))
         case "prometheus":
@@ -235,6 +250,9 @@ def test_a_wrong_option_and_a_wrong_target_are_found(monkeypatch: pytest.MonkeyP
         "make trian",
         "python -m benchmarks.x",
         "python examples/x.py",
+        "torchrun --nproc-per-nodes 2 -m penstock learner",
+        "torchrun --nproc-per-node 2 -m penstock learner --ppo.epoch 4",
+        "srun sh -c 'torchrun --nproc-per-node 2 -m penstock learner --ppo.epoch 4'",
         "kubectl scale deployment penstock-actors --replicas 2",
         "kubectl logs job/learner",
         "kubectl apply -k deploy/kubernets",
