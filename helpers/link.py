@@ -58,6 +58,7 @@ class Direction:
         loss: Share of packets that are lost, 0 to 1.
         bytes_per_s: Rate of the link.
         lost: Packets lost so far.
+        carried_bytes: Bytes of the packets that were not lost so far.
     """
 
     cut: bool = False
@@ -65,6 +66,7 @@ class Direction:
     loss: float = 0.0
     bytes_per_s: float = UNDISTURBED_BYTES_PER_S
     lost: int = 0
+    carried_bytes: int = 0
 
 
 class Middlebox:
@@ -172,6 +174,7 @@ class Link:
                 if lost or self.middlebox.drops(packet, now):
                     direction.lost += 1
                     continue
+                direction.carried_bytes += len(packet)
                 free_at[device] = free + len(packet) / direction.bytes_per_s
                 number += 1
                 heapq.heappush(travelling, (free_at[device] + direction.delay_s, number, device, packet))
