@@ -9,7 +9,7 @@ A test checks that the pages are current.
 import argparse
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -310,6 +310,46 @@ def _replay_row(case: Case) -> str:
     return f"| {' | '.join(cells)} |"
 
 
+def distant_actors(document: Document) -> str:
+    """Returns the pace of distant actors compared with near ones, and what the link permits."""
+    cases = document["cases"]
+    rows = [_distant_row(case, _of_degree_0(cases, case["unroll_length"]), document) for case in cases]
+    return "\n".join(
+        [
+            "| steps of a window | degree | steps/s: near, distant | ratio | limit"
+            " | Mbit/s: from the actors, to them |",
+            "|---|---|---|---|---|---|",
+            *rows,
+            "",
+            f"{_source(document)} {_count(document['rounds'], 'round')} of {document['seconds']:g} s,"
+            f" with a load average of {document['load']:.1f} before the first"
+            " ([result file](results/distant_actors.json)).",
+        ]
+    )
+
+
+def _of_degree_0(cases: Sequence[Case], unroll_length: int) -> Case:
+    return next(case for case in cases if (case["unroll_length"], case["degree"]) == (unroll_length, 0))
+
+
+def _distant_row(case: Case, of_degree_0: Case, document: Document) -> str:
+    near, distant = case["near"], case["distant"]
+    # At degree 0 without delay, nothing overlaps: a batch takes the collection of its windows and the training.
+    undelayed_s = 1.0 / of_degree_0["near"]["batches_per_s"]
+    weights_s = distant["down_mbit_per_s"] / distant["batches_per_s"] / document["mbit_per_s"]
+    cycle_s = document["round_trip_s"] + weights_s + undelayed_s
+    limit = min(1.0, (case["degree"] + 1) / cycle_s / near["batches_per_s"])
+    cells = (
+        str(case["unroll_length"]),
+        str(case["degree"]),
+        f"{near['steps_per_s']:,.0f}, {distant['steps_per_s']:,.0f}",
+        f"{distant['steps_per_s'] / near['steps_per_s']:.2f}",
+        f"{limit:.2f}",
+        f"{distant['up_mbit_per_s']:.1f}, {distant['down_mbit_per_s']:.1f}",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
 PARTS: Mapping[str, tuple[str, str, Callable[[Document], str]]] = {
     "replay of frames": ("docs/BENCHMARKS.md", "replay_frames.json", replay("replay_frames.json")),
     "replay over a link": ("docs/BENCHMARKS.md", "replay_link.json", replay("replay_link.json")),
@@ -323,6 +363,7 @@ PARTS: Mapping[str, tuple[str, str, Callable[[Document], str]]] = {
     "sum tree": ("docs/BENCHMARKS.md", "sum_tree.json", sum_tree),
     "gradient steps": ("docs/BENCHMARKS.md", "gradient_steps.json", gradient_steps),
     "ranks": ("docs/BENCHMARKS.md", "ranks.json", ranks),
+    "distant actors": ("docs/BENCHMARKS.md", "distant_actors.json", distant_actors),
     "pace": ("README.md", "loop.json", claims),
 }
 """Page, result file and text of each generated part, by its name."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.tables import RESULTS, ROOT, claims, data_path, goals, origin, pages, with_parts
+from benchmarks.tables import RESULTS, ROOT, claims, data_path, distant_actors, goals, origin, pages, with_parts
 
 
 @pytest.fixture
@@ -77,3 +77,32 @@ def test_the_largest_activity_of_the_path_is_first() -> None:
         "replay_cpu_s_per_million": 1.0,
     }
     assert data_path({"data_path": [case]}).splitlines()[-1] == "| CartPole-v1 | 12.5% | threads 2.00, replay 1.00 |"
+
+
+def test_the_pace_of_distant_actors_is_shown_beside_what_the_link_permits() -> None:
+    def rates(steps_per_s: float) -> dict[str, float]:
+        return {
+            "steps_per_s": steps_per_s,
+            "batches_per_s": steps_per_s / 100.0,
+            "up_mbit_per_s": 1.0,
+            "down_mbit_per_s": steps_per_s / 100.0,
+        }
+
+    def case(degree: int, near: float, distant: float) -> dict[str, Any]:
+        return {"unroll_length": 8, "degree": degree, "near": rates(near), "distant": rates(distant)}
+
+    document = {
+        "provenance": {"machine": "m", "commit": "c", "date": "2026-11-26"},
+        "load": 1.0,
+        "rounds": 1,
+        "seconds": 8.0,
+        "round_trip_s": 0.1,
+        "mbit_per_s": 50.0,
+        "cases": [case(0, 1_000.0, 400.0), case(1, 1_250.0, 900.0), case(4, 1_250.0, 1_200.0)],
+    }
+    # A batch takes 100 ms near, and 100 ms of delay and 20 ms of transmission more at a distance.
+    assert [row.split(" | ")[3:5] for row in distant_actors(document).splitlines()[2:5]] == [
+        ["0.40", "0.45"],
+        ["0.72", "0.73"],
+        ["0.96", "1.00"],
+    ]
