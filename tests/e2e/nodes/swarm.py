@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from tests.e2e.nodes.drill import Drill, conclude
 from tests.e2e.nodes.swarm_cluster import FOLDER, TOOL, SwarmCluster
-from tests.e2e.nodes.swarm_steps import evaluate, watch_and_drain
+from tests.e2e.nodes.swarm_steps import evaluate, scale_and_drain
 from tests.e2e.report import Report
 from tests.e2e.stack import ROOT, Failure, command
 
@@ -32,7 +32,7 @@ def main() -> int:
     try:
         drill.run()
         evaluate(report, "cartpole")
-        watch_and_drain(cluster, report)
+        scale_and_drain(cluster, report)
     except Exception as error:
         reason = str(error) if isinstance(error, (Failure, AssertionError)) else repr(error)
         report.check("the drill completed", False, reason, "yes")

@@ -1,14 +1,18 @@
-"""Steps of the drill that only Swarm has: what Prometheus finds, a drained node, the evaluation of a run that ended."""
+"""Steps of the drill that only Swarm has: automatic scaling, Prometheus, a drained node, and the run's evaluation."""
 
+import os
 import re
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from helpers.timing import wait_for
 from tests.e2e.nodes.cluster import RunPlan
-from tests.e2e.nodes.drill import PACED, TASK
-from tests.e2e.nodes.swarm_cluster import REGISTRY, TAG, TOOL, SwarmCluster
+from tests.e2e.nodes.drill import FEW, PACED, TASK
+from tests.e2e.nodes.swarm_cluster import REGISTRY, STATE, TAG, TOOL, SwarmCluster
 from tests.e2e.nodes.watch import Watch
 from tests.e2e.report import Report
-from tests.e2e.stack import command
+from tests.e2e.stack import ROOT, command
 
 ACTORS = 4
 RUNS = "/var/lib/penstock/runs"
@@ -16,12 +20,16 @@ _SERVICES = 3
 """Services besides the actors that Prometheus scrapes."""
 
 
-def watch_and_drain(cluster: SwarmCluster, report: Report) -> None:
-    """Runs a stack, compares what Prometheus finds with it, and drains a node."""
-    cluster.start(RunPlan("watched", PACED, ACTORS, ACTORS))
+def scale_and_drain(cluster: SwarmCluster, report: Report) -> None:
+    """Lets a run of its own choose its number of actors, compares what Prometheus finds with it, and drains a node."""
+    settings = {**PACED, "learner.most_wanted_actors": str(ACTORS)}
+    cluster.start(RunPlan("watched", settings, FEW, ACTORS))
     with Watch(cluster.watch_command()) as watch:
-        report.begin("a run of Swarm alone")
-        watch.until(lambda sample: sample.actors == ACTORS, f"{ACTORS} actors")
+        report.begin(f"deploy/swarm/autoscale.sh, with {FEW} actors and a learner that starves")
+        watch.trains()
+        with _autoscaled("watched"):
+            watch.until(lambda sample: sample.actors == ACTORS, f"{ACTORS} actors")
+        report.note("actors of a learner that may want as many", str(ACTORS))
         _check_prometheus(cluster, report)
         report.begin("docker node update --availability drain")
         drained = cluster.actor_nodes[0]
@@ -43,6 +51,18 @@ def evaluate(report: Report, name: str) -> None:
         "yes",
         lambda: command(TOOL, *run, f"{REGISTRY}penstock-actor:{TAG}", "evaluate", f"{RUNS}/{name}").splitlines()[1],
     )
+
+
+@contextmanager
+def _autoscaled(stack: str) -> Iterator[None]:
+    """Runs the script of automatic scaling, on the manager, inside the context."""
+    engine = os.environ | {"DOCKER_HOST": f"unix://{STATE}/{SwarmCluster.services_node}/docker.sock"}
+    script = subprocess.Popen(["sh", "deploy/swarm/autoscale.sh", stack, "5"], cwd=ROOT, env=engine)
+    try:
+        yield
+    finally:
+        script.kill()
+        script.wait()
 
 
 def _check_prometheus(cluster: SwarmCluster, report: Report) -> None:
