@@ -12,12 +12,12 @@ from penstock.local.variables import SETTING_PREFIX
 from penstock.run_folder import RunFolder
 
 PRESET = "cartpole"
-SETTINGS: Mapping[str, object] = {
+SETTINGS: Mapping[str, str] = {
     # The size of a batch follows from the number of actors.
-    "train.actors": 1,
-    "run.seed": 3,
-    "run.total_steps": 20_000,
-    "sampling.off_policy_degree": 0,
+    "train.actors": "1",
+    "run.seed": "3",
+    "run.total_steps": "20000",
+    "sampling.off_policy_degree": "0",
     "evaluation.mode": "synchronous",
 }
 
@@ -29,7 +29,7 @@ def options() -> list[str]:
 
 def variables() -> dict[str, str]:
     """Returns the settings as environment variables; the preset is not one."""
-    return {f"{SETTING_PREFIX}{name.replace('.', '__').upper()}": str(value) for name, value in SETTINGS.items()}
+    return {f"{SETTING_PREFIX}{name.replace('.', '__').upper()}": value for name, value in SETTINGS.items()}
 
 
 def digest(run: Path) -> str:

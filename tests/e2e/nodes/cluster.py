@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from penstock.run_folder import RunFolder
+
 Direction = Literal["both", "in", "out"]
 """Packets that a cut link loses: all, those to the node, or those from it."""
 
@@ -21,12 +23,14 @@ class RunPlan:
         settings: Settings by name, such as `run.total_steps`, for all services.
         actors: Number of actors at the start.
         most_actors: Largest number of actors to which the run is scaled.
+        preset: Name of the preset of all services.
     """
 
     name: str
     settings: Mapping[str, str]
     actors: int
     most_actors: int
+    preset: str = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +126,8 @@ class Cluster(Protocol):
     def actor_log(self) -> Iterable[Mapping[str, Any]]:
         """Returns the entries of the logs of all actors that the run ever had, also of those that were killed."""
 
-    def summary(self) -> Mapping[str, Any] | None:
-        """Returns the contents of the run's summary.json; None before its end."""
+    def results(self) -> RunFolder:
+        """Returns the run's folder, after its end."""
 
     def save_logs(self, folder: Path) -> None:
         """Copies all logs of the run and of the engine into a folder, for the reader of a failed drill."""

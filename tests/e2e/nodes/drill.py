@@ -5,12 +5,16 @@ actors live and not on the machine's processors, while actors, nodes and links f
 balance, and progress must have resumed within the engine's own times and a few seconds.
 """
 
+import json
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+from helpers import equal_run
 from helpers.provenance import of_this_run
 from helpers.timing import PATIENCE_S, Bound, wait_for
 from penstock.config import Config
@@ -19,6 +23,7 @@ from tests.e2e.nodes.ledger import Account, account, acknowledged_in
 from tests.e2e.nodes.results import Results, table
 from tests.e2e.nodes.watch import Watch
 from tests.e2e.report import Report
+from tests.e2e.stack import command
 
 TASK = Path(__file__).parent / "task.py"
 
@@ -107,6 +112,7 @@ class Drill:
     def run(self) -> None:
         """Runs all steps. Raises `Failure`, or `AssertionError` of a wait, if the rest would be pointless."""
         self.learn()
+        self.equal()
         self._cluster.start(RunPlan("paced", PACED, FEW, MANY))
         began = time.time()
         with Watch(self._cluster.watch_command()) as watch:
@@ -136,8 +142,7 @@ class Drill:
         began = time.time()
         self._cluster.start(RunPlan("cartpole", CARTPOLE, FEW, FEW))
         wait_for(self._cluster.ended, "the engine to end the run", PATIENCE_S, poll_s=1.0)
-        summary = self._cluster.summary()
-        best = (summary or {}).get("best_evaluation") or {}
+        best = json.loads(self._cluster.results().summary.read_text())["best_evaluation"] or {}
         self._report.check(
             "best evaluation",
             best.get("return_mean", 0.0) >= THRESHOLD,
@@ -145,6 +150,17 @@ class Drill:
             f"{THRESHOLD:g} or more",
         )
         self.results.add("none: CartPole trained until its end, which ends the jobs", self._account())
+
+    def equal(self) -> None:
+        """Compares the best checkpoint of a run whose steps are determined with that of `penstock train`."""
+        self._report.begin("degree 0, one actor and one seed: as `penstock train`")
+        with TemporaryDirectory() as folder:
+            command(sys.executable, "-m", "penstock", "train", *equal_run.options(), f"--run-dir={folder}/run")
+            expected = equal_run.digest(Path(folder) / "run")
+        self._cluster.start(RunPlan("equal", equal_run.SETTINGS, 1, 1, equal_run.PRESET))
+        wait_for(self._cluster.ended, "the engine to end the run", PATIENCE_S, poll_s=1.0)
+        found = equal_run.digest(self._cluster.results().root)
+        self._report.check("SHA-256 of best.safetensors", found == expected, found[:16], expected[:16])
 
     def scale(self, watch: Watch) -> None:
         """Scales up and down."""

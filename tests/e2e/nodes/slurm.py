@@ -69,7 +69,7 @@ class SlurmCluster:
         self._folder = RunFolder(FOLDER / "runs" / plan.name)
         settings = [f"--{name.replace('_', '-')}={value}" for name, value in plan.settings.items()]
         launch = (
-            *(TOOL, "run", *PENSTOCK, "launch", "slurm", "--preset=none", *settings),
+            *(TOOL, "run", *PENSTOCK, "launch", "slurm", f"--preset={plan.preset}", *settings),
             *(f"--run-dir={self._folder.root}", f"--replay.folder={self.store()}", f"--actors={plan.actors}"),
             *(f"--spare={plan.most_actors - plan.actors}", "--gpus=1", "--learner.device=cpu"),
             *("--partition=main", "--actor-partition=preemptible", "--actor-sbatch=--exclude=node1"),
@@ -169,12 +169,9 @@ class SlurmCluster:
                     if line.startswith("{"):
                         yield json.loads(line)
 
-    def summary(self) -> Mapping[str, Any] | None:
-        """Returns the contents of the run's summary."""
-        if not self._folder.summary.exists():
-            return None
-        found: dict[str, Any] = json.loads(self._folder.summary.read_text())
-        return found
+    def results(self) -> RunFolder:
+        """Returns the run's folder, which all nodes share."""
+        return self._folder
 
     def save_logs(self, folder: Path) -> None:
         """Copies the logs of Slurm beside those of the runs, which are in the folder of the drill."""

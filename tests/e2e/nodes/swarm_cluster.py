@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers.timing import wait_for
+from penstock.run_folder import RunFolder
 from tests.e2e.nodes.cluster import ActorPlace, Direction, RunPlan, Times
 from tests.e2e.nodes.drill import TASK
 from tests.e2e.stack import ROOT, Failure, command
@@ -78,7 +79,7 @@ class SwarmCluster:
         self._logs.chmod(0o777)
         settings = {"replay.capacity_bytes": "none", **plan.settings}
         names = {f"PENSTOCK__{name.replace('.', '__').upper()}": value for name, value in settings.items()}
-        lines = [f"{name}={value}\n" for name, value in {"PENSTOCK_PRESET": "none", **names}.items()]
+        lines = [f"{name}={value}\n" for name, value in {"PENSTOCK_PRESET": plan.preset, **names}.items()]
         file, password = self._logs / "settings.env", self._logs / "grafana-password"
         file.write_text("".join(lines))
         password.write_text("of no Grafana")
@@ -171,13 +172,9 @@ class SwarmCluster:
                     if entry["service"] == "actor":
                         yield entry
 
-    def summary(self) -> Mapping[str, Any] | None:
-        """Returns the contents of the run's summary."""
-        path = self._volume("runs") / self._name / "summary.json"
-        if not path.exists():
-            return None
-        found: dict[str, Any] = json.loads(path.read_text())
-        return found
+    def results(self) -> RunFolder:
+        """Returns the run's folder in the volume, which is on this machine."""
+        return RunFolder(self._volume("runs") / self._name)
 
     def save_logs(self, folder: Path) -> None:
         """Copies the engines' logs beside those of the run, which are in the folder of the drill."""
