@@ -8,7 +8,7 @@ ARGS ?=
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help help-all install train test all-environments package check format docs e2e e2e-slurm e2e-swarm clean proto dashboards compose-settings swarm-configs kubernetes-rules lock torture
+.PHONY: help help-all install train test all-environments package check format docs e2e e2e-nodes e2e-slurm e2e-swarm clean proto dashboards compose-settings swarm-configs kubernetes-rules lock torture
 
 TABLE := awk -F '|' '{ printf "%-28s %s\n", $$1, $$2 }'
 
@@ -44,6 +44,8 @@ all-environments: install ### train on every environment of Gymnasium, ALE, Mini
 
 e2e: install ## test the stack of docker-compose.yml; needs Docker
 	@$(BIN)/python -m tests.e2e.drill $(ARGS)
+
+e2e-nodes: e2e-slurm e2e-swarm ### test three nodes of each engine; needs what both need
 
 e2e-slurm: install ### test three nodes of Slurm; needs root and slurm-host
 	@$(BIN)/python -m tests.e2e.nodes.slurm $(ARGS)

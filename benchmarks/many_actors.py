@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -93,6 +94,7 @@ class Case:
         joined_s: Seconds from the start of the actors until all had delivered a segment.
         rates: What the actors deliver.
         replay, learner, actor: What each service takes; the mean of all actors.
+        received_per_s, sent_per_s: Bytes per second that the services' host receives and sends.
         machine_busy: Share of the machine's processor time that was used.
     """
 
@@ -105,6 +107,8 @@ class Case:
     replay: Cost
     learner: Cost
     actor: Cost
+    received_per_s: float
+    sent_per_s: float
     machine_busy: float
 
 
@@ -201,17 +205,20 @@ def measure(kind: str, hosts: int, actors: int, environments: int, options: Sequ
                 members = [child for first in firsts for child in _actors_of(first)]
                 assert len(members) == actors, f"{len(members)} processes of {actors} actors"
                 processes = {"replay": [replay], "learner": [learner], "actor": members}
-                rates, taken, busy = _measured(client, processes, seconds)
-                return Case(kind, hosts, actors, environments, joined_s, rates, **taken, machine_busy=busy)
+                measured = _measured(client, processes, seconds)
+                return Case(kind, hosts, actors, environments, joined_s, **measured)
 
 
 def _measured(
     client: StatusClient, processes: Mapping[str, Sequence[psutil.Process]], seconds: float
-) -> tuple[Rates, dict[str, Cost], float]:
+) -> dict[str, Any]:
+    """Returns the fields of `Case` that need some seconds of the run."""
     before, cpu_before, busy_before = _required(client), _cpu_s(processes), psutil.cpu_times()
+    received_before, sent_before = _traffic(processes["learner"][0])
     began = time.monotonic()
     time.sleep(seconds)
     after, cpu_after, busy_after = _required(client), _cpu_s(processes), psutil.cpu_times()
+    received_after, sent_after = _traffic(processes["learner"][0])
     taken_s = time.monotonic() - began
     costs = {}
     for name, members in processes.items():
@@ -223,7 +230,21 @@ def _measured(
         )
     idle_s = busy_after.idle + busy_after.iowait - busy_before.idle - busy_before.iowait
     busy = 1.0 - idle_s / (taken_s * (psutil.cpu_count() or 1))
-    return rates_between(before.actor_states, after.actor_states, taken_s), costs, busy
+    return {
+        "rates": rates_between(before.actor_states, after.actor_states, taken_s),
+        **costs,
+        "received_per_s": (received_after - received_before) / taken_s,
+        "sent_per_s": (sent_after - sent_before) / taken_s,
+        "machine_busy": busy,
+    }
+
+
+def _traffic(process: psutil.Process) -> tuple[int, int]:
+    """Returns the bytes that the host of a process has received and sent, without those to itself."""
+    lines = Path(f"/proc/{process.pid}/net/dev").read_text().splitlines()[2:]
+    devices = {name.strip(): fields.split() for name, _, fields in (line.partition(":") for line in lines)}
+    fields = [each for name, each in devices.items() if name != "lo"]
+    return sum(int(each[0]) for each in fields), sum(int(each[8]) for each in fields)
 
 
 def rates_between(before: Sequence[ActorState], after: Sequence[ActorState], seconds: float) -> Rates:

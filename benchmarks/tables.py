@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import many_actors_tables
+
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"
 TITLES = {
@@ -364,6 +366,9 @@ PARTS: Mapping[str, tuple[str, str, Callable[[Document], str]]] = {
     "gradient steps": ("docs/BENCHMARKS.md", "gradient_steps.json", gradient_steps),
     "ranks": ("docs/BENCHMARKS.md", "ranks.json", ranks),
     "distant actors": ("docs/BENCHMARKS.md", "distant_actors.json", distant_actors),
+    "many actors": ("docs/BENCHMARKS.md", "many_actors.json", many_actors_tables.scale),
+    "actors over hosts": ("docs/BENCHMARKS.md", "many_actors.json", many_actors_tables.spread),
+    "still more actors": ("docs/BENCHMARKS.md", "many_actors.json", many_actors_tables.larger),
     "pace": ("README.md", "loop.json", claims),
 }
 """Page, result file and text of each generated part, by its name."""

@@ -5,9 +5,14 @@ are evaluated. Processors and the versions of NumPy and torch must be the same t
 """
 
 import hashlib
+import os
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+from helpers.timing import PATIENCE_S
 from penstock.local.variables import SETTING_PREFIX
 from penstock.run_folder import RunFolder
 
@@ -30,6 +35,17 @@ def options() -> list[str]:
 def variables() -> dict[str, str]:
     """Returns the settings as environment variables; the preset is not one."""
     return {f"{SETTING_PREFIX}{name.replace('.', '__').upper()}": value for name, value in SETTINGS.items()}
+
+
+def digest_here() -> str:
+    """Returns the SHA-256 that a run of `penstock train` on this machine has."""
+    with TemporaryDirectory() as folder:
+        run = Path(folder) / "run"
+        train = (sys.executable, "-m", "penstock", "train", *options(), f"--run-dir={run}")
+        # Settings of the caller's environment do not apply.
+        own = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK")}
+        subprocess.run(train, check=True, stdout=subprocess.DEVNULL, env=own, cwd=folder, timeout=PATIENCE_S)
+        return digest(run)
 
 
 def digest(run: Path) -> str:

@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from functools import partial
 
+from helpers import equal_run
 from helpers.timing import PATIENCE_S, Bound, wait_for
 from tests.e2e.alerts import Alert
 from tests.e2e.baselines import Baseline, compare
@@ -38,6 +39,7 @@ CONFIGURATIONS = (
     ("docker-compose.yml", "compose.alertmanager.yaml"),
     FILES,
 )
+PROJECT = "penstock-e2e"
 RUN = "/var/lib/penstock/runs/cartpole"
 FOLDER = ROOT / "build" / "e2e"
 ENVIRONMENT = {"PENSTOCK_TAG": TAG, "PENSTOCK_ACTORS": "1", "PROMETHEUS_PORT": "0"}
@@ -68,6 +70,7 @@ class Drill:
         """Runs all steps. Raises `Failure`, or `AssertionError` of a wait, if the rest would be pointless."""
         self.check_files()
         self.build()
+        self.equal()
         built_s = self._report.seconds
         bare = Baseline(self._all_bare_s)
         bare.measure()
@@ -134,6 +137,20 @@ class Drill:
         for image in IMAGES:
             what, required = f"{image}: user, root file system, tools", "uid 10001, read-only, none"
             self._report.attempt(what, required, partial(look_inside, image))
+
+    def equal(self) -> None:
+        """Compares the best checkpoint of a run whose steps are determined with that of `penstock train`."""
+        self._report.begin("degree 0, one actor and one seed: as `penstock train`")
+        stack = Stack(f"{PROJECT}-equal", FILES[:2], {**ENVIRONMENT, **equal_run.variables()})
+        try:
+            stack.compose("up", "--detach", "--no-build", *SERVICES)
+            wait_for(lambda: not any(each.address for each in stack.containers("learner")), "the end of the run")
+            folder = FOLDER / "equal"
+            stack.compose("cp", f"learner:{RUN}", str(folder))
+        finally:
+            stack.compose("down", "--volumes")
+        found, expected = equal_run.digest(folder), equal_run.digest_here()
+        self._report.check("SHA-256 of best.safetensors", found == expected, found[:16], expected[:16])
 
     def start(self) -> float:
         """Starts the stack without any state; returns the seconds until the first gradient."""
@@ -251,7 +268,7 @@ def main() -> int:
     arguments = parser.parse_args()
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir(parents=True)
-    stack, report = Stack("penstock-e2e", FILES, ENVIRONMENT), Report()
+    stack, report = Stack(PROJECT, FILES, ENVIRONMENT), Report()
     # Like Ctrl-C, so that nothing is left behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:

@@ -6,24 +6,20 @@ balance, and progress must have resumed within the engine's own times and a few 
 """
 
 import json
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from helpers import equal_run
-from helpers.provenance import of_this_run
 from helpers.timing import PATIENCE_S, Bound, wait_for
 from penstock.config import Config
 from tests.e2e.nodes.cluster import ActorPlace, Cluster, Direction, RunPlan
 from tests.e2e.nodes.ledger import Account, account, acknowledged_in
-from tests.e2e.nodes.results import Results, table
+from tests.e2e.nodes.results import Results
 from tests.e2e.nodes.watch import Watch
 from tests.e2e.report import Report
-from tests.e2e.stack import command
 
 TASK = Path(__file__).parent / "task.py"
 
@@ -154,12 +150,9 @@ class Drill:
     def equal(self) -> None:
         """Compares the best checkpoint of a run whose steps are determined with that of `penstock train`."""
         self._report.begin("degree 0, one actor and one seed: as `penstock train`")
-        with TemporaryDirectory() as folder:
-            command(sys.executable, "-m", "penstock", "train", *equal_run.options(), f"--run-dir={folder}/run")
-            expected = equal_run.digest(Path(folder) / "run")
         self._cluster.start(RunPlan("equal", equal_run.SETTINGS, 1, 1, equal_run.PRESET))
         wait_for(self._cluster.ended, "the engine to end the run", PATIENCE_S, poll_s=1.0)
-        found = equal_run.digest(self._cluster.results().root)
+        found, expected = equal_run.digest(self._cluster.results().root), equal_run.digest_here()
         self._report.check("SHA-256 of best.safetensors", found == expected, found[:16], expected[:16])
 
     def scale(self, watch: Watch) -> None:
@@ -292,14 +285,3 @@ class Drill:
     def _account(self) -> Account:
         acknowledged = acknowledged_in(self._cluster.actor_log())
         return account(acknowledged, self._cluster.store())
-
-
-def conclude(drill: Drill, cluster: Cluster, folder: Path, results: str) -> None:
-    """Writes report and results into a folder, and logs if a requirement was missed; prints the failure table."""
-    report = drill.results.report
-    report.write(folder / "report.md", f"Three nodes of {cluster.engine}")
-    drill.results.write(folder / results, of_this_run())
-    if not report.met:
-        cluster.save_logs(folder)
-    print(f"\n{table([asdict(row) for row in drill.results.rows])}")
-    print(f"{report.seconds:5.0f} s  {'all requirements met' if report.met else 'MISSED'}: {folder / 'report.md'}")

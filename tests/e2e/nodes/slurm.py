@@ -5,7 +5,6 @@ variable SLURM_HOST may have its path. Writes build/e2e-slurm/report.md and node
 table of the docs is made. If a requirement was missed, it also copies the logs there and exits with 1.
 """
 
-import argparse
 import json
 import os
 import re
@@ -22,8 +21,7 @@ from typing import Any
 from helpers.timing import PATIENCE_S, wait_for
 from penstock.run_folder import RunFolder
 from tests.e2e.nodes.cluster import ActorPlace, Direction, RunPlan, Times
-from tests.e2e.nodes.drill import Drill, conclude
-from tests.e2e.report import Report
+from tests.e2e.nodes.command import run
 from tests.e2e.stack import ROOT, Failure, command
 
 FOLDER = ROOT / "build" / "e2e-slurm"
@@ -209,33 +207,5 @@ class SlurmCluster:
         return command(TOOL, "run", *words)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description="Run Penstock over three nodes of Slurm, break them, and report.")
-    parser.add_argument("--keep", action="store_true", help="leave the nodes running")
-    parser.add_argument("--adopt", action="store_true", help="copy the results to docs/results")
-    arguments = parser.parse_args()
-    shutil.rmtree(FOLDER, ignore_errors=True)
-    FOLDER.mkdir(parents=True)
-    report = Report()
-    # Like Ctrl-C, so that nothing is left behind.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    cluster = SlurmCluster()
-    drill = Drill(cluster, report)
-    try:
-        drill.run()
-    except Exception as error:
-        reason = str(error) if isinstance(error, (Failure, AssertionError)) else repr(error)
-        report.check("the drill completed", False, reason, "yes")
-    finally:
-        conclude(drill, cluster, FOLDER, "nodes-slurm.json")
-        with suppress(Failure):
-            cluster.stop()
-        if not arguments.keep:
-            command(TOOL, "down")
-    if arguments.adopt:
-        shutil.copy(FOLDER / "nodes-slurm.json", ROOT / "docs" / "results")
-    return 0 if report.met else 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(SlurmCluster, TOOL, FOLDER, "nodes-slurm.json"))

@@ -54,6 +54,9 @@ class SwarmCluster:
         """Starts the nodes, if they do not run, and gives them the images and the label."""
         self._name = ""
         self._variables: dict[str, str] = {}
+        # The tool may ask an engine that does not answer yet, and can be used again.
+        with suppress(Failure):
+            command(TOOL, "up")
         command(TOOL, "up")
         load_images()
         self.docker("node", "update", "--label-add", "penstock=services", self.services_node)
