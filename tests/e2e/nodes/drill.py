@@ -7,6 +7,7 @@ balance, and progress must have resumed within the engine's own times and a few 
 
 import json
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -191,17 +192,17 @@ class Drill:
             )
 
     def kill_actors_node(self, watch: Watch) -> None:
-        """Kills a node with half of the actors; the engine moves them, or starts them again with their node."""
-        node = self._cluster.actor_nodes[-1]
-        with self._step(watch, "node with half of the actors killed, and started again after a while", loses=1) as step:
+        """Kills the node with most actors; the engine moves them, or starts them again with their node."""
+        node = self._fullest()
+        with self._step(watch, "node with actors killed, and started again after a while", loses=1) as step:
             self._cluster.kill(node)
             time.sleep(self._cluster.times.detection_s)
             self._cluster.start_node(node)
             step.healed = time.time()
 
     def cut_link(self, watch: Watch) -> None:
-        """Cuts the link of a node with actors."""
-        node = self._cluster.actor_nodes[0]
+        """Cuts the link of the node with most actors."""
+        node = self._fullest()
         with self._step(watch, f"link of a node with actors cut for {CUT_S:.0f} s", loses=1) as step:
             self._cluster.cut(node)
             time.sleep(CUT_S)
@@ -210,7 +211,7 @@ class Drill:
 
     def half_open(self, watch: Watch) -> None:
         """Lets a node's link lose what goes to it, and then what comes from it: connections stay open, and are dead."""
-        node = self._cluster.actor_nodes[0]
+        node = self._fullest()
         with self._step(
             watch, f"link of a node with actors half open, {HALF_OPEN_S:.0f} s in each direction", loses=1
         ) as step:
@@ -276,6 +277,11 @@ class Drill:
         began = time.time()
         time.sleep(QUIET_S)
         return watch.pace(began, watch.now.time)
+
+    def _fullest(self) -> str:
+        """Returns the node with most actors; the engine may have moved all of them to one."""
+        counts = Counter(place.node for place in self._cluster.actors())
+        return max(self._cluster.actor_nodes, key=lambda node: counts[node])
 
     def _half(self, node: str) -> list[ActorPlace]:
         """Returns half of the actors, those of a node first."""

@@ -42,6 +42,9 @@ RESTART_S = 1.0
 """`restart_policy.delay` of the stack."""
 ELECTION_S = 10.0
 """Ticks of a second after which a manager that has started again, and finds no leader, becomes it (`docker info`)."""
+SYNC_S = 30.0
+"""Seconds for which an engine that joins a network again waits for each node to answer (networkdb of libnetwork), and
+starts no containers. It logs `Bulk sync to node ... timed out`, which is not rare when a killed node returns."""
 
 
 class SwarmCluster:
@@ -65,7 +68,7 @@ class SwarmCluster:
         self.engine = f"Docker Swarm {info['ServerVersion']}"
         self.times = Times(
             detection_s=GRACE * spec["Dispatcher"]["HeartbeatPeriod"] / NANOSECONDS,
-            requeue_s=RESTART_S + ELECTION_S,
+            requeue_s=RESTART_S + ELECTION_S + SYNC_S,
             stop_s=30.0,
         )
 
