@@ -1,4 +1,4 @@
-"""The tables of many actors over hosts in docs/BENCHMARKS.md, from docs/results/many_actors.json."""
+"""The texts about many actors over hosts in docs/BENCHMARKS.md, from docs/results/many_actors.json."""
 
 import math
 import statistics
@@ -63,6 +63,12 @@ def larger(document: Document) -> str:
             f" | {learner:.1f} | {received:,.0f} Mbit/s | {sent:,.0f} Mbit/s"
             f" | {actors * case['actor']['unique_megabytes'] / 1e3:,.0f} GB |"
         )
+    most = {name: case["actors"] * BUSY / case[name]["cpu_share"] for name in _SERVICES}
+    lines += [
+        "",
+        f"At {BUSY:.0%} of a core, a replay service serves {most['replay']:,.0f} such actors, and a learner"
+        f" {most['learner']:,.0f}.",
+    ]
     return "\n".join(lines)
 
 
