@@ -36,6 +36,11 @@ def run(
     parser.add_argument("--keep", action="store_true", help="leave the nodes running")
     parser.add_argument("--adopt", action="store_true", help="copy the results to docs/results")
     arguments = parser.parse_args()
+    if shutil.which(tool) is None:
+        print(
+            f"there is no {tool}, which starts the nodes; name another one in SLURM_HOST or SWARM_HOST", file=sys.stderr
+        )
+        return 1
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     report = Report()
