@@ -11,6 +11,7 @@ Case = Mapping[str, Any]
 TARGETS = (1_000, 10_000)
 BUSY = 0.7
 """Share of a core to which a process is planned, so that it can catch up after a pause."""
+_SERVICES = ("replay", "learner")
 
 
 def scale(document: Document) -> str:
@@ -70,9 +71,6 @@ def larger(document: Document) -> str:
         f" {most['learner']:,.0f}.",
     ]
     return "\n".join(lines)
-
-
-_SERVICES = ("replay", "learner")
 
 
 def _cases(document: Document, kind: str) -> list[Case]:

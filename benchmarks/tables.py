@@ -166,9 +166,18 @@ def origin(document: Document) -> str:
     )
 
 
-def _source(document: Document) -> str:
+def _place(document: Document) -> str:
     source = document.get("provenance", document)
-    return f"Measured on {source['machine']}, at commit `{source['commit'][:12]}`, {source['date'][:10]}: medians of"
+    return f"Measured on {source['machine']}, at commit `{source['commit'][:12]}`, {source['date'][:10]}"
+
+
+def _source(document: Document) -> str:
+    return f"{_place(document)}: medians of"
+
+
+def many_actors(document: Document) -> str:
+    """Returns what the same number of actors cost on one and more hosts."""
+    return f"{many_actors_tables.scale(document)}\n\n{_place(document)} ([result file](results/many_actors.json))."
 
 
 def _count(number: int, noun: str) -> str:
@@ -366,7 +375,7 @@ PARTS: Mapping[str, tuple[str, str, Callable[[Document], str]]] = {
     "gradient steps": ("docs/BENCHMARKS.md", "gradient_steps.json", gradient_steps),
     "ranks": ("docs/BENCHMARKS.md", "ranks.json", ranks),
     "distant actors": ("docs/BENCHMARKS.md", "distant_actors.json", distant_actors),
-    "many actors": ("docs/BENCHMARKS.md", "many_actors.json", many_actors_tables.scale),
+    "many actors": ("docs/BENCHMARKS.md", "many_actors.json", many_actors),
     "actors over hosts": ("docs/BENCHMARKS.md", "many_actors.json", many_actors_tables.spread),
     "still more actors": ("docs/BENCHMARKS.md", "many_actors.json", many_actors_tables.larger),
     "pace": ("README.md", "loop.json", claims),

@@ -1,6 +1,6 @@
 """Connections without messages, through a middlebox that forgets idle connections, and over links cut in one direction.
 
-Training stands still while an evaluator plays: its stream to the learner carries nothing but keepalive for twenty
+Training pauses while an evaluator plays: its stream to the learner carries nothing but keepalive for twenty
 seconds, and the actor's nothing but signs of life.
 """
 
@@ -132,7 +132,7 @@ class Run:
         ]
 
     def await_play(self) -> None:
-        """Waits until training stands still for an evaluation."""
+        """Waits until training pauses for an evaluation."""
         wait_for(lambda: self.status().phase == "evaluating", "an evaluation to begin")
 
     def await_loss(self) -> None:

@@ -36,7 +36,7 @@ def command(arguments: Sequence[str]) -> int:
     options = parser.parse_args(list(arguments))
     folder = RunFolder(chosen_run(options.run))
     if options.tasks == "auto":
-        _follow_the_learner(folder, options.actors_per_task)
+        _follow_the_learner(folder, max(1, options.actors_per_task))
     array = slurm_jobs.jobs_of(folder).actors
     if options.tasks == "restart":
         _restart(folder, array)
