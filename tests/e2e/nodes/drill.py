@@ -86,14 +86,12 @@ class _Step:
     Attributes:
         began: Time of its beginning, by `time.time`.
         healed: Time at which everything that it had taken away was given back.
-        actors: Number of actors after it; 0: as before it.
         share: Throughput over that of the living actors; None if it was not measured.
         notes: What else was seen.
     """
 
     began: float
     healed: float = 0.0
-    actors: int = 0
     share: float | None = None
     notes: str = ""
 
@@ -105,6 +103,7 @@ class Drill:
         self._cluster, self._report = cluster, report
         self.results = Results(cluster.engine, report)
         self._start_s = 0.0
+        self._actors = FEW
 
     def run(self) -> None:
         """Runs all steps. Raises `Failure`, or `AssertionError` of a wait, if the rest would be pointless."""
@@ -159,17 +158,15 @@ class Drill:
     def scale(self, watch: Watch) -> None:
         """Scales up and down."""
         with self._step(watch, f"scaled from {FEW} to {MANY} and to {LEFT} actors") as step:
-            self._cluster.scale(MANY)
-            watch.until(lambda sample: sample.actors == MANY, f"{MANY} actors")
+            self._scale(watch, MANY)
             self._cluster.scale(LEFT)
-            step.actors, step.healed = LEFT, time.time()
+            self._actors, step.healed = LEFT, time.time()
 
     def preempt(self, watch: Watch) -> None:
         """Takes away half of the actors again and again, and compares throughput with the share of living actors."""
         half = PREEMPTED // 2
         self._report.begin(f"{PREEMPTED} actors, of which half are preempted every {ROUND_S:.0f} s")
-        self._cluster.scale(PREEMPTED)
-        watch.until(lambda sample: sample.actors == PREEMPTED, f"{PREEMPTED} actors")
+        self._scale(watch, PREEMPTED)
         quiet = self._undisturbed(watch)
         with self._step(
             watch, f"half of {PREEMPTED} actors preempted every {ROUND_S:.0f} s, {ROUNDS} times", loses=half
@@ -180,7 +177,7 @@ class Drill:
                 time.sleep(max(0.0, step.began + ROUND_S * (number + 1) - time.time()))
             step.healed = time.time()
             alive = watch.actors(step.began, step.healed) / PREEMPTED
-            watch.until(lambda sample: sample.actors == PREEMPTED, f"all {PREEMPTED} actors to return")
+            self._await_actors(watch)
             full = (quiet + self._undisturbed(watch)) / 2
             step.share = watch.pace(step.began, step.healed) / full / alive
             step.notes = f"{alive:.0%} of the actors alive; {step.share:.2f} of the throughput of so many"
@@ -256,10 +253,9 @@ class Drill:
         and one undisturbed start if the step `starts` services. The step must be seen to take `loses` actors away.
         """
         self._report.begin(fault)
-        step, before = _Step(time.time()), watch.now.actors
+        step, before = _Step(time.time()), self._actors
         yield step
-        wanted = step.actors or before
-        watch.until(lambda sample: sample.actors == wanted, f"{wanted} actors")
+        self._await_actors(watch)
         fewest = min((each.actors for each in watch.between(step.began, time.time()) if each.answered), default=0)
         if loses:
             self._report.check(
@@ -271,6 +267,21 @@ class Drill:
         bound = Bound(1.0 if starts else 0.0, self._start_s, fixed_s + RESUMES_S)
         gap = watch.longest_gap_s(step.began, end), bound
         self.results.add(fault, self._account(), gap=gap, back_s=back_s, share=step.share, notes=step.notes)
+
+    def _scale(self, watch: Watch, actors: int) -> None:
+        """Changes the number of actors, and waits until they have joined."""
+        self._cluster.scale(actors)
+        self._actors = actors
+        self._await_actors(watch)
+
+    def _await_actors(self, watch: Watch) -> None:
+        """Waits until all actors have joined, and the engine runs as many.
+
+        The learner alone could count actors on a node that the engine has given up, and that it ends a moment later.
+        """
+        watch.until(
+            lambda sample: sample.actors == self._actors == len(self._cluster.actors()), f"{self._actors} actors"
+        )
 
     def _undisturbed(self, watch: Watch) -> float:
         """Returns the pace of some seconds of undisturbed work."""
