@@ -26,8 +26,8 @@ import psutil
 
 from benchmarks import frames
 from benchmarks.peers.place import Place, add_arguments, place_of
+from helpers.ports import free_ports
 from helpers.random_segments import PIXEL, VECTOR, random_columns
-from penstock.local.ports import free_ports
 from penstock.process import allocator
 from penstock.rpc import methods
 from penstock.rpc.channel import connect, open_stream

@@ -10,8 +10,17 @@ import pytest
 
 
 def mounted(path: Path, size: str) -> Iterator[Path]:
+    yield from _mounted(path, "-t", "tmpfs", "-o", f"size={size}")
+
+
+def mounted_without_sockets(path: Path) -> Iterator[Path]:
+    """Yields a folder in which folders can be made and sockets can't: the kernel's file system for BPF objects."""
+    yield from _mounted(path, "-t", "bpf")
+
+
+def _mounted(path: Path, *options: str) -> Iterator[Path]:
     path.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "penstock-test", str(path)]
+    mount = ["mount", *options, "penstock-test", str(path)]
     result = subprocess.run(mount, capture_output=True, text=True, check=False)
     if result.returncode:
         pytest.skip(f"can't mount a small disk: {result.stderr.strip()}")

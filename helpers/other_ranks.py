@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch.distributed as dist
 
+from helpers.ports import free_ports
 from helpers.processes import Command
 from helpers.timing import PATIENCE_S
 from penstock.apps.ranks import leading
@@ -14,7 +15,6 @@ from penstock.config import Config
 from penstock.learning.lead import Lead
 from penstock.learning.rank_group import RankPlace
 from penstock.learning.rank_link import LeadingLink
-from penstock.local.ports import free_ports
 
 
 @dataclass(frozen=True, slots=True)

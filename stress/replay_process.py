@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from penstock.local.ports import free_ports
+from helpers.ports import free_ports
 
 STOP_S = 30.0
 _COMMAND = (sys.executable, "-c", "from penstock.cli.main import main; main()", "replay")

@@ -14,13 +14,13 @@ import psutil
 
 from helpers.direct_buffer import read_rows
 from helpers.link import Host
+from helpers.ports import free_ports
 from helpers.store_view import StoreView
 from helpers.timing import PATIENCE_S
 from helpers.torture.content import first_wrong, parts_of
 from helpers.torture.ledger import Ledger
 from penstock.addresses import Address
 from penstock.errors import PlaceLost
-from penstock.local.ports import free_ports
 from penstock.process.service import SUPERVISED_VARIABLE
 from penstock.replay.admission import Gate
 from penstock.replay.buffer import ReplayBuffer

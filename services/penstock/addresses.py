@@ -5,13 +5,15 @@ No other module parses or joins addresses. In text, an IPv6 host is always in br
 
 import ipaddress
 import socket
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from urllib.parse import quote
 
 _UNIX = "unix:"
-_MAX_PATH_BYTES = 107
-"""Bytes of a socket file's path that Linux accepts."""
+_MAX_PATH_BYTES = 103 if sys.platform == "darwin" else 107
+"""Bytes of a socket file's path that the system accepts: macOS fewer than Linux."""
 
 LOOPBACK = "127.0.0.1"
 ADDRESS_FILE = "file:"
@@ -39,8 +41,10 @@ class Address:
         if text.startswith(_UNIX):
             path = text.removeprefix(_UNIX)
             path = path.removeprefix("//") if path.startswith("///") else path
-            if not path or len(path.encode()) > _MAX_PATH_BYTES or "\0" in path:
-                raise ValueError(f"must have a path of 1 to {_MAX_PATH_BYTES} bytes after unix:; got {text!r}")
+            if not path or len(path.encode()) > _MAX_PATH_BYTES or "\0" in path or "," in path:
+                raise ValueError(
+                    f"must have a path of 1 to {_MAX_PATH_BYTES} bytes without commas after unix:; got {text!r}"
+                )
             return cls(path=path)
         host, colon, port = text.rpartition(":")
         if not colon or not (port.isascii() and port.isdecimal()) or int(port) > 65535:
@@ -65,6 +69,11 @@ class Address:
     def at(self, port: int) -> "Address":
         """Returns this address with the port that a server was given for port 0. A socket file has no port."""
         return self if self.path else replace(self, port=port)
+
+
+def target(address: str) -> str:
+    """Returns an address as gRPC reads it: for gRPC a socket file is a URI, in which some characters have a meaning."""
+    return f"{_UNIX}{quote(address.removeprefix(_UNIX))}" if address.startswith(_UNIX) else address
 
 
 def shown_host(host: str) -> str:

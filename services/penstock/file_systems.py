@@ -9,6 +9,8 @@ containers too. Where it names neither, as on other systems than Linux, a folder
 import os
 import re
 import shutil
+import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 from penstock.errors import ConfigurationError
@@ -94,6 +96,15 @@ def existing(folder: Path) -> Path:
     return next(parent for parent in (place, *place.parents) if parent.exists())
 
 
+def is_own_folder(path: Path) -> bool:
+    """Returns whether a path is a folder of this user, and no link, which another user could have made."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+
+
 def free_bytes(folder: Path) -> int:
     """Returns the bytes that are free where a folder is, or would be created."""
     return shutil.disk_usage(existing(folder)).free
@@ -104,11 +115,18 @@ def scratch() -> Path:
 
     Raises `ConfigurationError` if there is none.
     """
+    folder = next(scratch_folders(), None)
+    if folder is None:
+        raise ConfigurationError(
+            "no folder for temporary files on this host's own disk was found; name one in the variable TMPDIR, or in"
+            " --replay.folder"
+        )
+    return folder
+
+
+def scratch_folders() -> Iterator[Path]:
+    """Yields the folders for temporary files on the host's own disk or memory that this process can write."""
     named = [os.environ[name] for name in _SCRATCH_VARIABLES if os.environ.get(name)]
     for folder in (Path(path) for path in [*named, *_SCRATCH_FOLDERS]):
         if folder.is_dir() and os.access(folder, os.W_OK | os.X_OK) and not network_kind(folder):
-            return folder
-    raise ConfigurationError(
-        "no folder for temporary files on this host's own disk was found; name one in the variable TMPDIR, or in"
-        " --replay.folder"
-    )
+            yield folder

@@ -1,4 +1,9 @@
-"""Atomic writes of small files: a reader finds all of the new content or all of the old, even after a crash."""
+"""The files of runs and stores: who can read them, and atomic writes of small ones.
+
+Files and folders that Penstock makes are the user's alone, whatever the umask, because they hold tokens, data and
+policies. A folder that the user made keeps its mode. After an atomic write, a reader finds all of the new content or
+all of the old, even after a crash.
+"""
 
 import contextlib
 import hashlib
@@ -10,16 +15,30 @@ from pathlib import Path
 
 from penstock.errors import DamagedFile
 
+PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
+"""Modes of files and folders that only the user can use."""
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Replaces a file atomically and durably.
+READABLE_FILE = 0o644
+"""Mode of a file for processes of other users, such as Prometheus."""
+
+
+def make_folder(folder: Path) -> None:
+    """Makes a private folder, in private folders as far as they are missing. Raises `OSError`."""
+    for place in (*reversed(folder.parents), folder):
+        # An existing one that can't be written must not be an error.
+        if place == folder or not place.exists():
+            place.mkdir(PRIVATE_FOLDER, exist_ok=True)
+
+
+def write_atomically(path: Path, data: bytes, mode: int = PRIVATE_FILE) -> None:
+    """Replaces a file atomically and durably. It has this mode, less the bits of the umask.
 
     Raises `OSError` and leaves no temporary file. The old content is then unchanged, unless only the sync of the folder
     failed.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        _write_and_sync(temporary, data)
+        _write_and_sync(temporary, data, mode)
         temporary.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -63,9 +82,9 @@ def restored_after(error: type[Exception], *paths: Path) -> Iterator[None]:
         raise
 
 
-def write_json(path: Path, value: object) -> None:
-    """Replaces a small JSON file atomically and durably, encoded by `json_of`. Raises `OSError`."""
-    write_atomically(path, (json_of(value, indent=2) + "\n").encode())
+def write_json(path: Path, value: object, mode: int = PRIVATE_FILE) -> None:
+    """Replaces a small JSON file as `write_atomically`, encoded by `json_of`. Raises `OSError`."""
+    write_atomically(path, (json_of(value, indent=2) + "\n").encode(), mode)
 
 
 def json_of(value: object, *, indent: int | None = None) -> str:
@@ -100,8 +119,8 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _write_and_sync(path: Path, data: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+def _write_and_sync(path: Path, data: bytes, mode: int) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     try:
         rest = memoryview(data)
         while rest:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from penstock.config import Config
 from penstock.errors import ConfigurationError
-from penstock.files import sync_folder, write_atomically
+from penstock.files import make_folder, sync_folder, write_atomically
 from penstock.learning import checkpoints
 from penstock.learning.journal import Journal
 from penstock.learning.retried_writes import RetriedWrites
@@ -175,7 +175,7 @@ def _built(*folders: Path) -> Iterator[list[Path]]:
 @contextlib.contextmanager
 def _held(place: Path, folder: Path) -> Iterator[None]:
     """Makes an empty folder, and locks it against other processes inside the context."""
-    place.mkdir(parents=True, exist_ok=True)
+    make_folder(place)
     descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
     try:
         try:

@@ -14,6 +14,7 @@ versions.json, roster.json           numbers already assigned, so that none repe
 replay/                the mapped store, while the run is active
 store_place.json       where the store is instead, if this folder is on a network file system
 snapshots/             snapshots of the policy and that store, if any were taken
+sockets-*/             the socket files of `penstock train`, while the run is active
 """
 
 import json
@@ -21,10 +22,14 @@ import os
 from pathlib import Path
 
 from penstock.errors import ConfigurationError
+from penstock.files import PRIVATE_FILE, make_folder
 from penstock.types.place import Place
 
 LEARNER = "learner"
 """Name of the learner among the services."""
+
+SOCKETS = "sockets-"
+"""Beginning of the name of a folder of socket files."""
 
 IDENTITY = "identity"
 """Key of the learner's identity, in hexadecimal, beside the services."""
@@ -100,9 +105,9 @@ class RunFolder:
         """Creates the folder. Raises `ConfigurationError` if it can't be written."""
         try:
             for folder in (self.root, self.checkpoints, self.logs):
-                folder.mkdir(parents=True, exist_ok=True)
+                make_folder(folder)
             probe = self.root / f".writable-{os.getpid()}"
-            probe.touch()
+            probe.touch(PRIVATE_FILE)
             probe.unlink()
         except OSError as error:
             raise ConfigurationError(

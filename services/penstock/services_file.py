@@ -15,7 +15,7 @@ from pathlib import Path
 from penstock.addresses import ADDRESS_FILE
 from penstock.config import ActorConfig, Config, EvaluationConfig, LearnerConfig
 from penstock.errors import ConfigurationError, NotReady, RunFinished
-from penstock.files import write_json
+from penstock.files import make_folder, write_json
 from penstock.learning.replay_places import ReplayPlaces
 from penstock.run_folder import IDENTITY, LEARNER, RunFolder, replay_services
 from penstock.summary import nothing_left
@@ -96,7 +96,7 @@ class AddressFile:
     def write(self, place: Place) -> None:
         """Writes the place, in a new folder if need be. Raises `ConfigurationError` if the file can't be written."""
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(self._path.parent)
             write_json(self._path, {"addresses": ",".join(place.addresses), IDENTITY: f"{place.identity:x}"})
         except OSError as error:
             raise ConfigurationError(

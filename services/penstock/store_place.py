@@ -6,16 +6,14 @@ random, so another host, and another user of this one, has no folder of this nam
 
 import contextlib
 import json
-import os
 import secrets
 import shutil
 import socket
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.errors import ConfigurationError
-from penstock.file_systems import network_kind, scratch
+from penstock.file_systems import is_own_folder, network_kind, scratch
 from penstock.files import write_json
 from penstock.run_folder import RunFolder
 
@@ -39,7 +37,7 @@ def choose_place(folder: RunFolder, configured: str | None) -> StorePlace:
     notes = list[str]()
     if (recorded := _recorded(folder)) is not None:
         path, host = recorded
-        if _is_ours(path):
+        if is_own_folder(path):
             return StorePlace(path)
         notes.append(f"the replay store of this run was in {path} on {host} and is not here, so it begins anew")
     kind = network_kind(folder.root)
@@ -80,12 +78,3 @@ def _recorded(folder: RunFolder) -> tuple[Path, str] | None:
         return Path(values["folder"]), str(values["host"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-def _is_ours(path: Path) -> bool:
-    """Returns whether a place is a folder of this user, and no link, which another user could have made."""
-    try:
-        found = path.lstat()
-    except OSError:
-        return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from helpers.ports import free_ports, release_ports
 from helpers.servers import Loopback, pass_windows, plan_with
 from helpers.timing import PATIENCE_S
 from penstock.addresses import Address
 from penstock.errors import ConfigurationError
-from penstock.local.ports import free_ports, release_ports
 from penstock.rpc.health import is_serving
 from penstock.telemetry.metrics_server import MetricsServer
 
@@ -24,6 +24,17 @@ def test_windows_and_batches_pass_at_every_kind_of_address(
 ) -> None:
     where = {"path": str(tmp_path / "replay.sock")} if place == "file" else {"host": place}
     server = loopback.replay(folder=tmp_path / "store" if folder else None, **where)
+    assert is_serving(server.address, PATIENCE_S)
+    pass_windows(loopback.sink(0, server), loopback.source(server, PLAN), 3)
+
+
+@pytest.mark.parametrize("name", ["a b", "100%25", "#1", "which?", "é", "a:b", "[::]", "'\"&;\\"])
+def test_the_path_of_a_socket_may_have_characters_with_a_meaning_in_uris(
+    loopback: Loopback, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / name).mkdir()
+    server = loopback.replay(folder=tmp_path / "store", path=str(tmp_path / name / "replay.sock"))
+    assert (tmp_path / name / "replay.sock").is_socket()
     assert is_serving(server.address, PATIENCE_S)
     pass_windows(loopback.sink(0, server), loopback.source(server, PLAN), 3)
 

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from helpers.disks import make_full, make_read_only, mounted
+from helpers.ports import free_ports
 from helpers.processes import Command, run
 from helpers.segments import make_window
 from helpers.servers import Loopback, plan_with, until
 from helpers.timing import PATIENCE_S
 from penstock.cli.status import disk_lines
-from penstock.local.ports import free_ports
 from penstock.rpc.health import STORAGE, is_serving, storage_fails
 from penstock.run_folder import RunFolder
 

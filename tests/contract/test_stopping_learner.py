@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 
+from helpers.ports import free_ports
 from helpers.segments import PLAN, SCHEMA, make_columns
 from helpers.timing import AT_ONCE, Bound, seconds_of
 from penstock.errors import Unavailable
-from penstock.local.ports import free_ports
 from penstock.rpc.clients.batch_source import FAREWELL_S, ReplayBatchSource
 from penstock.rpc.loop import LoopThread
 from penstock.types.replay import Batch, BatchHead, StoreCounts

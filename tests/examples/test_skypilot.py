@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
+from helpers.ports import free_ports
 from helpers.processes import PENSTOCK, ROOT
 from helpers.timing import PATIENCE_S, wait_for
-from penstock.local.ports import free_ports
 from penstock.summary import Summary
 
 EXAMPLES = ROOT / "examples" / "skypilot"

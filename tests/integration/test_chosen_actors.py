@@ -10,9 +10,9 @@ import pytest
 from helpers.processes import WITH_HELPERS, Command, end_of
 from helpers.timing import wait_for
 from penstock.local.actor_count import ActorCount
-from penstock.local.actors import HOST, Actors
+from penstock.local.actors import Actors
 from penstock.local.children import Children
-from penstock.local.ports import free_ports
+from penstock.local.sockets import sockets_of
 from penstock.rpc.health import is_serving
 from penstock.run_folder import RunFolder
 from penstock.types.status import RunStatus
@@ -48,16 +48,22 @@ def test_a_run_with_a_starved_learner_gets_another_actor_and_leaves_no_process(t
 def test_a_superfluous_actor_ends_in_order_and_is_not_restarted(tmp_path: Path) -> None:
     folder, count = RunFolder(tmp_path / "run"), ActorCount(least=2, most=2)
     folder.create()
-    ports = free_ports(3)
-    *places, learner = (f"{HOST}:{port}" for port in ports)
-    settings = ["--env-id=CartPole-v1", f"--actor.learner-address={learner}"]
-    with Children(max_restarts=0) as children:
-        others = {"learner": learner}
-        actors = Actors(places, count, children, folder=folder, settings=settings, others=others, step_timeout_s=120.0)
+    with sockets_of(folder) as sockets, Children(max_restarts=0) as children:
+        learner = sockets.address("learner")
+        actors = Actors(
+            sockets,
+            2,
+            count,
+            children,
+            folder=folder,
+            settings=["--env-id=CartPole-v1", f"--actor.learner-address={learner}"],
+            others={"learner": learner},
+            step_timeout_s=120.0,
+        )
         assert services(folder) == ["learner", "actor-0", "actor-1"]
         actors.start()
         leaving = children.find("actor-1")
-        wait_for(lambda: is_serving(places[1], 5.0), "the actor to start")
+        wait_for(lambda: is_serving(sockets.address("actor-1"), 5.0), "the actor to start")
         count.number = 1
         actors.adapt(RunStatus())
         assert services(folder) == ["learner", "actor-0"]

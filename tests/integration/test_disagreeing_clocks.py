@@ -13,12 +13,12 @@ from urllib.request import urlopen
 
 import pytest
 
+from helpers.ports import free_ports
 from helpers.processes import WITH_HELPERS, Command
 from helpers.store_view import StoreView
 from helpers.timing import PATIENCE_S, wait_for
 from helpers.wall_clock import HOUR_S, WallClock, library, unavailable
 from penstock.errors import Unavailable
-from penstock.local.ports import free_ports
 from penstock.rpc.clients.status import StatusClient
 from penstock.rpc.loop import LoopThread
 from penstock.run_folder import RunFolder, copy_of

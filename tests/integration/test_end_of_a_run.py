@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from helpers.ports import free_ports
 from helpers.processes import WITH_HELPERS, Command, Ended, end_of
 from helpers.timing import Bound
 from penstock.exit_codes import BY_SIGNAL
 from penstock.learning import checkpoints
-from penstock.local.ports import free_ports
 from penstock.run_folder import RunFolder
 
 OTHERS = ("replay", "actor", "actor", "evaluator")

@@ -4,8 +4,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from helpers import equal_run
+from helpers.ports import free_ports
 from helpers.processes import Command, end_of, run
-from penstock.local.ports import free_ports
 
 
 def test_penstock_train_and_services_started_one_by_one_write_the_same_best_checkpoint(tmp_path: Path) -> None:

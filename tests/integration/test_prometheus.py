@@ -14,9 +14,9 @@ import pytest
 import yaml
 
 from helpers.link import Host, unavailable
+from helpers.ports import free_ports
 from helpers.processes import WITH_HELPERS, Command, run
 from helpers.timing import PATIENCE_S, wait_for
-from penstock.local.ports import free_ports
 from penstock.run_folder import RunFolder
 from tests.e2e.panels import JOBS, Prometheus, queries
 

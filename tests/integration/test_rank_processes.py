@@ -14,11 +14,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from helpers.ports import free_ports
 from helpers.processes import PENSTOCK, Command, end_in_time, end_of
 from helpers.servers import Loopback
 from helpers.timing import PATIENCE_S
 from penstock.learning import checkpoints
-from penstock.local.ports import free_ports
 from penstock.rpc import methods
 from penstock.run_folder import RunFolder
 from penstock.v1 import replay_pb2

@@ -43,6 +43,7 @@ def test_three_slashes_begin_an_absolute_path() -> None:
         ("[::g]:7431", "in brackets"),
         ("unix:", "path"),
         ("unix:/" + "x" * 107, "path"),
+        ("unix:/a,b", "without commas"),
     ],
 )
 def test_what_is_no_address_is_refused_with_the_text(text: str, reason: str) -> None:

@@ -5,13 +5,22 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from penstock.errors import DamagedFile
-from penstock.files import decode_record, encode_record, json_of, remove_leftovers, restored_after, write_atomically
+from penstock.files import (
+    READABLE_FILE,
+    decode_record,
+    encode_record,
+    json_of,
+    make_folder,
+    remove_leftovers,
+    restored_after,
+    write_atomically,
+)
 
 ERRORS = [errno.ENOSPC, errno.EROFS, errno.EIO, errno.EMFILE]
 
@@ -129,3 +138,43 @@ def test_every_flipped_bit_of_a_record_is_detected() -> None:
         flipped[bit // 8] ^= 1 << bit % 8
         with pytest.raises(DamagedFile):
             decode_record(bytes(flipped))
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.fixture(params=[0o000, 0o022, 0o077], ids=oct)
+def umask(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = os.umask(request.param)
+    yield request.param
+    os.umask(before)
+
+
+def test_files_and_folders_are_the_users_alone_whatever_the_umask(tmp_path: Path, umask: int) -> None:
+    make_folder(tmp_path / "runs" / "new")
+    make_folder(tmp_path / "runs" / "new")
+    write_atomically(tmp_path / "secret", b"")
+    assert mode_of(tmp_path / "runs") == mode_of(tmp_path / "runs" / "new") == 0o700
+    assert mode_of(tmp_path / "secret") == 0o600
+
+
+def test_a_file_for_others_is_readable_as_far_as_the_umask_allows(tmp_path: Path, umask: int) -> None:
+    write_atomically(tmp_path / "list", b"", READABLE_FILE)
+    assert mode_of(tmp_path / "list") == 0o644 & ~umask
+
+
+def test_a_folder_that_exists_keeps_its_mode(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine").chmod(0o2775)
+    make_folder(tmp_path / "mine")
+    assert mode_of(tmp_path / "mine") == 0o2775
+    make_folder(tmp_path / "mine" / "new")
+    assert mode_of(tmp_path / "mine") == 0o2775
+
+
+def test_a_file_in_place_of_a_folder_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for place in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(OSError, match="file"):
+            make_folder(place)

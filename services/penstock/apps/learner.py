@@ -13,7 +13,7 @@ from penstock.apps.ranks import device_name, follow, leading, own_place
 from penstock.apps.run_summary import summary_of
 from penstock.config import Config
 from penstock.errors import ConfigurationError, SchemaMismatch, TrainingFailed
-from penstock.files import remove_leftovers, restored_after, write_atomically, write_json
+from penstock.files import READABLE_FILE, remove_leftovers, restored_after, write_atomically, write_json
 from penstock.learning import checkpoints, gpu_metrics
 from penstock.learning.assembly import learner_of, open_session, training_run
 from penstock.learning.batches import BatchFeed, check_schema
@@ -163,7 +163,9 @@ def _listed_for_prometheus(session: Session, service: Service) -> Iterator[Targe
     """Lists the metrics addresses of the run's services in its folder inside the context."""
     file = session.folder.targets
     targets = Targets(
-        lambda content: session.writes.write(file.name, partial(write_json, file, content)), service.location
+        # Prometheus may be another user's.
+        lambda content: session.writes.write(file.name, partial(write_json, file, content, READABLE_FILE)),
+        service.location,
     )
     try:
         yield targets

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from penstock.config import Config
 from penstock.errors import ConfigurationError
-from penstock.files import write_atomically
+from penstock.files import make_folder, write_atomically
 from penstock.launch import slurm
 from penstock.launch.slurm_scripts import SlurmRun, actors_script, services_script
 from penstock.run_folder import RunFolder
@@ -97,7 +97,7 @@ def prepare(run: SlurmRun) -> None:
         "actors.sh": actors_script(run),
     }
     run.folder.create()
-    run.folder.launch.mkdir(exist_ok=True)
+    make_folder(run.folder.launch)
     for name in (_SERVICES, _ACTORS):
         job_file(run.folder, name).unlink(missing_ok=True)
     for name, text in contents.items():

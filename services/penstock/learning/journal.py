@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from penstock.files import json_of, write_atomically
+from penstock.files import PRIVATE_FILE, json_of, write_atomically
 from penstock.learning.records import Record
 from penstock.learning.retried_writes import RetriedWrites
 from penstock.run_folder import damaged_lines_of
@@ -73,7 +73,7 @@ class Journal:
 
 def _append(path: Path, data: bytes, *, at: int | None = None) -> int:
     """Truncates a file to at most `at` bytes and appends data. Returns its new size in bytes. Raises `OSError`."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, PRIVATE_FILE)
     try:
         size = os.fstat(descriptor).st_size
         position = size if at is None else min(at, size)

@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from penstock.files import write_json
 from penstock.local.actor_count import ActorCount
 from penstock.local.children import Children, service_command
-from penstock.local.ports import free_ports
+from penstock.local.sockets import Sockets
 from penstock.run_folder import RunFolder
 from penstock.types.status import RunStatus
 
-HOST = "127.0.0.1"
 _STUCK_MARGIN_S = 15.0
 """Seconds after the step timeout until a stuck actor is killed: it can't end itself if a call holds Python's lock."""
 
@@ -20,7 +19,8 @@ class Actors:
 
     def __init__(
         self,
-        places: Sequence[str],
+        sockets: Sockets,
+        first: int,
         count: ActorCount | None,
         children: Children,
         *,
@@ -31,19 +31,18 @@ class Actors:
     ) -> None:
         """Adds the first actors to the run's list of services; `start` starts them.
 
-        `places` are the addresses (host:port) of the first actors. `count` decides on their number; None: it does not
-        change. `settings` are the command-line options of every service, and `others` the names and addresses of all
-        services other than actors. An actor whose environment hangs ends itself after `step_timeout_s` seconds.
+        `first` is the number of the first actors. `count` decides on it later; None: it does not change. `settings` are
+        the command-line options of every service, and `others` the names and addresses of all services other than
+        actors. An actor whose environment hangs ends itself after `step_timeout_s` seconds.
         """
         self._stuck_s, self._killed_at = step_timeout_s + _STUCK_MARGIN_S, dict[str, float]()
-        self._count = count
+        self._sockets, self._number, self._count = sockets, first, count
         self._children, self._folder, self._settings, self._others = children, folder, settings, others
-        self._addresses = list(places)
         self._list_services()
 
     def start(self) -> None:
         """Starts the first actors."""
-        for number in range(len(self._addresses)):
+        for number in range(self._number):
             self._start(number)
 
     def adapt(self, status: RunStatus) -> list[str]:
@@ -52,16 +51,15 @@ class Actors:
         if self._count is None:
             return killed
         decision = self._count.follow(status)
-        while len(self._addresses) < self._count.number:
-            (port,) = free_ports(1)
-            self._addresses.append(f"{HOST}:{port}")
+        while self._number < self._count.number:
+            self._number += 1
             self._list_services()
-            self._start(len(self._addresses) - 1)
-        while len(self._addresses) > self._count.number:
-            self._addresses.pop()
+            self._start(self._number - 1)
+        while self._number > self._count.number:
+            self._number -= 1
             self._list_services()
             # The actor may finish and send its window before it ends.
-            self._children.dismiss(f"actor-{len(self._addresses)}")
+            self._children.dismiss(_name(self._number))
         return [*killed, decision] if decision else killed
 
     def _kill_stuck(self, status: RunStatus) -> list[str]:
@@ -77,10 +75,14 @@ class Actors:
         return lines
 
     def _start(self, number: int) -> None:
-        name = f"actor-{number}"
-        command = service_command("actor", *self._settings, f"--actor.listen={self._addresses[number]}")
+        name = _name(number)
+        command = service_command("actor", *self._settings, f"--actor.listen={self._sockets.address(name)}")
         self._children.add(name, command, self._folder.logs / f"{name}.log")
 
     def _list_services(self) -> None:
-        actors = {f"actor-{number}": address for number, address in enumerate(self._addresses)}
+        actors = {name: self._sockets.address(name) for name in map(_name, range(self._number))}
         write_json(self._folder.services, {**self._others, **actors})
+
+
+def _name(number: int) -> str:
+    return f"actor-{number}"

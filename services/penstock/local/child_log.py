@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+from penstock.files import PRIVATE_FILE
+
 MOST_BYTES = 64 * 2**20
 """Size in bytes above which a log is cut: above the logs of normal runs, and small compared with the store."""
 
@@ -38,7 +40,7 @@ class ChildLog:
     def opened(self) -> Iterator[IO[bytes]]:
         """Opens the log for the child's next process, which appends to it."""
         try:
-            file = self.path.open("ab")
+            file = os.fdopen(os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, PRIVATE_FILE), "ab")
         except OSError:
             # A full or read-only disk must not keep a child from starting.
             file = Path(os.devnull).open("ab")  # noqa: SIM115 - closed below

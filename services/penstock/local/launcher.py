@@ -1,4 +1,4 @@
-"""Runs all services of a run on one machine, as child processes on loopback gRPC, until the learner is done."""
+"""Runs all services of a run on one machine, as child processes that use Unix sockets, until the learner is done."""
 
 import contextlib
 import dataclasses
@@ -21,13 +21,13 @@ from penstock.local.children import Children, service_command
 from penstock.local.environment_check import check_environment
 from penstock.local.learning_curves import draw, why_not_drawn
 from penstock.local.places import Places, choose_places
-from penstock.local.ports import release_ports
+from penstock.local.sockets import sockets_of
 from penstock.local.store_size import conversion, with_store
 from penstock.local.template import Template
 from penstock.rpc.clients.status import StatusClient
 from penstock.rpc.health import is_serving
 from penstock.rpc.loop import LoopThread
-from penstock.run_folder import RunFolder
+from penstock.run_folder import LEARNER, RunFolder
 from penstock.store_place import StorePlace, choose_place, record_place, remove_store
 from penstock.summary import Summary, nothing_left
 from penstock.types.extents import Extent
@@ -56,7 +56,7 @@ def train(
     """Trains an agent with this configuration, and returns the run's summary.
 
     Args:
-        config: All settings; the launcher chooses the addresses and ports of the services itself.
+        config: All settings; the launcher chooses the addresses of the services itself.
         resume: Whether to resume the run in `config.run.dir`.
         observer: Callback for the status and news. If it raises, the learner saves a checkpoint and the run ends, with
             its summary in case of `StopTraining`.
@@ -155,14 +155,15 @@ class _Session:
         """Runs the services until the learner exits with code 0, or an error or a signal ends the run."""
         folder, config = self._folder, self._config
         try:
-            with self._children:
+            with sockets_of(folder) as sockets, self._children:
                 write_atomically(folder.config, config.repeatable().to_toml().encode())
                 count = ActorCount.of(config)
                 first = count.number if count else config.train.least_actors
-                places = choose_places(config, folder, first)
+                places = choose_places(config, folder, sockets)
                 # All services are listed before any is started, so that the list is complete if the launcher dies.
                 actors = Actors(
-                    places.actors,
+                    sockets,
+                    first,
                     count,
                     self._children,
                     folder=folder,
@@ -181,7 +182,6 @@ class _Session:
         finally:
             with contextlib.suppress(OSError):
                 folder.services.unlink(missing_ok=True)
-            release_ports()
             self._thread.close()
 
     def _await_template(self) -> None:
@@ -216,7 +216,7 @@ class _Session:
 
     def _watch(self, places: Places, actors: Actors) -> None:
         """Restarts dead children and calls the observer until the learner exits with code 0."""
-        client, learner = StatusClient(self._thread, places.learner), self._children.find("learner")
+        client, learner = StatusClient(self._thread, places.named[LEARNER]), self._children.find("learner")
         try:
             began, asked = time.monotonic(), 0.0
             while learner.exit_code != 0:

@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
+from penstock.addresses import target
 from penstock.errors import Unavailable
 from penstock.rpc import local_socket
 from penstock.rpc.contract import check_contract, contract_of, stamped
@@ -38,7 +39,7 @@ _OPTIONS = (
 
 def connect(address: str) -> grpc.aio.Channel:
     """Returns a channel that connects on first use and reconnects after every break."""
-    return grpc.aio.insecure_channel(address, options=_OPTIONS)
+    return grpc.aio.insecure_channel(target(address), options=_OPTIONS)
 
 
 class Stream:

@@ -6,6 +6,8 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from penstock.addresses import target
+
 STORAGE = "penstock.storage"
 """Name in the health service under which a service with a folder reports whether its disk can be written."""
 
@@ -29,7 +31,7 @@ def _ask_first(addresses: str | Sequence[str], service: str, timeout_s: float) -
 
 def _ask(address: str, service: str, timeout_s: float) -> Any:
     """Returns the status of a health service; None without an answer."""
-    with grpc.insecure_channel(address, options=(("grpc.enable_http_proxy", 0),)) as channel:
+    with grpc.insecure_channel(target(address), options=(("grpc.enable_http_proxy", 0),)) as channel:
         try:
             response = health_pb2_grpc.HealthStub(channel).Check(  # type: ignore[attr-defined]
                 health_pb2.HealthCheckRequest(service=service), timeout=timeout_s

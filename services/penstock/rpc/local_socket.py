@@ -5,7 +5,8 @@ A stream opens by gRPC, and its errors and its end come by gRPC. In between, its
 1. The client names in the call's metadata the port or socket file that it has called. If that is the server's own, so
    that no proxy is in between, the server's metadata offer a socket and a secret of the stream.
 2. After the first response the client connects to the socket and sends the secret. On another host, or in a container
-   with its own network, it finds no such socket and stays with gRPC.
+   with its own network, it finds no such socket and stays with gRPC. So does a client of another user, whose
+   connections the server closes: abstract names have no permissions.
 3. The server answers with the number of responses that it has sent by gRPC. All later ones are sent by the socket, and
    the client reads them once it has read those.
 4. The client signals the end of its requests by gRPC and sends later ones by the socket. The server reads these once
@@ -18,6 +19,7 @@ keepalive also notices a peer that hangs. Sockets have abstract names, which are
 
 import asyncio
 import contextlib
+import os
 import secrets
 import socket
 import struct
@@ -25,6 +27,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import quote
 
 import grpc
@@ -48,6 +51,9 @@ _MOST_STRANGERS = 64
 """Limit on connections that have not sent their secret yet."""
 
 _LENGTH, _COUNT = struct.Struct("<I"), struct.Struct("<Q")
+_CREDENTIALS = struct.Struct("3i")
+"""Process, user and group at the other end of a connection (unix(7))."""
+
 _READ_BYTES = 2**18
 _UNREAD_BYTES = 4 * MAX_MESSAGE_BYTES
 _UNSENT_BYTES = 2**20
@@ -342,7 +348,7 @@ class LocalListener:
             connection, _ = self._socket.accept()
         except OSError:
             return
-        if len(self._strangers) >= _MOST_STRANGERS:
+        if len(self._strangers) >= _MOST_STRANGERS or _user_of(connection) != os.geteuid():
             connection.close()
             return
         task = asyncio.get_running_loop().create_task(self._admit(LocalSocket(connection)))
@@ -367,7 +373,13 @@ class LocalListener:
 
 def _own_part(address: Address) -> str:
     """Returns the part of an address that is the same for all names of its host."""
-    return quote(address.path) or str(address.port)
+    return quote(str(Path(address.path).absolute())) if address.path else str(address.port)
+
+
+def _user_of(connection: socket.socket) -> int:
+    """Returns the user who connected, as the kernel noted it."""
+    _, user, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return int(user)
 
 
 def _value(metadata: Sequence[tuple[str, str | bytes]]) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from penstock.addresses import LOOPBACK, Address
+from penstock.addresses import LOOPBACK, Address, target
 from penstock.errors import ConfigurationError
 from penstock.rpc.health import STORAGE
 from penstock.rpc.local_socket import MAX_MESSAGE_BYTES, LocalListener, Offer
@@ -126,7 +126,7 @@ class Server:
         wanted = Address.parse(listen)
         try:
             # gRPC would remove the file of another service that is serving.
-            port = 0 if wanted.path and _is_served(wanted.path) else self._server.add_insecure_port(str(wanted))
+            port = 0 if wanted.path and _is_served(wanted.path) else self._server.add_insecure_port(target(str(wanted)))
         except RuntimeError:
             port = 0
         if port == 0:

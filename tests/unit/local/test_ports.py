@@ -1,56 +1,18 @@
-"""Ports for the services of a run."""
-
 import socket
-import subprocess
-import sys
 
 import pytest
 
-from penstock.errors import ConfigurationError
-from penstock.local import ports
-
-OTHER_RUN = """
-import sys
-sys.path[:0] = {path!r}
-from penstock.local import ports
-ports._PORTS = range({first}, {first} + 3)
-print(*ports.free_ports(2), flush=True)
-sys.stdin.read()
-"""
+from penstock.local.ports import refusal
 
 
-@pytest.fixture
-def first(monkeypatch: pytest.MonkeyPatch) -> int:
-    """Restricts the choice to three consecutive free ports, and returns the first."""
-    for port in ports.free_ports(100):
-        if port + 2 in ports._PORTS and all(ports.refusal("127.0.0.1", port + more) is None for more in range(3)):
-            break
-    ports.release_ports()
-    monkeypatch.setattr(ports, "_PORTS", range(port, port + 3))
-    return port
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_a_port_is_free_until_a_process_listens_on_it(host: str) -> None:
+    with socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as server:
+        port = server.getsockname()[1]
+        assert refusal(host, port) == "in use"
+    assert refusal(host, port) is None
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has abstract addresses")
-def test_runs_that_start_together_choose_different_ports(first: int) -> None:
-    script = OTHER_RUN.format(path=sys.path, first=first)
-    with subprocess.Popen(
-        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as other:
-        assert other.stdout is not None
-        taken = {int(port) for port in other.stdout.readline().split()}
-        assert len(taken) == 2
-        (left,) = ports.free_ports(1)
-        assert {left, *taken} == {first, first + 1, first + 2}
-        with pytest.raises(ConfigurationError, match="1 free ports are needed between"):
-            ports.free_ports(1)
-        other.kill()
-    assert set(ports.free_ports(2)) == taken
-    ports.release_ports()
-    assert len(ports.free_ports(3)) == 3
-    ports.release_ports()
-
-
-def test_a_port_on_which_a_process_listens_is_not_chosen(first: int) -> None:
-    with socket.create_server(("127.0.0.1", first + 1)):
-        assert set(ports.free_ports(2)) == {first, first + 2}
-    ports.release_ports()
+def test_a_host_that_is_not_this_one_is_refused_with_the_reason() -> None:
+    assert refusal("192.0.2.1", 7431) == "cannot assign requested address"
+    assert refusal("no such host", 7431) == "unknown host"

@@ -9,9 +9,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from helpers.ports import free_ports
 from helpers.timing import wait_for
 from penstock.local.children import Children, service_command
-from penstock.local.ports import free_ports
 from penstock.local.template import ForkedProcess, Template
 from penstock.rpc.health import is_serving
 

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import ConfigurationError, InvalidSegment, Overloaded
-from penstock.files import sync_folder, write_json
+from penstock.files import make_folder, sync_folder, write_json
 from penstock.replay.store.description import describe_schema, schema_of
 from penstock.replay.store.layout import HEADER
 from penstock.types.block import Schema
@@ -153,7 +153,7 @@ class SnapshotFolder:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Creates the folder and locks it against other processes. Raises `Overloaded` if it is locked."""
-        self.root.mkdir(parents=True, exist_ok=True)
+        make_folder(self.root)
         descriptor = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
         try:
             try:

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import ConfigurationError, Unavailable
-from penstock.files import sync_folder
+from penstock.files import make_folder, sync_folder
 from penstock.replay.buffer import ReplayBuffer
 from penstock.replay.snapshots.chunk_files import ChunkWriter, chunk_ranges
 from penstock.replay.snapshots.folder import (
@@ -97,7 +97,7 @@ class SnapshotWork:
         # From here on no lock is held except the GIL. This thread has normal priority, because one of lower priority
         # could be preempted while it holds the GIL.
         place = self._folder.unfinished(request.name)
-        place.mkdir()
+        make_folder(place)
         writer = ChunkWriter(self._store, chunk_keys, self._spend)
         chunks, present, sound = self._write_chunks(writer, place, headers, chunk_keys)
         headers = headers[present & sound]

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import ConfigurationError
+from penstock.files import PRIVATE_FILE, make_folder
 from penstock.replay.store.layout import PAGE, whole_pages
 from penstock.types.replay import StagingOffer
 
@@ -56,7 +57,7 @@ class StagingAreas:
             return None
         path = self._folder / secrets.token_hex(_NAME_BYTES)
         try:
-            self._folder.mkdir(exist_ok=True)
+            make_folder(self._folder)
             memory = _create(path, size)
         except OSError:
             path.unlink(missing_ok=True)
@@ -134,7 +135,7 @@ def _parts(memory: NDArray[np.uint8]) -> tuple[NDArray[np.void], NDArray[np.uint
 
 
 def _create(path: Path, size: int) -> NDArray[np.uint8]:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o660)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
     try:
         # On a full disk, writing to a hole of a mapped file would raise a bus error.
         os.posix_fallocate(descriptor, 0, size)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from penstock.errors import ConfigurationError
 from penstock.file_systems import network_kind
+from penstock.files import PRIVATE_FILE, make_folder
 from penstock.replay.store.description import DESCRIPTION_FILE, damaged_store, read_description
 from penstock.replay.store.layout import PAGE, RECORDS_BYTES, RECORDS_FILE, SEGMENTS_FILE
 from penstock.types.block import Schema
@@ -70,8 +71,8 @@ def allocate(folder: Path | None, name: str, size: int) -> mmap.mmap:
         return mmap.mmap(-1, size)
     path = folder / name
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        make_folder(folder)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, PRIVATE_FILE)
         try:
             present = os.fstat(descriptor).st_size
             if present not in (0, size):
