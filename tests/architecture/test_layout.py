@@ -34,7 +34,7 @@ ALLOWED: dict[str, set[str]] = {
     "extras": {"errors"},
     "compiled_code": set(),
     "config": {"types", "errors", "addresses", "environment_names", "gate_law", "run_folder", "config"},
-    "run_folder": {"types", "errors"},
+    "run_folder": {"types", "errors", "files"},
     "run_metrics": {"errors", "run_folder"},
     "known_runs": {"errors", "run_folder"},
     "summary": {"types", "errors", "config", "files", "run_folder", "run_metrics"},

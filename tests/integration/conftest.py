@@ -21,13 +21,13 @@ def ended_run(tmp_path_factory: pytest.TempPathFactory) -> EndedRun:
     file.write_text(FILE)
     options = [*OPTIONS.split(), f"--config={file}", f"--run-dir={folder}"]
     with Command("train", *options, environment=VARIABLES) as command:
-        # Replay, learner, evaluator and actor, each with a port for gRPC and one for metrics.
+        # The metrics of replay, learner, evaluator and actor.
         ports = set[int]()
 
         def all_seen() -> bool:
             # Not necessarily at the same time: the run may end soon after the last of them has started.
             ports.update(command.ports())
-            return len(ports) == 8
+            return len(ports) == 4
 
         command.until(all_seen, "all ports")
         return EndedRun(folder, end_of(command), ports)
