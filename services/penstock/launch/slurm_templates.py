@@ -14,7 +14,7 @@ TASK = (
 NODE_FOLDER = """\
 # No file system is shared, so that this node has a folder of its own.
 run={folder}
-mkdir -p -m 700 "$run" "$run/launch" "$run/logs"
+(umask 077; mkdir -p "$run/launch" "$run/logs")
 cat >"$run/launch/settings.toml" <<'END'
 {settings}
 END"""
