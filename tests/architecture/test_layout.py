@@ -85,6 +85,7 @@ ALLOWED: dict[str, set[str]] = {
         "learning",
         "rpc",
     },
+    "security": {"errors", "config", "files", "security"},
     "process": {"types", "errors", "addresses", "config", "exit_codes", "telemetry", "process"},
     "restoring": {"types", "errors", "config", "files", "run_folder", "store_place", "replay", "learning"},
     "apps": {
@@ -168,6 +169,7 @@ ALLOWED: dict[str, set[str]] = {
     "__init__": {"config", "errors", "presets", "summary", "run_metrics", "acting", "apps", "local", "api"},
 }
 ONLY_IN: dict[str, set[str]] = {
+    "cryptography": {"security"},
     "grpc": {"rpc"},
     "grpc_health": {"rpc"},
     "torch": {"algo", "acting", "learning", "cli"},
@@ -278,10 +280,10 @@ def test_tests_benchmarks_and_stress_tests_share_code_only_through_helpers(folde
 @pytest.mark.parametrize(
     ("service", "use", "unused"),
     [
-        ("replay", "pass", ("torch", "gymnasium", *EXTRA_OF)),
+        ("replay", "pass", ("torch", "gymnasium", "cryptography", *EXTRA_OF)),
         # numba takes 120 MB and half a second, which processes that only transfer segments do not need.
-        ("actor", "pass", ("numba", "torch", *EXTRA_OF)),
-        ("evaluator", "pass", ("numba", "torch", *EXTRA_OF)),
+        ("actor", "pass", ("numba", "torch", "cryptography", *EXTRA_OF)),
+        ("evaluator", "pass", ("numba", "torch", "cryptography", *EXTRA_OF)),
         ("learner", TRAINING, ("torch._dynamo", *EXTRA_OF)),
     ],
 )

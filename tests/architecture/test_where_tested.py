@@ -163,6 +163,8 @@ ELSEWHERE = {
     "rpc/servicers/sample.py": "contract/test_replay_service.py",
     "rpc/servicers/snapshots.py": "contract/test_snapshot_calls.py",
     "run_folder.py": "unit/learning/test_checkpoints.py",
+    "security/pem_files.py": "unit/security/test_certificate.py",
+    "security/signing.py": "unit/security/test_authority.py",
     "sharding/parts.py": "unit/sharding/test_sharded_draws.py",
     "sharding/shares.py": "unit/sharding/test_sharded_draws.py",
     "telemetry/metrics.py": "deploy/test_watching.py",

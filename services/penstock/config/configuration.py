@@ -62,9 +62,13 @@ class Config(Sections):
         return {"unroll_length": self.actor.unroll_length, "memory": memory, "burn_in": self.ppo.burn_in_steps}
 
     def repeatable(self) -> "Config":
-        """Returns this configuration without the run's folder, node, job and ready file, which a repetition chooses."""
-        elsewhere = {"run": {"dir": None}, "actor": {"run": None}, "evaluation": {"run": None}}
-        return self.changed({**elsewhere, "telemetry": {"node": None, "job": None, "ready_file": None}})
+        """Returns this configuration without what a repetition chooses.
+
+        That is the run's folder, the node, the job, the ready file, and the certificate of one service.
+        """
+        folders = {"run": {"dir": None}, "actor": {"run": None}, "evaluation": {"run": None}}
+        service = {"telemetry": {"node": None, "job": None, "ready_file": None}}
+        return self.changed({**folders, **service, "security": {"certificate": None, "key": None, "authority": None}})
 
     def changed(self, values: Mapping[str, object] | None = None, /, **settings: object) -> "Config":
         """Returns this configuration with other values: sections, or settings by the names that options have.

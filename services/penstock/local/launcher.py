@@ -68,6 +68,7 @@ def train(
         Interrupted: Ctrl-C after training began. Before training, a plain `KeyboardInterrupt` is raised.
     """
     started = time.monotonic() if started is None else started
+    _check_unprotected(config)
     resumed = RunFolder(Path(config.run.dir or ".")).summary
     # Before anything is changed, because resuming a finished run would only replace its summary.
     if resume and (reason := nothing_left(resumed, config.run)):
@@ -116,6 +117,14 @@ def with_run_dir(config: Config) -> Config:
 def _beginning(config: Config) -> RunStatus:
     """Returns the status that is shown before the learner's."""
     return RunStatus(environment_id=config.environment.short_name, limit=config.run.limits.nearest(Extent()))
+
+
+def _check_unprotected(config: Config) -> None:
+    if config.security.certificate is not None:
+        raise ConfigurationError(
+            f"security.certificate is {config.security.certificate}, but penstock train connects its services by Unix"
+            " sockets in a private folder, without TLS; unset it, or start the services individually"
+        )
 
 
 def _check_folder(folder: RunFolder, *, resume: bool) -> None:

@@ -1,0 +1,256 @@
+"""The certificates of a run in a folder: an authority, and a folder for each role that can be given to its service.
+
+authority.pem          certificates of the authorities that are trusted, the newest first
+authority-key.pem      key with which new certificates are signed; no service needs it
+<role>/                certificate.pem, key.pem and authority.pem of the services with this role
+
+`issue` makes what is missing or due, so that it can be run at every start. An authority is replaced in three steps,
+between which the services get their folders, and after each of which every service accepts all others: a new authority
+that is trusted beside the old one, certificates signed by the new one, and the removal of the old one.
+"""
+
+import contextlib
+import fcntl
+import ipaddress
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
+
+from penstock.errors import ConfigurationError
+from penstock.files import make_folder, write_atomically
+from penstock.security import signing
+from penstock.security.certificate import Files, covers, is_signed, read, stated
+from penstock.security.pem_files import certificates, content, private_content
+from penstock.security.roles import ROLES, Identity, Role, check_run_name
+
+DAYS = 90
+"""Days for which the certificate of a service is valid by default."""
+
+_MOST_DAYS = 3650
+_DUE_SHARE = 1 / 3
+"""Share of a certificate's life that is left when the next `issue` replaces it."""
+
+_MOST_CHARACTERS = 253
+_BUNDLE, _KEY = "authority.pem", "authority-key.pem"
+_HOST_NAME = re.compile(r"(\*\.)?[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """The certificate of a role after `issue`.
+
+    Attributes:
+        identity: Run and role.
+        files: Its files.
+        expires: End of its validity, in Unix seconds.
+        is_new: Whether it was made now.
+    """
+
+    identity: Identity
+    files: Files
+    expires: float
+    is_new: bool
+
+
+def issue(
+    folder: Path,
+    run: str,
+    *,
+    days: int,
+    hosts: Mapping[Role, Sequence[str]],
+    now: float,
+    renew: bool = False,
+    new_authority: bool = False,
+    drop_old_authority: bool = False,
+) -> list[Issued]:
+    """Makes the certificates of a run that are missing, damaged, or valid for less than a third of their life.
+
+    Args:
+        folder: Folder of the certificates.
+        run: Name of the run in them.
+        days: Days for which new ones are valid.
+        hosts: Further DNS names and IP addresses by role, which are added to those of its former certificate.
+        now: Unix time in seconds.
+        renew: Whether all services get new certificates.
+        new_authority: Whether a new authority signs from now on. The old ones remain trusted.
+        drop_old_authority: Whether only the newest authority is trusted from now on.
+
+    Returns:
+        The certificate of each role.
+
+    Raises:
+        ConfigurationError: An argument can't be used, the folder belongs to another run or can't be written, the
+            authority can't be used, or a certificate would lose its authority.
+    """
+    check_run_name(run)
+    _check_wanted(days, hosts)
+    try:
+        with _locked(folder):
+            authority = _AuthorityFiles(folder, run, now)
+            if new_authority or authority.is_due:
+                authority.replace()
+            issued = [
+                _of_role(authority, Identity(run, role), hosts.get(role, ()), days=days, renew=renew) for role in ROLES
+            ]
+            if drop_old_authority:
+                authority.drop_old(issued)
+            return issued
+    except OSError as error:
+        raise ConfigurationError(f"can't write certificates in {folder}: {error}; choose another folder") from None
+
+
+def run_of(folder: Path) -> str:
+    """Returns the run whose certificates a folder has; empty without any. Raises `ConfigurationError`."""
+    bundle = folder / _BUNDLE
+    return signing.run_of(certificates(content(bundle), bundle)[0]) if bundle.exists() else ""
+
+
+def files_of(folder: Path) -> Files:
+    """Returns the files in the folder of a role."""
+    return Files(folder / "certificate.pem", folder / "key.pem", folder / _BUNDLE)
+
+
+class _AuthorityFiles:
+    """The authorities in a folder, which is locked."""
+
+    def __init__(self, folder: Path, run: str, now: float) -> None:
+        self.folder, self.now = folder, now
+        self._run, self._bundle, self._key = run, folder / _BUNDLE, folder / _KEY
+        self._trusted = certificates(content(self._bundle), self._bundle) if self._bundle.exists() else []
+        former = signing.run_of(self._trusted[0]) if self._trusted else run
+        if former != run:
+            raise ConfigurationError(
+                f"{folder} has the certificates of {f'run {former}' if former else 'another authority'}, not of run"
+                f" {run}; choose another folder, or the same name"
+            )
+
+    @property
+    def is_due(self) -> bool:
+        """Whether there is no authority, or the newest should be replaced."""
+        return not self._trusted or _is_due(self._newest, self.now)
+
+    @property
+    def pem(self) -> bytes:
+        """The trusted certificates."""
+        return b"".join(each.public_bytes(Encoding.PEM) for each in self._trusted)
+
+    def replace(self) -> None:
+        """Makes a new authority; those before it remain trusted until they expire. Raises `OSError`."""
+        made = signing.Authority.new(self._run, now=self.now)
+        kept = [each for each in self._trusted if each.not_valid_after_utc.timestamp() > self.now]
+        self._trusted = [made.certificate, *kept]
+        # The key comes second: a certificate without its key does no harm, and the old key continues to sign.
+        write_atomically(self._bundle, self.pem)
+        write_atomically(self._key, signing.key_pem(made.key))
+
+    def signer(self) -> signing.Authority:
+        """Returns the authority that signs. Raises `ConfigurationError` if it can't be used."""
+        remedy = "restore it, or make a new authority with --new-authority"
+        if not self._key.exists():
+            raise ConfigurationError(f"the key of the authority, {self._key}, is missing; {remedy}")
+        try:
+            key = load_pem_private_key(private_content(self._key), password=None)
+        except (ValueError, TypeError):
+            raise ConfigurationError(f"{self._key} holds no usable key; {remedy}") from None
+        found = [each for each in self._trusted if each.public_key() == key.public_key()]
+        if not found or not isinstance(key, ec.EllipticCurvePrivateKey):
+            raise ConfigurationError(f"{self._key} is not the key of an authority in {self._bundle}; {remedy}")
+        return signing.Authority(found[0], key)
+
+    def drop_old(self, issued: Sequence[Issued]) -> None:
+        """Removes all authorities but the one that signs. Raises `ConfigurationError` if one is in use."""
+        newest = self._newest
+        users = [str(each.identity.role) for each in issued if not _is_signed(each, newest)]
+        if users:
+            raise ConfigurationError(
+                f"the old authority has signed the certificates of {', '.join(users)}; make new ones with --renew, and"
+                " give them to all services before you drop it"
+            )
+        self._trusted = [newest]
+        for path in (self._bundle, *(each.files.authority for each in issued)):
+            write_atomically(path, self.pem)
+
+    @property
+    def _newest(self) -> x509.Certificate:
+        # Without the key, which may be kept elsewhere, the first is the newest.
+        return self.signer().certificate if self._key.exists() else self._trusted[0]
+
+
+def _of_role(authority: _AuthorityFiles, identity: Identity, hosts: Sequence[str], *, days: int, renew: bool) -> Issued:
+    """Makes the files of a role as far as they are missing or due."""
+    folder, now = authority.folder / identity.role, authority.now
+    files = files_of(folder)
+    make_folder(folder)
+    if not files.authority.exists() or files.authority.read_bytes() != authority.pem:
+        write_atomically(files.authority, authority.pem)
+    former = _former_names(files, identity)
+    is_new = renew or not all(covers(former, host) for host in hosts) or not _is_sound(files, identity, now)
+    if is_new:
+        names = dict.fromkeys(name for name in (*former, *hosts) if name != identity.server_name)
+        pem, key_pem = authority.signer().sign(identity, [*names], days=days, now=now)
+        # Readers keep the former pair until key and certificate match.
+        write_atomically(files.key, key_pem)
+        write_atomically(files.certificate, pem)
+    return Issued(identity, files, read(files, identity.role, now=now).expires, is_new)
+
+
+def _former_names(files: Files, identity: Identity) -> Sequence[str]:
+    """Returns the names in the present certificate of a role, even if it has expired; none without a certificate."""
+    try:
+        found, names = stated(certificates(content(files.certificate), files.certificate)[0], files.certificate)
+    except ConfigurationError:
+        return ()
+    return names if found == identity else ()
+
+
+def _is_sound(files: Files, identity: Identity, now: float) -> bool:
+    """Returns whether a service can use its files, and for long enough."""
+    try:
+        found = read(files, identity.role, now=now)
+    except ConfigurationError:
+        return False
+    leaf = certificates(found.certificate_pem, files.certificate)[0]
+    return found.identity == identity and not _is_due(leaf, now)
+
+
+def _is_due(certificate: x509.Certificate, now: float) -> bool:
+    begin, end = certificate.not_valid_before_utc.timestamp(), certificate.not_valid_after_utc.timestamp()
+    return end - now < (end - begin) * _DUE_SHARE
+
+
+def _is_signed(issued: Issued, authority: x509.Certificate) -> bool:
+    path = issued.files.certificate
+    return is_signed(certificates(content(path), path)[0], authority)
+
+
+def _check_wanted(days: int, hosts: Mapping[Role, Sequence[str]]) -> None:
+    if not 1 <= days <= _MOST_DAYS:
+        raise ConfigurationError(f"certificates can't be valid for {days} days; choose 1 to {_MOST_DAYS:,} days")
+    for host in (host for each in hosts.values() for host in each):
+        try:
+            ipaddress.ip_address(host)
+        except ValueError:
+            if len(host) > _MOST_CHARACTERS or not _HOST_NAME.fullmatch(host):
+                raise ConfigurationError(
+                    f"{host!r} is no host; name a DNS name such as node1.example.org, or an IP address, without a port"
+                ) from None
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Makes the folder, and waits while another process changes it. Raises `OSError`."""
+    make_folder(folder)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        # Some network file systems can't lock a folder. A run has one command at a time there.
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

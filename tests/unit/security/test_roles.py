@@ -1,0 +1,48 @@
+import pytest
+
+from penstock.errors import ConfigurationError
+from penstock.security.roles import ROLES, Identity, Role, check_run_name
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_an_identity_is_read_as_it_was_written(role: Role) -> None:
+    identity = Identity("cartpole-1", role)
+    assert identity.uri == f"penstock://cartpole-1/{role}"
+    assert Identity.parse(identity.uri) == identity
+    assert identity.server_name == f"{role}.cartpole-1.penstock"
+    assert str(identity) == f"{role} of run cartpole-1"
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "",
+        "penstock://",
+        "penstock://run",
+        "penstock://run/",
+        "penstock:///actor",
+        "penstock://run/Actor",
+        "penstock://run/actor/",
+        "penstock://run/actor?x",
+        "penstock://Run/actor",
+        "penstock://a.b/actor",
+        "penstock://run /actor",
+        "spiffe://run/actor",
+        "run/actor",
+    ],
+)
+def test_another_uri_is_no_identity(uri: str) -> None:
+    with pytest.raises(ValueError, match=r"^must be penstock://RUN/ROLE with a role of actor, learner, "):
+        Identity.parse(uri)
+
+
+@pytest.mark.parametrize("name", ["a", "1", "cartpole-1", "a" * 40, "xn--bcher-kva"])
+def test_a_dns_label_is_a_name_of_a_run(name: str) -> None:
+    check_run_name(name)
+    assert Identity.parse(f"penstock://{name}/actor").run == name
+
+
+@pytest.mark.parametrize("name", ["", "A", "a_b", "a.b", "-a", "a-", "a" * 41, "ä", "a b", "a\n", "a/actor"])
+def test_other_text_is_no_name_of_a_run(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"at most 40 lower-case letters, digits and inner hyphens$"):
+        check_run_name(name)
