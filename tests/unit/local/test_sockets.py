@@ -4,6 +4,8 @@ import json
 import os
 import socket
 import stat
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,12 +18,12 @@ from penstock.run_folder import RunFolder
 
 
 @pytest.fixture
-def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Returns the folder for temporary files, whose path is short."""
+def scratch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Returns the folder for temporary files, whose path is short, unlike that of the test's own folder."""
     monkeypatch.delenv("SLURM_TMPDIR", raising=False)
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "t"))
-    (tmp_path / "t").mkdir()
-    return tmp_path / "t"
+    with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as folder:
+        monkeypatch.setenv("TMPDIR", folder)
+        yield Path(folder)
 
 
 def made(root: Path) -> RunFolder:
