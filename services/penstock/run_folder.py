@@ -14,6 +14,7 @@ versions.json, roster.json           numbers already assigned, so that none repe
 replay/                the mapped store, while the run is active
 store_place.json       where the store is instead, if this folder is on a network file system
 snapshots/             snapshots of the policy and that store, if any were taken
+certificates/          those of the services, if `penstock certificates` made them, and the authority with its key
 sockets-*/             the socket files of `penstock train`, while the run is active
 """
 
@@ -78,6 +79,7 @@ class RunFolder:
         self.replay = root / "replay"
         self.store_place = root / "store_place.json"
         self.snapshots = root / "snapshots"
+        self.certificates = root / "certificates"
 
     def checkpoint(self, env_steps: int) -> Path:
         """Returns the path of the checkpoint at this number of environment steps."""

@@ -149,6 +149,7 @@ ALLOWED: dict[str, set[str]] = {
         "restoring",
         "apps",
         "local",
+        "security",
         "launch",
         "cli",
         "__init__",

@@ -31,6 +31,7 @@ _COMMANDS = {
     "learner": "run the learner service",
     "actor": "run an actor service",
     "evaluator": "run the evaluator service",
+    "certificates": "make the certificates by which the services of a run know each other",
     "health": "check whether a service is ready",
     "doctor": "check whether this machine meets the requirements of the settings",
 }
@@ -110,7 +111,7 @@ def _fail(message: str, code: int = USAGE_ERROR) -> int:
 
 def _help() -> str:
     lines = ["usage: penstock COMMAND [options]", ""]
-    lines += [f"  {name:<10} {description}" for name, description in _COMMANDS.items()]
+    lines += [f"  {name:<12} {description}" for name, description in _COMMANDS.items()]
     return "\n".join([*lines, "", "`penstock COMMAND --help` lists a command's options."])
 
 

@@ -50,12 +50,14 @@ class Issued:
         files: Its files.
         expires: End of its validity, in Unix seconds.
         is_new: Whether it was made now.
+        is_of_old: Whether an authority before the newest has signed it.
     """
 
     identity: Identity
     files: Files
     expires: float
     is_new: bool
+    is_of_old: bool
 
 
 def issue(
@@ -111,6 +113,12 @@ def run_of(folder: Path) -> str:
     return signing.run_of(certificates(content(bundle), bundle)[0]) if bundle.exists() else ""
 
 
+def trusted(folder: Path) -> int:
+    """Returns the number of authorities that are trusted in a folder. Raises `ConfigurationError`."""
+    bundle = folder / _BUNDLE
+    return len(certificates(content(bundle), bundle))
+
+
 def files_of(folder: Path) -> Files:
     """Returns the files in the folder of a role."""
     return Files(folder / "certificate.pem", folder / "key.pem", folder / _BUNDLE)
@@ -133,7 +141,13 @@ class _AuthorityFiles:
     @property
     def is_due(self) -> bool:
         """Whether there is no authority, or the newest should be replaced."""
-        return not self._trusted or _is_due(self._newest, self.now)
+        return not self._trusted or _is_due(self.newest, self.now)
+
+    @property
+    def newest(self) -> x509.Certificate:
+        """The authority that signs new certificates. Raises `ConfigurationError` as `signer`."""
+        # Without the key, which may be kept elsewhere, the first is the newest.
+        return self.signer().certificate if self._key.exists() else self._trusted[0]
 
     @property
     def pem(self) -> bytes:
@@ -165,21 +179,15 @@ class _AuthorityFiles:
 
     def drop_old(self, issued: Sequence[Issued]) -> None:
         """Removes all authorities but the one that signs. Raises `ConfigurationError` if one is in use."""
-        newest = self._newest
-        users = [str(each.identity.role) for each in issued if not _is_signed(each, newest)]
+        users = [str(each.identity.role) for each in issued if each.is_of_old]
         if users:
             raise ConfigurationError(
                 f"the old authority has signed the certificates of {', '.join(users)}; make new ones with --renew, and"
                 " give them to all services before you drop it"
             )
-        self._trusted = [newest]
+        self._trusted = [self.newest]
         for path in (self._bundle, *(each.files.authority for each in issued)):
             write_atomically(path, self.pem)
-
-    @property
-    def _newest(self) -> x509.Certificate:
-        # Without the key, which may be kept elsewhere, the first is the newest.
-        return self.signer().certificate if self._key.exists() else self._trusted[0]
 
 
 def _of_role(authority: _AuthorityFiles, identity: Identity, hosts: Sequence[str], *, days: int, renew: bool) -> Issued:
@@ -197,7 +205,9 @@ def _of_role(authority: _AuthorityFiles, identity: Identity, hosts: Sequence[str
         # Readers keep the former pair until key and certificate match.
         write_atomically(files.key, key_pem)
         write_atomically(files.certificate, pem)
-    return Issued(identity, files, read(files, identity.role, now=now).expires, is_new)
+    leaf = certificates(content(files.certificate), files.certificate)[0]
+    expires = leaf.not_valid_after_utc.timestamp()
+    return Issued(identity, files, expires, is_new, is_of_old=not is_signed(leaf, authority.newest))
 
 
 def _former_names(files: Files, identity: Identity) -> Sequence[str]:
@@ -222,11 +232,6 @@ def _is_sound(files: Files, identity: Identity, now: float) -> bool:
 def _is_due(certificate: x509.Certificate, now: float) -> bool:
     begin, end = certificate.not_valid_before_utc.timestamp(), certificate.not_valid_after_utc.timestamp()
     return end - now < (end - begin) * _DUE_SHARE
-
-
-def _is_signed(issued: Issued, authority: x509.Certificate) -> bool:
-    path = issued.files.certificate
-    return is_signed(certificates(content(path), path)[0], authority)
 
 
 def _check_wanted(days: int, hosts: Mapping[Role, Sequence[str]]) -> None:

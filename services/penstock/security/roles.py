@@ -68,5 +68,16 @@ def check_run_name(name: str) -> None:
         )
 
 
+def run_name_of(text: str) -> str:
+    """Returns the name that a run has in certificates, made of other text such as its folder's name.
+
+    Raises `ConfigurationError` if the text has no letters or digits.
+    """
+    label = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:_MOST_CHARACTERS].rstrip("-")
+    if not label:
+        raise ConfigurationError(f"{text!r} has no letters or digits for the run's name in certificates; name the run")
+    return label
+
+
 def _is_run_name(name: str) -> bool:
     return len(name) <= _MOST_CHARACTERS and _RUN_NAME.fullmatch(name) is not None

@@ -15,7 +15,7 @@ from cryptography import x509
 
 from helpers.certificates import DAY_S, RUN, certificates_of
 from penstock.errors import ConfigurationError
-from penstock.security.authority import DAYS, Issued, files_of, issue, run_of
+from penstock.security.authority import DAYS, Issued, files_of, issue, run_of, trusted
 from penstock.security.certificate import Files, expiry_of, read
 from penstock.security.roles import ROLES, SERVERS, Identity, Role
 
@@ -49,10 +49,6 @@ def new_roles(issued: Mapping[Role, Issued]) -> set[Role]:
 
 def contents(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-def authorities(path: Path) -> int:
-    return path.read_bytes().count(b"BEGIN CERTIFICATE")
 
 
 # Handshakes, by OpenSSL and without the code that reads certificates
@@ -276,15 +272,16 @@ def test_an_authority_is_replaced_in_steps_after_each_of_which_all_services_acce
     folder = tmp_path / "run"
     make(folder)
     hosts = [copied(folder, tmp_path / "0")]
-    steps = [{"new_authority": True}, {"renew": True}, {"drop_old_authority": True}]
-    for number, step in enumerate(steps, 1):
-        make(folder, **step)  # type: ignore[arg-type]
+    steps = [({"new_authority": True}, 2, True), ({"renew": True}, 2, False), ({"drop_old_authority": True}, 1, False)]
+    for number, (step, authorities, is_of_old) in enumerate(steps, 1):
+        issued = make(folder, **step)  # type: ignore[arg-type]
+        assert {each.is_of_old for each in issued.values()} == {is_of_old}
+        assert trusted(folder) == trusted(folder / "actor") == authorities
         hosts.append(copied(folder, tmp_path / str(number)))
         before, after = hosts[-2], hosts[-1]
         assert verified([before[0], after[0]], [before[1], after[1]]), step
     # At the end, the first certificates are revoked.
     assert not verified([hosts[3][0]], [hosts[0][1]])
-    assert authorities(folder / "authority.pem") == authorities(folder / "actor" / "authority.pem") == 1
 
 
 def test_in_one_step_everything_before_is_revoked(tmp_path: Path) -> None:
@@ -319,10 +316,10 @@ def test_without_an_old_authority_there_is_nothing_to_drop(tmp_path: Path) -> No
 def test_an_authority_with_less_than_a_third_of_its_life_left_gets_a_successor(tmp_path: Path) -> None:
     make(tmp_path)
     assert new_roles(make(tmp_path, in_days=2500.0)) == set(ROLES)
-    assert authorities(tmp_path / "replay" / "authority.pem") == 2
+    assert trusted(tmp_path / "replay") == 2
     # An expired one is trusted no longer.
     make(tmp_path, in_days=6000.0)
-    assert authorities(tmp_path / "replay" / "authority.pem") == 2
+    assert trusted(tmp_path / "replay") == 2
 
 
 def test_without_the_authoritys_key_valid_certificates_are_kept(tmp_path: Path) -> None:
@@ -342,7 +339,7 @@ def test_a_new_authority_whose_key_was_not_written_does_no_harm(tmp_path: Path) 
     (tmp_path / "authority-key.pem").write_bytes(key)
     issued = make(tmp_path, renew=True, drop_old_authority=True)
     handshake(issued["replay"].files, issued["actor"].files)
-    assert authorities(tmp_path / "authority.pem") == 1
+    assert trusted(tmp_path) == 1
 
 
 @pytest.mark.parametrize("content", [b"", b"text"])

@@ -1,7 +1,7 @@
 import pytest
 
 from penstock.errors import ConfigurationError
-from penstock.security.roles import ROLES, Identity, Role, check_run_name
+from penstock.security.roles import ROLES, Identity, Role, check_run_name, run_name_of
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -46,3 +46,23 @@ def test_a_dns_label_is_a_name_of_a_run(name: str) -> None:
 def test_other_text_is_no_name_of_a_run(name: str) -> None:
     with pytest.raises(ConfigurationError, match=r"at most 40 lower-case letters, digits and inner hyphens$"):
         check_run_name(name)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("CartPole-v1-20261126-101500", "cartpole-v1-20261126-101500"),
+        ("_My run (2)", "my-run-2"),
+        ("x" * 39 + "-" + "y" * 9, "x" * 39),
+        ("è1", "1"),
+    ],
+)
+def test_a_name_of_a_run_is_made_of_any_text(text: str, name: str) -> None:
+    assert run_name_of(text) == name
+    check_run_name(name)
+
+
+@pytest.mark.parametrize("text", ["", "..", "é", "---"])
+def test_text_without_letters_and_digits_gives_no_name(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="has no letters or digits"):
+        run_name_of(text)
