@@ -57,7 +57,7 @@ from penstock.types.extents import Amounts
 from penstock.types.location import UNKNOWN, Location
 from penstock.types.place import Place
 from penstock.types.replay import Batch, CommitOutcome, Grant, SamplingPlan, Window
-from penstock.types.run import Assignment, Weights
+from penstock.types.run import NO_IDENTITY, Assignment, RunIdentity, Weights
 from penstock.types.snapshots import Snapshot, SnapshotProgress, SnapshotRequest
 from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec, Tree
 from penstock.v1 import replay_pb2, run_pb2
@@ -110,10 +110,20 @@ def sample(name: str, **labels: str) -> float:
     return REGISTRY.get_sample_value(name, labels) or 0.0
 
 
-def assignment(slot: int, address: str, *, segments: int = 2, incarnation: int = 1) -> Assignment:
-    """Returns an assignment whose environments have the numbers used by `make_window`."""
-    environments = tuple(range(slot * segments, (slot + 1) * segments))
-    return Assignment(slot, incarnation, environments, token=b"", seed=0, replay=Place((address,)))
+def assignment(
+    slot: int, address: str, *, segments: int = 2, incarnation: int = 1, identity: RunIdentity = NO_IDENTITY
+) -> Assignment:
+    """Returns an assignment of this run, whose environments have the numbers used by `make_window`."""
+    return Assignment(
+        slot,
+        incarnation,
+        tuple(range(slot * segments, (slot + 1) * segments)),
+        token=b"",
+        seed=0,
+        replay=Place((address,)),
+        run=identity.number,
+        replay_token=identity.token(slot, incarnation),
+    )
 
 
 class LiveServer:
@@ -317,11 +327,22 @@ def _plain_bytes(request: Message | bytes) -> bytes:
 
 
 def open_request(
-    slot: int = 0, *, incarnation: int = 1, segments: int = 2, schema: Schema = SCHEMA
+    slot: int = 0,
+    *,
+    incarnation: int = 1,
+    segments: int = 2,
+    schema: Schema = SCHEMA,
+    run: int = 0,
+    token: bytes = b"",
 ) -> replay_pb2.AppendSegmentsRequest:
     """Returns the opening of an append stream."""
     opening = replay_pb2.OpenAppend(
-        schema=encode_schema(schema), slot=slot, incarnation=incarnation, window_segments=segments
+        schema=encode_schema(schema),
+        slot=slot,
+        incarnation=incarnation,
+        window_segments=segments,
+        run=run,
+        replay_token=token,
     )
     return replay_pb2.AppendSegmentsRequest(open=opening)
 
@@ -343,11 +364,20 @@ def batch_request(batch: int) -> replay_pb2.SampleBatchesRequest:
 
 
 def hello_request(
-    token: bytes = b"", *, environments: int = 2, schema: Schema = SCHEMA, spec: EnvironmentSpec = SPEC
+    token: bytes = b"",
+    *,
+    environments: int = 2,
+    schema: Schema = SCHEMA,
+    spec: EnvironmentSpec = SPEC,
+    run: int = 0,
 ) -> run_pb2.JoinRequest:
     """Returns the opening of a join stream."""
     hello = run_pb2.Hello(
-        schema=encode_schema(schema), environment=encode_environment(spec), environments=environments, token=token
+        schema=encode_schema(schema),
+        environment=encode_environment(spec),
+        environments=environments,
+        token=token,
+        run=run,
     )
     return run_pb2.JoinRequest(hello=hello)
 

@@ -10,7 +10,8 @@ checkpoints/           the newest few as <env steps>.safetensors, and best.safet
 logs/                  one file per service
 launch/                scripts, settings and job numbers of `penstock launch`
 videos/                recordings of `penstock evaluate --record-video`
-versions.json, roster.json           numbers already assigned, so that none repeats; roster.copy.json is a copy
+versions.json, roster.json           numbers already assigned, so that none repeats, the run's identity and its key;
+                                     roster.copy.json is a copy
 replay/                the mapped store, while the run is active
 store_place.json       where the store is instead, if this folder is on a network file system
 snapshots/             snapshots of the policy and that store, if any were taken

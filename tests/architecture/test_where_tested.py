@@ -188,6 +188,7 @@ ELSEWHERE = {
     "wire/schema.py": "unit/wire/test_block.py",
     "wire/snapshots.py": "contract/test_snapshot_calls.py",
     "rpc/identity.py": "contract/test_moved_services.py",
+    "rpc/refusals.py": "contract/test_run_identity.py",
     "types/place.py": "unit/test_services_file.py",
     "wire/windows.py": "unit/wire/test_windows_and_batches.py",
 }

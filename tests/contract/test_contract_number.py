@@ -95,7 +95,9 @@ def refuses(
 
 
 def test_the_first_response_has_the_number(loopback: Loopback) -> None:
-    stream = loopback.plain(loopback.replay(), methods.APPEND_SEGMENTS)
+    server = loopback.replay()
+    loopback.source(server, plan_with())
+    stream = loopback.plain(server, methods.APPEND_SEGMENTS)
     stream.send(open_request())
     assert stream.receive().contract == CONTRACT
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import numpy as np
 import pytest
 from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -395,6 +396,7 @@ def test_an_actor_survives_the_end_of_its_stream_while_it_sends(loopback: Loopba
 
 def test_calls_are_counted_by_method_and_status(loopback: Loopback) -> None:
     server = loopback.replay()
+    loopback.source(server, plan_with())
 
     def handled(method: Method, code: Code | None = None) -> float:
         labels = {"grpc_type": method.kind, "grpc_service": method.service, "grpc_method": method.name}
@@ -463,12 +465,15 @@ def test_answers_on_streams_are_timed_without_waits_for_other_peers(
     begun = time.monotonic()
 
     replay, run = loopback.replay(), loopback.run(tmp_path / "roster.json")
+    source = loopback.source(replay, plan_with(fresh_segments=2, batch_segments=2, off_policy_degree=0))
+    loopback.sink(1, replay).send(make_window(slot=1))
+    batch = until(lambda: source.next(0.1), "a batch")
     sink = loopback.sink(0, replay)
     sink.send(make_window(1))
     long_s = 1.0 + AT_ONCE * first_answer_s
     until(lambda: waited_s() - waited_before_s > long_s, "the window waits for a grant")
-    source = loopback.source(replay, plan_with())
-    until(lambda: source.next(0.1), "a batch")
+    source.commit(batch, np.ones(2))
+    assert sink.drain(PATIENCE_S)
     run.servicer.publish(Weights.of(1, b"weights"))
     member = loopback.membership(run)
     until(lambda: member.at_least(1, 0.5), "weights")

@@ -7,7 +7,7 @@ import grpc
 import numpy as np
 import pytest
 
-from helpers.servers import SPEC, LiveRun, Loopback, PlainStream, hello_request, until
+from helpers.servers import SPEC, LiveRun, Loopback, PlainStream, hello_request, sample, until
 from helpers.timing import PATIENCE_S
 from penstock.errors import RunFinished, SchemaMismatch
 from penstock.rpc import methods
@@ -21,6 +21,7 @@ from penstock.wire.spaces import encode_environment
 
 Code = grpc.StatusCode
 Request = evaluation_pb2.RunEvaluationsRequest
+IGNORED = "penstock_ignored_evaluation_results_total"
 LARGE = np.random.default_rng(3).bytes(5_000_000)
 HELLO = Request(hello=evaluation_pb2.EvaluatorHello(environment=encode_environment(SPEC)))
 
@@ -155,10 +156,40 @@ def test_results_of_other_tasks_are_ignored(loopback: Loopback, server: LiveRun)
     assert server.servicer.result(0.05) is None
 
 
+def test_only_the_first_answer_to_a_task_counts(loopback: Loopback, server: LiveRun) -> None:
+    ignored = sample(IGNORED)
+    server.servicer.ask(task(7))
+    first, second = (plain_evaluator(loopback, server) for _ in range(2))
+    assert [receive_task(first), receive_task(second)] == [7, 7]
+    first.send(answer(result(7)), answer(result(7, 100.0, 100.0)))
+    assert server.servicer.result(PATIENCE_S) == result(7)
+    second.send(answer(result(7, 200.0, 200.0)))
+    until(lambda: sample(IGNORED) == ignored + 1, "the second evaluator's answer")
+    server.servicer.ask(task(8))
+    # Each stream goes on with the next task, and ignores what is left of the former.
+    assert [receive_task(first), receive_task(second)] == [8, 8]
+    until(lambda: sample(IGNORED) == ignored + 2, "the first evaluator's second answer")
+    first.send(answer(result(8)))
+    assert server.servicer.result(PATIENCE_S) == result(8)
+    assert server.servicer.result(0.05) is None
+
+
+def test_a_result_of_an_evaluator_that_was_sent_no_task_does_not_count(loopback: Loopback, server: LiveRun) -> None:
+    ignored = sample(IGNORED)
+    stranger = plain_evaluator(loopback, server)
+    until(lambda: server.servicer.evaluators == 1, "the evaluator to join")
+    stranger.send(answer(result(7)))
+    server.servicer.ask(task(8))
+    assert receive_task(stranger) == 8
+    until(lambda: sample(IGNORED) == ignored + 1, "the result")
+    assert server.servicer.result(0.05) is None
+
+
 def test_an_evaluator_survives_a_restart_of_the_learner(loopback: Loopback, server: LiveRun, tmp_path: Path) -> None:
     work = loopback.work(server)
     server.servicer.ask(task(1))
     assert until(lambda: work.next(0.5), "a task") == task(1)
+    server.roster.dismiss()
     server.kill()
     server = loopback.run(tmp_path / "roster.json", port=server.port)
     server.servicer.ask(task(2))
@@ -217,20 +248,22 @@ def test_an_evaluator_with_other_spaces_is_refused(
         (answer(replace(result(7), seconds=float("nan"))), "nan seconds"),
         (answer(replace(result(7), unfinished=3)), "3 of them unfinished"),
         (answer(EvaluationResult(7, 7, (1.0, 2.0), (3,), 0.1)), "2 returns and 1 lengths"),
+        (answer(EvaluationResult(7, 7, (1.0, 2.0), (3, 0), 0.1)), "episodes of 0 to 3 steps; each has from 1 to 1000"),
+        (answer(EvaluationResult(7, 7, (1.0, 2.0), (3, 1001), 0.1)), "episodes of 3 to 1001 steps"),
         (b"\xff\xff\xff", "malformed message"),
     ],
 )
 def test_a_malformed_result_is_refused_and_the_next_evaluator_gets_the_task(
     loopback: Loopback, server: LiveRun, request_: Request | bytes, reason: str
 ) -> None:
-    server.servicer.ask(task(7))
+    server.servicer.ask(replace(task(7), max_episode_steps=1000))
     offender = plain_evaluator(loopback, server)
     assert receive_task(offender) == 7
     offender.send(request_)
     code, details = offender.status()
     assert (code, reason in details) == (Code.INVALID_ARGUMENT, True), details
     work = loopback.work(server)
-    assert until(lambda: work.next(0.5), "a task") == task(7)
+    assert until(lambda: work.next(0.5), "a task").id == 7
     work.deliver(result(7))
     assert server.servicer.result(PATIENCE_S) == result(7)
 

@@ -291,6 +291,7 @@ def test_a_refused_actor_does_not_decide_the_schema(
     loopback: Loopback, refusal: replay_pb2.AppendSegmentsRequest
 ) -> None:
     server = loopback.replay()
+    loopback.source(server, plan_with())
     stranger = Stranger(server.address)
     other = replay_pb2.AppendSegmentsRequest()
     other.CopyFrom(refusal)
@@ -350,8 +351,10 @@ def test_an_impossible_batch_number_is_not_passed_over(loopback: Loopback, numbe
 
 def test_a_client_that_leaves_before_its_answer_is_not_a_fault_of_the_service(loopback: Loopback) -> None:
     server, plan = loopback.replay(), plan_with()
+    source = loopback.source(server, plan)
     loopback.sink(0, server)
     until(lambda: server.store.schema is not None, "the actor connects")
+    source.close()
     before, stranger = mistakes(), Stranger(server.address)
     for _ in range(200):
         stranger.leave(methods.SAMPLE_BATCHES, plan_request(plan), batch_request(0))

@@ -19,7 +19,7 @@ def test_256_actors_send_equal_numbers_of_windows(loopback: Loopback, silent: in
     server = loopback.replay(rows=4000, max_actors=ACTORS)
     plan = plan_with(batch_segments=128, fresh_segments=128, off_policy_degree=4)
     sinks = [loopback.sink(slot, server) for slot in range(ACTORS)]
-    until(lambda: server.store.schema is not None and loopback.replay_status(server).actors == ACTORS, "all connect")
+    until(lambda: loopback.replay_status(server).actors == ACTORS, "all connect")
     source = loopback.source(server, plan)
     done, version = threading.Event(), 0
     sent = [0] * ACTORS
@@ -52,8 +52,9 @@ def test_256_actors_send_equal_numbers_of_windows(loopback: Loopback, silent: in
 
 def test_an_actor_beyond_the_limit_is_refused_until_another_leaves(loopback: Loopback) -> None:
     server = loopback.replay(max_actors=4)
+    loopback.source(server, plan_with())
     sinks = [loopback.sink(slot, server) for slot in range(4)]
-    until(lambda: server.store.schema is not None and loopback.replay_status(server).actors == 4, "all connect")
+    until(lambda: loopback.replay_status(server).actors == 4, "all connect")
     late = loopback.plain(server, methods.APPEND_SEGMENTS)
     late.send(open_request(4))
     assert late.status()[0] == StatusCode.RESOURCE_EXHAUSTED

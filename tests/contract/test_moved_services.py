@@ -103,6 +103,7 @@ def test_a_call_without_an_answer_names_all_addresses(loopback: Loopback, dead: 
 
 def test_a_stream_goes_on_at_another_name_when_the_first_service_dies(loopback: Loopback, tmp_path: Path) -> None:
     first = loopback.run(tmp_path / "roster.json")
+    first.roster.dismiss()
     second = loopback.run(tmp_path / "roster.json")
     member = join(loopback, (first.address, second.address))
     assignment = until(lambda: member.assignment(0.5), "an assignment")
@@ -181,7 +182,9 @@ def test_an_actor_of_a_replaced_store_joins_again(loopback: Loopback, tmp_path: 
     sink = sink_of(loopback, member)
     pass_windows(sink, loopback.source(replay, PLAN), 2)
     replay.stop()
-    there.names = (loopback.replay(host="127.0.0.2").address,)
+    present = loopback.replay(host="127.0.0.2")
+    loopback.source(present, PLAN)
+    there.names = (present.address,)
 
     def lost() -> bool:
         try:

@@ -139,10 +139,10 @@ def test_a_client_with_protobuf_alone_appends_samples_and_commits(loopback: Loop
 
     appending = loopback.plain(server, methods.APPEND_SEGMENTS)
     appending.send(open_request())
-    assert appending.receive().stored_sequence == 0
     sampling = loopback.plain(server, methods.SAMPLE_BATCHES)
     sampling.send(plan_request(plan), batch_request(0))
-    assert receive_grants(appending, 1)[0] == replay_pb2.Grant(batch=0, minimum_version=0)
+    first = appending.receive()
+    assert (first.stored_sequence, first.grants[0]) == (0, replay_pb2.Grant(batch=0, minimum_version=0))
     appending.send(replay_pb2.AppendSegmentsRequest(window=window))
     receive_stored(appending, 2)
 
@@ -153,9 +153,9 @@ def test_a_client_with_protobuf_alone_appends_samples_and_commits(loopback: Loop
     request = replay_pb2.CommitBatchRequest(
         session=plan.session, batch=0, keys=batch.keys, priorities=np.array([1.0, 2.0]).tobytes()
     )
-    first = loopback.plain_call(server, methods.COMMIT_BATCH, request)
+    once = loopback.plain_call(server, methods.COMMIT_BATCH, request)
     again = loopback.plain_call(server, methods.COMMIT_BATCH, request)
-    assert first == (Code.OK, replay_pb2.CommitBatchResponse(updated=2))
+    assert once == (Code.OK, replay_pb2.CommitBatchResponse(updated=2))
     assert again == (Code.OK, replay_pb2.CommitBatchResponse(repeated_commit=True))
 
 
@@ -331,12 +331,18 @@ def test_a_window_that_waits_for_room_longer_than_the_grant_timeout_is_stored(
     loopback: Loopback,
 ) -> None:
     server = loopback.replay(grant_timeout_s=0.6)
+    plan = plan_with(fresh_segments=2, batch_segments=2, off_policy_degree=0, publish_interval=3)
+    source = loopback.source(server, plan)
+    first = loopback.sink(1, server)
+    first.send(make_window(slot=1))
+    batch = until(lambda: source.next(0.5), "a batch")
+    first.close()
+    # All room is taken until that batch is trained.
     sink = loopback.sink(0, server)
     sink.send(make_window())
-    until(lambda: loopback.replay_status(server).actors == 1, "the actor connects")
     assert not sink.drain(1.5)
-    source = loopback.source(server, plan_with())
-    batch = until(lambda: source.next(0.5), "a batch")
+    source.commit(batch, np.ones(2))
+    batch = until(lambda: source.next(0.5), "the next batch")
     assert_same_columns(batch.columns, make_window().columns)
     assert sink.drain(PATIENCE_S)
 

@@ -271,7 +271,9 @@ def test_a_slot_outside_the_staging_area_is_invalid(loopback: Loopback, tmp_path
     request = staged_request(0)
     request.window.block.parts = 2
     assert "part 0 of 2" in StagedStream(loopback, server).proved().refused(request)
-    elsewhere = loopback.plain(loopback.replay(), methods.APPEND_SEGMENTS)
+    unshared = loopback.replay()
+    loopback.source(unshared, plan_with())
+    elsewhere = loopback.plain(unshared, methods.APPEND_SEGMENTS)
     elsewhere.send(open_request(), staged_request(0))
     assert elsewhere.status()[0] == StatusCode.INVALID_ARGUMENT
 
@@ -285,7 +287,9 @@ def test_a_window_is_staged_only_in_memory_proved_by_the_client(loopback: Loopba
         assert client.prove(wrong) == 0
         assert not client.area.is_shared(0)
         assert "not proved" in client.refused(staged_request(0))
-    without = loopback.plain(loopback.replay(), methods.APPEND_SEGMENTS)
+    unshared = loopback.replay()
+    loopback.source(unshared, plan_with())
+    without = loopback.plain(unshared, methods.APPEND_SEGMENTS)
     proof = replay_pb2.StagingProof(number=1)
     without.send(open_request(), replay_pb2.AppendSegmentsRequest(staging=proof))
     assert without.status()[0] == StatusCode.INVALID_ARGUMENT

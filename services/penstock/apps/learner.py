@@ -255,6 +255,7 @@ def _train(
             snapshots=snapshots,
             stopping=stopping,
             others=lead.link,
+            identity=roster.identity,
         )
         conclusion = training_run(session, parts).run()
         if conclusion.stopped != "interrupted":

@@ -1,14 +1,14 @@
 """Membership of the run: slots, environment numbers, incarnations and tokens.
 
 Actor replicas share one configuration, so the learner numbers them. The roster is used from one thread; only
-`connected` and `largest_window` may be read from others. It is written to the run's folder before an assignment is
-given out. Incarnations, and hence random streams, therefore never repeat, and a restarted learner recognises its actors
-by their tokens.
+`connected`, `identity` and `largest_window` may be read from others. It is written to the run's folder before an
+assignment is given out. Incarnations, and hence random streams, therefore never repeat, and a restarted learner
+recognises its actors by their tokens. The roster also has the run's identity, which its replay services keep too.
 
 If the folder can't be written, actors are still admitted, up to `_SPARE` incarnations above all those on disk. A
 learner that finds no mark of a clean end therefore begins above these. Two copies of the file are kept, each with a
 digest. If both are lost, incarnations continue from the clock, in seconds, because actors join less than once per
-second.
+second. The run then has a new identity.
 """
 
 import json
@@ -26,7 +26,7 @@ from penstock.learning.retried_writes import RetriedWrites
 from penstock.run_folder import copy_of
 from penstock.types.block import Schema
 from penstock.types.differences import contrast
-from penstock.types.run import Assignment
+from penstock.types.run import Assignment, RunIdentity
 from penstock.types.spaces import EnvironmentSpec
 
 _SPARE = 1000
@@ -95,7 +95,12 @@ def write_successor(former: Path, path: Path, stores: Iterable[Mapping[int, int]
 
 
 class Roster:
-    """Places of the actors in the run. An actor that returns in time keeps its place."""
+    """Places of the actors in the run. An actor that returns in time keeps its place.
+
+    Attributes:
+        identity: Identity of the run, drawn once in its life.
+        schema, spec: Those of the actors; None before the first.
+    """
 
     def __init__(
         self,
@@ -127,6 +132,7 @@ class Roster:
         self._environment_incarnations: dict[int, int] = {}
         # Incarnations begin above `_floor`. The file on disk permits unrecorded ones up to `_unrecorded_until`.
         self._floor = self._unrecorded_until = 0
+        self.identity = RunIdentity.draw()
         self.schema: Schema | None = None
         self.spec: EnvironmentSpec | None = None
         self._recover(now, expected)
@@ -142,6 +148,14 @@ class Roster:
         """Number of environments of the actor with the most; 0 if there are no actors."""
         members = list(self._members.values())
         return max((len(member.assignment.environments) for member in members), default=0)
+
+    def check_run(self, run: int, who: str) -> None:
+        """Raises `SchemaMismatch` if a peer, named by `who`, belongs to another run; 0: it belongs to none yet."""
+        if run not in (0, self.identity.number):
+            raise SchemaMismatch(
+                f"this learner is of run {self.identity.number:016x}, and the {who} belongs to run {run:016x}; start"
+                f" the {who} again to join this run, or with the address of its own run's learner"
+            )
 
     def join(self, schema: Schema, spec: EnvironmentSpec, environments: int, token: bytes, now: float) -> Assignment:
         """Admits an actor. A valid token restores its place; otherwise it gets a new one.
@@ -188,6 +202,8 @@ class Roster:
             seed=self._seed,
             variant=slot % self._variants,
             temperature=self._temperatures[slot % len(self._temperatures)],
+            run=self.identity.number,
+            replay_token=self.identity.token(slot, incarnation),
         )
 
     def _admit(self, environments: int, now: float) -> _Member:
@@ -264,6 +280,8 @@ class Roster:
     def _take_in(self, stored: dict[str, Any], now: float) -> None:
         slots = {int(slot): int(last) for slot, last in stored["slots"]}
         environments = {int(number): int(last) for number, last in stored["environments"]}
+        if "run" in stored:
+            self.identity = RunIdentity(int(stored["run"], 16), bytes.fromhex(stored["key"]))
         members: dict[bytes, _Member] = {}
         for entry in stored["members"]:
             assignment = self._assignment(
@@ -278,6 +296,9 @@ class Roster:
         self._slot_incarnations, self._environment_incarnations, self._members = slots, environments, members
         if not stored.get("ended", True):
             self._floor = self._highest() + _SPARE
+        if "run" not in stored:
+            # A store keeps the identity that it is told, and no later write may be due before then.
+            self._write()
 
     def _highest(self) -> int:
         given = (*self._slot_incarnations.values(), *self._environment_incarnations.values())
@@ -302,6 +323,8 @@ class Roster:
             "members": members,
             "floor": self._floor,
             "ended": ended,
+            "run": f"{self.identity.number:016x}",
+            "key": self.identity.key.hex(),
         }
         action = partial(self._replace, encode_record(content), self._highest() + _SPARE)
         return self._writes.write(self._path.name, action)

@@ -12,6 +12,7 @@ from penstock.learning.retried_writes import RetriedWrites
 from penstock.learning.run_snapshots import RunSnapshots
 from penstock.learning.statistics import RunStatistics
 from penstock.run_folder import RunFolder
+from penstock.types.run import NO_IDENTITY, RunIdentity
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class LearnerParts:
     """The learner of a session, and its connections to the other services.
 
     `stopping` is called between batches and returns whether to end the session. `others` are the other ranks; None if
-    there are none.
+    there are none. `identity` is that of the run, for the replay services.
     """
 
     learner: Learner
@@ -41,3 +42,4 @@ class LearnerParts:
     snapshots: RunSnapshots
     stopping: Callable[[], bool]
     others: OtherRanks | None = None
+    identity: RunIdentity = NO_IDENTITY

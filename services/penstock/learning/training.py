@@ -85,6 +85,7 @@ class TrainingRun:
             parts.learner, session.folder, session.writes, keep=config.checkpoint.max_checkpoints
         )
         self._snapshots, self._stopping, self._others = parts.snapshots, parts.stopping, parts.others
+        self._identity = parts.identity
         self._records, self._evaluations, self._refusals = records, evaluations, Refusals(config, statistics)
         newest = resumed.version if resumed.env_steps else None
         self._versions = VersionMark(session.folder.versions, newest, notice=statistics.notice)
@@ -149,7 +150,8 @@ class TrainingRun:
         )
         self._publish()
         seed, session = self._config.run.seed, secrets.randbits(63) | 1
-        self._plan = plan_of(self._config.sampling, session=session, next_batch=progress.version, seed=seed)
+        plan = plan_of(self._config.sampling, session=session, next_batch=progress.version, seed=seed)
+        self._plan = dataclasses.replace(plan, run=self._identity.number, actor_key=self._identity.key)
         self._note_plan()
         self._source.open(self._plan)
 

@@ -82,17 +82,21 @@ class ReplayBuffer:
         Raises:
             ConfigurationError: The plan would deadlock, because the store is too small or an actor's window does not
                 fit.
-            SchemaMismatch: A new session begins below the store's version, or further above it than a learner can.
-            Unavailable: The learner of another session is connected.
+            SchemaMismatch: The plan is that of another run, or a new session begins below the store's version or
+                further above it than a learner can.
+            Unavailable: The learner of another session is connected, or the store's run can't be recorded.
         """
         with self._lock:
+            self._check_run(plan)
             self._segments.check_capacity(plan)
             former, adopted = self.gate.plan, plan
             if self.session != plan.session:
                 self._check_successor(plan, connected)
+                self._record_run(plan)
                 self.gate.adopt(plan)
                 self.leases.begin_session(plan)
             else:
+                self._record_run(plan)
                 adopted = self.gate.adjust(plan)
                 self.leases.resume_session()
             self._work_by(adopted, new_stream=True)
@@ -100,14 +104,24 @@ class ReplayBuffer:
                 return PlanChange(returned=False, recalled=False)
             return PlanChange(returned=former.session == plan.session, recalled=former != plan)
 
+    def check_capacity(self) -> None:
+        """Raises `ConfigurationError` if the plan in force would deadlock because the store is too small.
+
+        `adopt_plan` can't tell before the first actor's schema determines how many segments the store holds.
+        """
+        with self._lock:
+            if self.gate.plan is not None:
+                self._segments.check_capacity(self.gate.plan)
+
     def adjust_plan(self, plan: SamplingPlan) -> None:
         """Adopts a changed plan of the same session. Outstanding leases and grants stay valid.
 
         Raises:
-            SchemaMismatch: The plan in force belongs to another session.
+            SchemaMismatch: The plan in force belongs to another session or run.
             ConfigurationError: As `adopt_plan`.
         """
         with self._lock:
+            self._check_run(plan)
             former = self.gate.plan
             if former is None or former.session != plan.session:
                 raise SchemaMismatch("another learner session has taken over; only one learner may train a run")
@@ -125,6 +139,25 @@ class ReplayBuffer:
             segments.index.adjust(plan)
         if plan.fresh_segments == 0:
             segments.replay_at_once(segments.fresh.take_all())
+
+    def _check_run(self, plan: SamplingPlan) -> None:
+        # A store without segments may still pass to another run.
+        if self.store.schema is not None and self.store.run and plan.run != self.store.run:
+            theirs = f"run {plan.run:016x}" if plan.run else "a run without an identity"
+            raise SchemaMismatch(
+                f"this store belongs to run {self.store.run:016x}, and the learner to {theirs}; resume the former, or"
+                " give the latter another replay.folder"
+            )
+
+    def _record_run(self, plan: SamplingPlan) -> None:
+        if plan.run != self.store.run:
+            try:
+                self.store.belong_to(plan.run)
+            except OSError as error:
+                raise Unavailable(
+                    f"the run of the store can't be recorded in {self.store.folder}: {error.strerror}; free space, or"
+                    " make the folder writable"
+                ) from None
 
     def _check_successor(self, plan: SamplingPlan, connected: bool) -> None:
         # A learner that resumes a run begins above all versions that it may have published.

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import InvalidSegment, PlaceLost, Unavailable
+from penstock.errors import InvalidSegment, PlaceLost, SchemaMismatch, Unavailable
 from penstock.replay.admission import ActorKey
 from penstock.replay.segments import VERSIONS_AHEAD, Segments
 from penstock.types.block import Fragment, Schema
@@ -26,12 +26,14 @@ class Intakes:
     def __init__(self, segments: Segments, lock: threading.Lock, unix_s: Callable[[], float]) -> None:
         self._segments, self._lock, self._unix_s = segments, lock, unix_s
 
-    def open(self, key: ActorKey, schema: Schema, window_segments: int, now: float) -> "Intake":
-        """Connects an actor and returns the intake of its windows.
+    def open(
+        self, key: ActorKey, schema: Schema, window_segments: int, now: float, *, run: int = 0, token: bytes = b""
+    ) -> "Intake":
+        """Connects an actor and returns the intake of its windows. `run` and `token` are those of its assignment.
 
         Raises:
-            SchemaMismatch: The store holds another schema.
-            PlaceLost: A later incarnation has the slot.
+            SchemaMismatch: The store holds another schema, or belongs to another run.
+            PlaceLost: A later incarnation has the slot, or the token is not that of the assignment.
             ConfigurationError, Overloaded: As `Gate.connect`.
             InvalidSegment: The window has no segments or more than the store's capacity, or the incarnation is
                 impossible.
@@ -39,6 +41,7 @@ class Intakes:
         segments = self._segments
         with self._lock:
             # Checked first: a refused actor must not fix the run's schema.
+            self._check_run(key, run, token)
             intake = Intake(segments, self._lock, key)
             largest = self.largest_incarnation
             if key.incarnation > largest:
@@ -58,6 +61,23 @@ class Intakes:
                 )
             segments.gate.connect(key, window_segments, now)
             return intake
+
+    def _check_run(self, key: ActorKey, run: int, token: bytes) -> None:
+        plan = self._segments.gate.plan
+        if plan is None or not plan.actor_key:
+            return
+        if run != plan.run:
+            raise SchemaMismatch(
+                f"this replay service belongs to run {plan.run:016x}, and the actor of slot {key.slot} to"
+                f" {f'run {run:016x}' if run else 'a run without an identity'}; start the actor again, with the"
+                " addresses of its own run"
+            )
+        if not plan.identity.admits(key.slot, key.incarnation, token):
+            # An actor whose learner has lost the key since gets a new place, with a token of the new key.
+            raise PlaceLost(
+                f"the token of slot {key.slot}, incarnation {key.incarnation}, is not that of its assignment; join"
+                " again"
+            )
 
     @property
     def largest_incarnation(self) -> int:

@@ -33,6 +33,12 @@ STREAM_SECONDS = Histogram(
     buckets=_LATENCY_BUCKETS_S,
 )
 
+REFUSED_CLIENTS = Counter(
+    "penstock_refused_clients",
+    "Clients that the service refused because they belong to another run or have no valid place in this one, by kind.",
+    ("client",),
+)
+
 EXCHANGE_CPU_SECONDS = Counter(
     "penstock_exchange_cpu_seconds",
     "CPU time of an actor's or the learner's main thread for the exchange with other services, in seconds, by activity:"
@@ -223,6 +229,10 @@ EVALUATIONS_CUT = Counter(
     "penstock_evaluations_cut",
     "Evaluations that were not completed, by reason: steps, seconds, error (of the environment) or unanswered.",
     ("reason",),
+)
+IGNORED_RESULTS = Counter(
+    "penstock_ignored_evaluation_results",
+    "Results that evaluators sent for a task that was answered before, or that they were not sent.",
 )
 VARIANT_EPISODE_RETURN = Gauge(
     "penstock_variant_episode_return", "Mean return of a variant's last 100 training episodes.", ("variant",)

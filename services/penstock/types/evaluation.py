@@ -1,7 +1,7 @@
 """Evaluation tasks, their results, and summaries of them."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -16,6 +16,7 @@ class EvaluatorHello:
 
     spec: EnvironmentSpec
     location: Location = UNKNOWN
+    run: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,8 @@ class EvaluationTask:
     variants: int = 1
     max_episode_steps: int = 2**31
     max_seconds: float = math.inf
+    # The server of the task adds it.
+    run: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from penstock.types.block import Columns
 from penstock.types.codecs import Forms
+from penstock.types.run import RunIdentity
 from penstock.types.shares import relative_shares
 
 MAX_SLOTS = 4096
@@ -99,6 +100,13 @@ class SamplingPlan:
     # Actors need not reconnect after a change of their shares.
     slot_weights: tuple[float, ...] = field(default=(), compare=False)
     least_share: float = 1.0
+    run: int = 0
+    actor_key: bytes = field(default=b"", repr=False)
+
+    @property
+    def identity(self) -> RunIdentity:
+        """Identity of the learner's run."""
+        return RunIdentity(self.run, self.actor_key)
 
     @property
     def replay_segments(self) -> int:

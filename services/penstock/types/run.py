@@ -1,6 +1,8 @@
-"""Data of a run: places of actors, weights and actors' reports."""
+"""Data of a run: its identity, places of actors, weights and actors' reports."""
 
 import hashlib
+import hmac
+import secrets
 from dataclasses import dataclass, field
 
 from penstock.types.block import Schema
@@ -28,11 +30,51 @@ def largest_incarnation(unix_s: float) -> int:
     return min(int(unix_s) + _INCARNATIONS_AHEAD, 2**32 - 1)
 
 
+KEY_BYTES = 32
+"""Bytes of a run's key, as many as SHA-256 has."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunIdentity:
+    """Identity of a run, and the key by which its replay services recognise its actors.
+
+    The number prevents mistakes and is known to all peers. The key is known to the learner and the replay services.
+
+    Attributes:
+        number: Random number that is kept over the run's life; 0: the peer is of an older release.
+        key: Random key; empty: there are no tokens.
+    """
+
+    number: int = 0
+    key: bytes = field(default=b"", repr=False)
+
+    @classmethod
+    def draw(cls) -> "RunIdentity":
+        """Returns the identity of a new run."""
+        return cls(secrets.randbits(63) | 1, secrets.token_bytes(KEY_BYTES))
+
+    def token(self, slot: int, incarnation: int) -> bytes:
+        """Returns the token of an assignment, as the contract defines `replay_token`; empty without a key."""
+        if not self.key:
+            return b""
+        place = self.number.to_bytes(8, "little") + slot.to_bytes(4, "little") + incarnation.to_bytes(4, "little")
+        return hmac.digest(self.key, place, "sha256")
+
+    def admits(self, slot: int, incarnation: int, token: bytes) -> bool:
+        """Returns whether a token is that of an assignment. Without a key, every token is."""
+        return hmac.compare_digest(token, self.token(slot, incarnation)) if self.key else True
+
+
+NO_IDENTITY = RunIdentity()
+"""Identity of a run whose peers are not verified, such as that of a study in one process."""
+
+
 @dataclass(frozen=True, slots=True)
 class Assignment:
     """An actor's place in the run; the fields are those of the contract's Assignment.
 
-    The replay service may move under the same assignment, so it does not count when assignments are compared.
+    The replay service may move under the same assignment, so it does not count when assignments are compared. Nor does
+    the token for it, which changes with the run's key.
     """
 
     slot: int
@@ -43,6 +85,8 @@ class Assignment:
     replay: Place = field(default=Place(), compare=False)
     variant: int = 0
     temperature: float = 1.0
+    run: int = 0
+    replay_token: bytes = field(default=b"", compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +161,7 @@ class LostPlace:
 class Hello:
     """The introduction of an actor to the learner; the fields are those of the contract's Hello.
 
-    `spec` is the `environment` there. Without an earlier assignment, `token` is empty and `lost` is None.
+    `spec` is the `environment` there. Without an earlier assignment, `token` is empty, `lost` is None and `run` is 0.
     """
 
     schema: Schema
@@ -127,3 +171,4 @@ class Hello:
     token: bytes = b""
     lost: LostPlace | None = None
     location: Location = UNKNOWN
+    run: int = 0

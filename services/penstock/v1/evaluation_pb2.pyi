@@ -19,12 +19,14 @@ class RunEvaluationsRequest(_message.Message):
     def __init__(self, hello: _Optional[_Union[EvaluatorHello, _Mapping]] = ..., result: _Optional[_Union[EvaluationResult, _Mapping]] = ..., contract: _Optional[int] = ...) -> None: ...
 
 class EvaluatorHello(_message.Message):
-    __slots__ = ("environment", "location")
+    __slots__ = ("environment", "location", "run")
     ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
     LOCATION_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
     environment: _run_pb2.EnvironmentSpec
     location: _location_pb2.Location
-    def __init__(self, environment: _Optional[_Union[_run_pb2.EnvironmentSpec, _Mapping]] = ..., location: _Optional[_Union[_location_pb2.Location, _Mapping]] = ...) -> None: ...
+    run: int
+    def __init__(self, environment: _Optional[_Union[_run_pb2.EnvironmentSpec, _Mapping]] = ..., location: _Optional[_Union[_location_pb2.Location, _Mapping]] = ..., run: _Optional[int] = ...) -> None: ...
 
 class RunEvaluationsResponse(_message.Message):
     __slots__ = ("task", "weights", "finished", "contract")
@@ -39,7 +41,7 @@ class RunEvaluationsResponse(_message.Message):
     def __init__(self, task: _Optional[_Union[EvaluationTask, _Mapping]] = ..., weights: _Optional[_Union[_run_pb2.WeightsChunk, _Mapping]] = ..., finished: _Optional[_Union[_run_pb2.Finished, _Mapping]] = ..., contract: _Optional[int] = ...) -> None: ...
 
 class EvaluationTask(_message.Message):
-    __slots__ = ("id", "version", "episodes", "deterministic", "seed", "variants", "max_episode_steps", "max_seconds")
+    __slots__ = ("id", "version", "episodes", "deterministic", "seed", "variants", "max_episode_steps", "max_seconds", "run")
     ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     EPISODES_FIELD_NUMBER: _ClassVar[int]
@@ -48,6 +50,7 @@ class EvaluationTask(_message.Message):
     VARIANTS_FIELD_NUMBER: _ClassVar[int]
     MAX_EPISODE_STEPS_FIELD_NUMBER: _ClassVar[int]
     MAX_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
     id: int
     version: int
     episodes: int
@@ -56,7 +59,8 @@ class EvaluationTask(_message.Message):
     variants: int
     max_episode_steps: int
     max_seconds: float
-    def __init__(self, id: _Optional[int] = ..., version: _Optional[int] = ..., episodes: _Optional[int] = ..., deterministic: _Optional[bool] = ..., seed: _Optional[int] = ..., variants: _Optional[int] = ..., max_episode_steps: _Optional[int] = ..., max_seconds: _Optional[float] = ...) -> None: ...
+    run: int
+    def __init__(self, id: _Optional[int] = ..., version: _Optional[int] = ..., episodes: _Optional[int] = ..., deterministic: _Optional[bool] = ..., seed: _Optional[int] = ..., variants: _Optional[int] = ..., max_episode_steps: _Optional[int] = ..., max_seconds: _Optional[float] = ..., run: _Optional[int] = ...) -> None: ...
 
 class EvaluationResult(_message.Message):
     __slots__ = ("id", "version", "returns", "steps", "seconds", "unfinished", "out_of_time", "failure")

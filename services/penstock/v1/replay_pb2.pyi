@@ -25,16 +25,20 @@ class AppendSegmentsRequest(_message.Message):
     def __init__(self, open: _Optional[_Union[OpenAppend, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., staging: _Optional[_Union[StagingProof, _Mapping]] = ..., window: _Optional[_Union[Window, _Mapping]] = ..., contract: _Optional[int] = ...) -> None: ...
 
 class OpenAppend(_message.Message):
-    __slots__ = ("schema", "slot", "incarnation", "window_segments")
+    __slots__ = ("schema", "slot", "incarnation", "window_segments", "run", "replay_token")
     SCHEMA_FIELD_NUMBER: _ClassVar[int]
     SLOT_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     WINDOW_SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    REPLAY_TOKEN_FIELD_NUMBER: _ClassVar[int]
     schema: _block_pb2.Schema
     slot: int
     incarnation: int
     window_segments: int
-    def __init__(self, schema: _Optional[_Union[_block_pb2.Schema, _Mapping]] = ..., slot: _Optional[int] = ..., incarnation: _Optional[int] = ..., window_segments: _Optional[int] = ...) -> None: ...
+    run: int
+    replay_token: bytes
+    def __init__(self, schema: _Optional[_Union[_block_pb2.Schema, _Mapping]] = ..., slot: _Optional[int] = ..., incarnation: _Optional[int] = ..., window_segments: _Optional[int] = ..., run: _Optional[int] = ..., replay_token: _Optional[bytes] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
     __slots__ = ("steps", "round_trip_windows")
@@ -119,7 +123,7 @@ class SampleBatchesRequest(_message.Message):
     def __init__(self, plan: _Optional[_Union[SamplingPlan, _Mapping]] = ..., batch: _Optional[_Union[BatchRequest, _Mapping]] = ..., commit: _Optional[_Union[CommitBatchRequest, _Mapping]] = ..., prove: _Optional[_Union[ProveStore, _Mapping]] = ..., codecs: _Optional[_Iterable[_Union[_block_pb2.Codec, str]]] = ..., contract: _Optional[int] = ...) -> None: ...
 
 class SamplingPlan(_message.Message):
-    __slots__ = ("session", "next_batch", "batch_segments", "fresh_segments", "off_policy_degree", "publish_interval", "alpha", "epsilon", "half_life", "max_staleness", "min_replay_segments", "seed", "hurried_below", "slot_weights", "least_share")
+    __slots__ = ("session", "next_batch", "batch_segments", "fresh_segments", "off_policy_degree", "publish_interval", "alpha", "epsilon", "half_life", "max_staleness", "min_replay_segments", "seed", "hurried_below", "slot_weights", "least_share", "run", "actor_key")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     NEXT_BATCH_FIELD_NUMBER: _ClassVar[int]
     BATCH_SEGMENTS_FIELD_NUMBER: _ClassVar[int]
@@ -135,6 +139,8 @@ class SamplingPlan(_message.Message):
     HURRIED_BELOW_FIELD_NUMBER: _ClassVar[int]
     SLOT_WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     LEAST_SHARE_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    ACTOR_KEY_FIELD_NUMBER: _ClassVar[int]
     session: int
     next_batch: int
     batch_segments: int
@@ -150,7 +156,9 @@ class SamplingPlan(_message.Message):
     hurried_below: int
     slot_weights: _containers.RepeatedScalarFieldContainer[float]
     least_share: float
-    def __init__(self, session: _Optional[int] = ..., next_batch: _Optional[int] = ..., batch_segments: _Optional[int] = ..., fresh_segments: _Optional[int] = ..., off_policy_degree: _Optional[int] = ..., publish_interval: _Optional[int] = ..., alpha: _Optional[float] = ..., epsilon: _Optional[float] = ..., half_life: _Optional[float] = ..., max_staleness: _Optional[int] = ..., min_replay_segments: _Optional[int] = ..., seed: _Optional[int] = ..., hurried_below: _Optional[int] = ..., slot_weights: _Optional[_Iterable[float]] = ..., least_share: _Optional[float] = ...) -> None: ...
+    run: int
+    actor_key: bytes
+    def __init__(self, session: _Optional[int] = ..., next_batch: _Optional[int] = ..., batch_segments: _Optional[int] = ..., fresh_segments: _Optional[int] = ..., off_policy_degree: _Optional[int] = ..., publish_interval: _Optional[int] = ..., alpha: _Optional[float] = ..., epsilon: _Optional[float] = ..., half_life: _Optional[float] = ..., max_staleness: _Optional[int] = ..., min_replay_segments: _Optional[int] = ..., seed: _Optional[int] = ..., hurried_below: _Optional[int] = ..., slot_weights: _Optional[_Iterable[float]] = ..., least_share: _Optional[float] = ..., run: _Optional[int] = ..., actor_key: _Optional[bytes] = ...) -> None: ...
 
 class ProveStore(_message.Message):
     __slots__ = ()

@@ -24,7 +24,7 @@ class JoinRequest(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[ActorReport, _Mapping]] = ..., progress: _Optional[_Union[ActorProgress, _Mapping]] = ..., fault: _Optional[_Union[EnvironmentFault, _Mapping]] = ..., contract: _Optional[int] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("schema", "environment", "environments", "token", "name", "lost", "location")
+    __slots__ = ("schema", "environment", "environments", "token", "name", "lost", "location", "run")
     SCHEMA_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENTS_FIELD_NUMBER: _ClassVar[int]
@@ -32,6 +32,7 @@ class Hello(_message.Message):
     NAME_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
     LOCATION_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
     schema: _block_pb2.Schema
     environment: EnvironmentSpec
     environments: int
@@ -39,7 +40,8 @@ class Hello(_message.Message):
     name: str
     lost: LostPlace
     location: _location_pb2.Location
-    def __init__(self, schema: _Optional[_Union[_block_pb2.Schema, _Mapping]] = ..., environment: _Optional[_Union[EnvironmentSpec, _Mapping]] = ..., environments: _Optional[int] = ..., token: _Optional[bytes] = ..., name: _Optional[str] = ..., lost: _Optional[_Union[LostPlace, _Mapping]] = ..., location: _Optional[_Union[_location_pb2.Location, _Mapping]] = ...) -> None: ...
+    run: int
+    def __init__(self, schema: _Optional[_Union[_block_pb2.Schema, _Mapping]] = ..., environment: _Optional[_Union[EnvironmentSpec, _Mapping]] = ..., environments: _Optional[int] = ..., token: _Optional[bytes] = ..., name: _Optional[str] = ..., lost: _Optional[_Union[LostPlace, _Mapping]] = ..., location: _Optional[_Union[_location_pb2.Location, _Mapping]] = ..., run: _Optional[int] = ...) -> None: ...
 
 class LostPlace(_message.Message):
     __slots__ = ("slot", "taken_by")
@@ -212,7 +214,7 @@ class Place(_message.Message):
     def __init__(self, addresses: _Optional[_Iterable[str]] = ..., identity: _Optional[int] = ...) -> None: ...
 
 class Assignment(_message.Message):
-    __slots__ = ("slot", "incarnation", "environments", "token", "seed", "replay_address", "variant", "temperature", "replay")
+    __slots__ = ("slot", "incarnation", "environments", "token", "seed", "replay_address", "variant", "temperature", "replay", "run", "replay_token")
     SLOT_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENTS_FIELD_NUMBER: _ClassVar[int]
@@ -222,6 +224,8 @@ class Assignment(_message.Message):
     VARIANT_FIELD_NUMBER: _ClassVar[int]
     TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
     REPLAY_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    REPLAY_TOKEN_FIELD_NUMBER: _ClassVar[int]
     slot: int
     incarnation: int
     environments: _containers.RepeatedScalarFieldContainer[int]
@@ -231,7 +235,9 @@ class Assignment(_message.Message):
     variant: int
     temperature: float
     replay: Place
-    def __init__(self, slot: _Optional[int] = ..., incarnation: _Optional[int] = ..., environments: _Optional[_Iterable[int]] = ..., token: _Optional[bytes] = ..., seed: _Optional[int] = ..., replay_address: _Optional[str] = ..., variant: _Optional[int] = ..., temperature: _Optional[float] = ..., replay: _Optional[_Union[Place, _Mapping]] = ...) -> None: ...
+    run: int
+    replay_token: bytes
+    def __init__(self, slot: _Optional[int] = ..., incarnation: _Optional[int] = ..., environments: _Optional[_Iterable[int]] = ..., token: _Optional[bytes] = ..., seed: _Optional[int] = ..., replay_address: _Optional[str] = ..., variant: _Optional[int] = ..., temperature: _Optional[float] = ..., replay: _Optional[_Union[Place, _Mapping]] = ..., run: _Optional[int] = ..., replay_token: _Optional[bytes] = ...) -> None: ...
 
 class WeightsChunk(_message.Message):
     __slots__ = ("version", "total_bytes", "sha256", "offset", "data")

@@ -26,6 +26,7 @@ from penstock.types.replay import (
     SamplingPlan,
     StoreCounts,
 )
+from penstock.types.run import KEY_BYTES
 from penstock.types.waits import Awaited
 from penstock.v1 import block_pb2, replay_pb2
 from penstock.wire import block
@@ -108,6 +109,8 @@ def decode_plan(message: replay_pb2.SamplingPlan) -> SamplingPlan:
     for name, (least, most) in {**_PLAN_RANGES, "fresh_segments": (0, plan.batch_segments)}.items():
         if not least <= getattr(plan, name) <= most:
             raise InvalidSegment(f"invalid plan: {name} {getattr(plan, name)}; {name} must be from {least} to {most}")
+    if len(plan.actor_key) not in (0, KEY_BYTES):
+        raise InvalidSegment(f"invalid plan: an actor_key of {len(plan.actor_key)} bytes; it must have {KEY_BYTES}")
     if plan.slot_weights:
         _check_weights(plan.slot_weights)
     return plan

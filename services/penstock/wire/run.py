@@ -41,7 +41,7 @@ _MOST_STEPS = 2**48
 
 _MOST_SECONDS = 1e9
 MAX_RETURN = 1e100
-"""Largest magnitude of an episode's return. Means and deviations of any number of them are finite."""
+"""Largest magnitude of an episode's return. Mean and deviation of any number of them are finite in float64."""
 
 _NO_STEP_BOUND = 2**31
 _MAX_FAILURE_CHARACTERS = 1000
@@ -180,6 +180,7 @@ def encode_task(task: EvaluationTask) -> Iterator[evaluation_pb2.RunEvaluationsR
         variants=task.variants,
         max_episode_steps=task.max_episode_steps,
         max_seconds=task.max_seconds if math.isfinite(task.max_seconds) else 0.0,
+        run=task.run,
     )
     yield evaluation_pb2.RunEvaluationsResponse(task=head)
     for chunk in encode_weights(task.weights):
@@ -221,6 +222,11 @@ def decode_result(message: evaluation_pb2.EvaluationResult, task: EvaluationTask
             f"an evaluation of {len(result.returns)} returns and {len(result.steps)} lengths, {result.unfinished} of"
             f" them unfinished; {task.episodes} episodes were requested"
         )
+    if not all(1 <= steps <= task.max_episode_steps for steps in result.steps):
+        raise InvalidSegment(
+            f"an evaluation has episodes of {min(result.steps)} to {max(result.steps)} steps; each has from 1 to"
+            f" {task.max_episode_steps}"
+        )
     for value in result.returns:
         if not abs(value) <= MAX_RETURN:
             raise InvalidSegment(
@@ -258,6 +264,7 @@ def encode_hello(hello: Hello) -> run_pb2.JoinRequest:
             token=hello.token,
             lost=None if hello.lost is None else encoded(run_pb2.LostPlace, hello.lost),
             location=encode_location(hello.location),
+            run=hello.run,
         )
     )
 
@@ -279,6 +286,7 @@ def decode_hello(message: run_pb2.JoinRequest) -> Hello:
         token=hello.token,
         lost=decoded(LostPlace, hello.lost) if hello.HasField("lost") else None,
         location=decode_location(hello.location),
+        run=hello.run,
     )
 
 
@@ -357,7 +365,7 @@ def encode_evaluator_hello(hello: EvaluatorHello) -> evaluation_pb2.RunEvaluatio
     """Encodes an evaluator's introduction."""
     environment, location = encode_environment(hello.spec), encode_location(hello.location)
     return evaluation_pb2.RunEvaluationsRequest(
-        hello=evaluation_pb2.EvaluatorHello(environment=environment, location=location)
+        hello=evaluation_pb2.EvaluatorHello(environment=environment, location=location, run=hello.run)
     )
 
 
@@ -365,7 +373,8 @@ def decode_evaluator_hello(message: evaluation_pb2.RunEvaluationsRequest) -> Eva
     """Decodes an evaluator's introduction. Raises `InvalidSegment` if it is another message or has invalid values."""
     if message.WhichOneof("message") != "hello":
         raise InvalidSegment("an evaluation stream must begin with `hello`")
-    return EvaluatorHello(decode_environment(message.hello.environment), decode_location(message.hello.location))
+    hello = message.hello
+    return EvaluatorHello(decode_environment(hello.environment), decode_location(hello.location), hello.run)
 
 
 def encode_result_request(result: EvaluationResult) -> evaluation_pb2.RunEvaluationsRequest:

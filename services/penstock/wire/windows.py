@@ -56,12 +56,20 @@ class Opening:
     incarnation: int
     schema: Schema
     window_segments: int
+    run: int = 0
+    replay_token: bytes = b""
 
 
 def encode_open_append(schema: Schema, assignment: Assignment) -> replay_pb2.AppendSegmentsRequest:
     """Encodes the first request of an actor's stream, which announces its windows."""
-    place, segments = {"slot": assignment.slot, "incarnation": assignment.incarnation}, len(assignment.environments)
-    opening = replay_pb2.OpenAppend(schema=encode_schema(schema), window_segments=segments, **place)
+    opening = replay_pb2.OpenAppend(
+        schema=encode_schema(schema),
+        slot=assignment.slot,
+        incarnation=assignment.incarnation,
+        window_segments=len(assignment.environments),
+        run=assignment.run,
+        replay_token=assignment.replay_token,
+    )
     return replay_pb2.AppendSegmentsRequest(open=opening)
 
 
@@ -70,7 +78,14 @@ def decode_opening(request: AppendRequest) -> Opening:
     if request.message.WhichOneof("message") != "open":
         raise InvalidSegment("an append stream must begin with `open`")
     message = request.message.open
-    return Opening(message.slot, message.incarnation, decode_schema(message.schema), message.window_segments)
+    return Opening(
+        message.slot,
+        message.incarnation,
+        decode_schema(message.schema),
+        message.window_segments,
+        message.run,
+        message.replay_token,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,12 +103,13 @@ def account(acknowledged: Mapping[Place, int], store: Path) -> Account:
 
 def _read(folder: Path) -> tuple[Schema, NDArray[Any], NDArray[np.int64] | None, int]:
     """Returns schema, headers in the order of insertion, what `_counters` returns, and the number ever inserted."""
-    schema, capacity_bytes = read_description(folder)
+    description = read_description(folder)
+    schema = description.schema
     # The number first: segments that arrive meanwhile then only add to what is found.
     inserted = session_of(np.fromfile(folder / RECORDS_FILE, np.uint8)).inserted
     with (folder / SEGMENTS_FILE).open("rb") as file:
         memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    regions = Regions(memory, schema, capacity_bytes)
+    regions = Regions(memory, schema, description.capacity_bytes)
     headers = regions.headers.copy()
     rows = np.flatnonzero((headers["key"] != 0) & np.isin(headers["state"], SEGMENT_STATES))
     rows = rows[np.argsort(headers["key"][rows])]

@@ -5,6 +5,7 @@ Reading refuses a description of another format, and one whose schema hash does 
 """
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,24 @@ FORMAT = 4
 DESCRIPTION_FILE = "store.json"
 
 
-def write_description(folder: Path, schema: Schema, capacity_bytes: int) -> None:
-    """Writes the description atomically and syncs it. `read_schema` reads it."""
-    write_json(
-        folder / DESCRIPTION_FILE,
-        {"format": FORMAT, "capacity_bytes": capacity_bytes, **describe_schema(schema)},
-    )
+@dataclass(frozen=True, slots=True)
+class Description:
+    """Description of a store: the schema of its segments, its size in bytes, and its run's identity; 0: none yet."""
+
+    schema: Schema
+    capacity_bytes: int
+    run: int = 0
+
+
+def write_description(folder: Path, description: Description) -> None:
+    """Writes the description atomically and syncs it. `read_description` reads it. Raises `OSError` if that fails."""
+    content = {
+        "format": FORMAT,
+        "capacity_bytes": description.capacity_bytes,
+        "run": f"{description.run:016x}",
+        **describe_schema(description.schema),
+    }
+    write_json(folder / DESCRIPTION_FILE, content)
 
 
 def damaged_store(path: Path, finding: str) -> DamagedFile:
@@ -42,11 +55,11 @@ def read_schema(folder: Path) -> Schema:
         ConfigurationError: The store has another format, or a schema hash that does not match its columns.
         DamagedFile: The description is missing or can't be parsed.
     """
-    return read_description(folder)[0]
+    return read_description(folder).schema
 
 
-def read_description(folder: Path) -> tuple[Schema, int]:
-    """Returns the schema and the size in bytes of the store in a folder. Raises as `read_schema`."""
+def read_description(folder: Path) -> Description:
+    """Returns the description of the store in a folder. Raises as `read_schema`."""
     path = folder / DESCRIPTION_FILE
     try:
         description = json.loads(path.read_text())
@@ -55,7 +68,9 @@ def read_description(folder: Path) -> tuple[Schema, int]:
                 f"{path} is a store of format {description['format']}, and this version reads {FORMAT}; choose another"
                 f" replay.folder, or remove the folder {folder} to continue with an empty store"
             )
-        return schema_of(description, path), int(description["capacity_bytes"])
+        # Earlier releases wrote no run.
+        run = int(description.get("run", "0"), 16)
+        return Description(schema_of(description, path), int(description["capacity_bytes"]), run)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise damaged_store(path, f"does not describe a store ({error})") from None
 

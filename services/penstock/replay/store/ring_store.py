@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import DamagedFile, InvalidSegment, Overloaded, PlaceLost, SchemaMismatch
-from penstock.replay.store.description import DESCRIPTION_FILE, damaged_store, write_description
+from penstock.replay.store.description import DESCRIPTION_FILE, Description, damaged_store, write_description
 from penstock.replay.store.layout import (
     HEADER,
     RECORDS_BYTES,
@@ -55,6 +55,7 @@ class RingStore:
         forms: Mapped forms of the rows' columns.
         records: Mapped records <uint8>[RECORDS_BYTES]: watermarks, session record and ages.
         session: Session record.
+        run: Identity of the run to which the store belongs; 0: none yet.
         recovery: Result of opening the store.
     """
 
@@ -74,10 +75,12 @@ class RingStore:
         self.folder, self._size = folder, capacity_bytes
         if folder is not None:
             check_place(folder)
-        schema, described = description_in(folder) if folder is not None else (None, 0)
+        description = description_in(folder) if folder is not None else None
+        schema = description.schema if description is not None else None
+        self.run = description.run if description is not None else 0
         size = self._bytes_for(schema)
-        if folder is not None and schema is not None and size is not None:
-            check_files(folder, described, size)
+        if folder is not None and description is not None and size is not None:
+            check_files(folder, description.capacity_bytes, size)
         self._memory = allocate(folder, SEGMENTS_FILE, size) if size is not None else None
         self._records_memory = allocate(folder, RECORDS_FILE, RECORDS_BYTES)
         self.records = np.frombuffer(self._records_memory, np.uint8)
@@ -134,9 +137,22 @@ class RingStore:
                 )
             return
         self._lay_out(schema)
-        if self.folder is not None:
+        self._describe()
+
+    def belong_to(self, run: int) -> None:
+        """Makes the store one of this run from now on. Raises `OSError` if that can't be recorded."""
+        former, self.run = self.run, run
+        try:
+            self._describe()
+        except OSError:
+            self.run = former
+            raise
+
+    def _describe(self) -> None:
+        """Writes the description, once there are segments to describe."""
+        if self.folder is not None and self.schema is not None:
             assert self._memory is not None
-            write_description(self.folder, schema, len(self._memory))
+            write_description(self.folder, Description(self.schema, len(self._memory), self.run))
 
     def _lay_out(self, schema: Schema) -> None:
         if self._memory is None:

@@ -12,9 +12,8 @@ from pathlib import Path
 from penstock.errors import ConfigurationError
 from penstock.file_systems import network_kind
 from penstock.files import PRIVATE_FILE, make_folder
-from penstock.replay.store.description import DESCRIPTION_FILE, damaged_store, read_description
+from penstock.replay.store.description import DESCRIPTION_FILE, Description, damaged_store, read_description
 from penstock.replay.store.layout import PAGE, RECORDS_BYTES, RECORDS_FILE, SEGMENTS_FILE
-from penstock.types.block import Schema
 
 
 def check_place(folder: Path) -> None:
@@ -27,8 +26,8 @@ def check_place(folder: Path) -> None:
         )
 
 
-def description_in(folder: Path) -> tuple[Schema | None, int]:
-    """Returns the schema and the size in bytes of the store in a folder; (None, 0) if nothing was stored yet.
+def description_in(folder: Path) -> Description | None:
+    """Returns the description of the store in a folder; None if nothing was stored yet.
 
     Raises:
         ConfigurationError: The store has another format.
@@ -38,7 +37,7 @@ def description_in(folder: Path) -> tuple[Schema | None, int]:
         return read_description(folder)
     if _begins_with_data(folder / SEGMENTS_FILE):
         raise damaged_store(folder / DESCRIPTION_FILE, f"is missing, and {SEGMENTS_FILE} holds segments")
-    return None, 0
+    return None
 
 
 def check_files(folder: Path, described: int, capacity_bytes: int) -> None:

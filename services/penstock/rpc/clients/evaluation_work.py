@@ -7,6 +7,7 @@ use it from one other thread.
 import asyncio
 import math
 from collections import deque
+from dataclasses import replace
 
 from penstock.rpc import methods
 from penstock.rpc.channel import Backoff, Stream, exchange
@@ -57,6 +58,7 @@ class EvaluationWork:
         def take(response: evaluation_pb2.RunEvaluationsResponse) -> None:
             backoff.reset()
             if (task := tasks.add(response)) is not None:
+                self._hello = replace(self._hello, run=task.run)
                 with self._stream.changed:
                     self._tasks.append(task)
                     self._stream.changed.notify_all()

@@ -153,7 +153,7 @@ class Membership:
         if assignment == former and not assignment.replay.addresses:
             assignment = replace(assignment, replay=former.replay)
         self._assignment = assignment
-        self._hello = replace(self._hello, token=assignment.token, lost=None)
+        self._hello = replace(self._hello, token=assignment.token, lost=None, run=assignment.run)
 
     async def _write(self, call: Stream) -> None:
         """Writes reports and faults, and every second the actor's progress, even while its main thread hangs."""

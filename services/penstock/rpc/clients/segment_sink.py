@@ -8,7 +8,7 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from penstock.errors import ConfigurationError, DamagedWindow, NotReady, PenstockError, PlaceLost, Unavailable
 from penstock.replay.store.staging import SLOTS, StagingSlots
@@ -24,6 +24,7 @@ from penstock.types.codecs import Codec
 from penstock.types.place import Place
 from penstock.types.replay import MAX_ROUND_TRIP_WINDOWS, Grant, StagingOffer, Window
 from penstock.types.run import Assignment
+from penstock.v1 import replay_pb2
 from penstock.wire import block
 from penstock.wire import windows as wire
 from penstock.wire.encoding import WindowEncoder, raw_window
@@ -233,7 +234,7 @@ class ReplaySegmentSink:
         try:
             await call.write(wire.encode_open_append(self._schema, self._assignment))
             responses = aiter(call)
-            self._resume(call, wire.decode_append_response(await anext(responses)))
+            self._resume(call, await self._first_of(responses))
             backoff.reset()
             if self._offered is not None:
                 await call.write(wire.encode_staging_proof(self._offered.number))
@@ -247,6 +248,17 @@ class ReplaySegmentSink:
             with self._lock:
                 self._call = None
             call.cancel()
+
+    async def _first_of(self, responses: AsyncIterator[replay_pb2.AppendSegmentsResponse]) -> wire.AppendResponse:
+        """Waits for the first response, which the service sends once it has a plan. Raises as `_check_identity`."""
+        response = asyncio.ensure_future(anext(responses))
+        try:
+            while not response.done():
+                await asyncio.wait([response], timeout=_HEARTBEAT_S)
+                self._check_identity()
+            return wire.decode_append_response(response.result())
+        finally:
+            response.cancel()
 
     def _resume(self, call: Stream, first: wire.AppendResponse) -> None:
         """Drops windows that the service has stored and resends the others under the first grants of this stream.

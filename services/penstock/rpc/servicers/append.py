@@ -18,6 +18,7 @@ from penstock.replay.intake import Intake
 from penstock.replay.store.staging import StagingArea, StagingAreas
 from penstock.rpc import methods
 from penstock.rpc.loop import off_loop
+from penstock.rpc.refusals import logged_refusal
 from penstock.rpc.service import Context, logged_stay, opening_message, write_whole
 from penstock.telemetry import metrics
 from penstock.types.codecs import ENCODINGS, Codec
@@ -109,6 +110,7 @@ class AppendServicer:
 
     Attributes:
         changed: Event that is set, and replaced by another, at every change of the buffer's state.
+        waiting: Number of streams that wait for the first plan.
         learner_since: Time (`time.monotonic`) at which the newest learner connected; infinity if none is connected.
     """
 
@@ -120,13 +122,23 @@ class AppendServicer:
         self._buffer, self._staging, self._version_patience_s = buffer, staging, version_patience_s
         self._outboxes: dict[ActorKey, Outbox] = {}
         self.changed = asyncio.Event()
+        self.waiting = 0
         self.learner_since = math.inf
 
     async def append_segments(self, requests: AsyncIterator[wire.AppendRequest], context: Context) -> None:
         """Serves one stream."""
         opening = wire.decode_opening(await opening_message(requests))
         key = ActorKey(opening.slot, opening.incarnation)
-        intake = self._buffer.intakes.open(key, opening.schema, opening.window_segments, time.monotonic())
+        await self._await_plan()
+        with logged_refusal("actor", peer=context.peer(), slot=str(key.slot), incarnation=str(key.incarnation)):
+            intake = self._buffer.intakes.open(
+                key,
+                opening.schema,
+                opening.window_segments,
+                time.monotonic(),
+                run=opening.run,
+                token=opening.replay_token,
+            )
         staging = self._staging.allocate(layout(opening.schema, opening.window_segments)[1])
         stored = intake.stored_sequence
         returned = stored > 0 or key in self._outboxes
@@ -160,6 +172,9 @@ class AppendServicer:
 
     def hand_out_grants(self) -> None:
         """Hands new grants to their streams, and reports grants that returned to the gate."""
+        if self.waiting:
+            # Actors that waited for the plan are connected one after another, and share the first grants equally.
+            return
         issued = self._buffer.intakes.issue_grants(time.monotonic())
         for key, count in self._buffer.intakes.take_returned().items():
             self._outboxes[key].take_back(count)
@@ -170,6 +185,15 @@ class AppendServicer:
         """Ends all streams."""
         for outbox in self._outboxes.values():
             outbox.recall()
+
+    async def _await_plan(self) -> None:
+        """Waits for the first plan, which has the run and the key to verify the actors. Until then, nobody collects."""
+        self.waiting += 1
+        try:
+            while self._buffer.gate.plan is None:
+                await self.changed.wait()
+        finally:
+            self.waiting -= 1
 
     async def _read(self, requests: AsyncIterator[wire.AppendRequest], stream: "_Stream") -> None:
         answering_s = 0.0

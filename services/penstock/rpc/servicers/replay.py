@@ -77,6 +77,10 @@ class ReplayServicer:
         """Where others find this service, once its server is started."""
         return Place(advertised(self.server.address, self._advertise), int(self._buffer.store.session.identity))
 
+    @property
+    def _connected_actors(self) -> int:
+        return self._buffer.gate.actors + self._actors.waiting
+
     async def tick(self) -> None:
         """Takes back grants of silent and stuck actors and refreshes the metrics, until it is cancelled."""
         observed = 0.0
@@ -103,7 +107,7 @@ class ReplayServicer:
         metrics.set_quantiles(metrics.REPLAY_DRAWN_AGE, self._learner.drawn_ages)
         metrics.REPLAY_GRANTED.set(counts.granted)
         metrics.REPLAY_LATE.set(counts.late)
-        metrics.REPLAY_ACTORS.set(gate.actors)
+        metrics.REPLAY_ACTORS.set(self._connected_actors)
         metrics.REPLAY_VERSION.set(buffer.version)
         metrics.REPLAY_IGNORED_PRIORITIES.set(buffer.leases.ignored_priorities)
         metrics.REPLAY_REFUNDED.set(counts.refunded)
@@ -117,7 +121,7 @@ class ReplayServicer:
         return encode_status(
             self._buffer.counts(),
             version=self._buffer.version,
-            actors=self._buffer.gate.actors,
+            actors=self._connected_actors,
             collection_waits_for=self._buffer.collection_waits_for(),
             training_waits_for=self._buffer.training_waits_for(),
             place=self.place,

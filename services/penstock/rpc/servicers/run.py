@@ -9,6 +9,7 @@ import contextlib
 import queue
 import secrets
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
 
@@ -19,6 +20,7 @@ from penstock.learning.statistics import RunStatistics
 from penstock.learning.targets import Targets
 from penstock.rpc import methods
 from penstock.rpc.loop import LoopThread
+from penstock.rpc.refusals import logged_refusal
 from penstock.rpc.server import Server
 from penstock.rpc.service import Context, Method, logged_stay, opening_message, write_whole
 from penstock.telemetry import metrics
@@ -27,10 +29,13 @@ from penstock.types.evaluation import EvaluationResult, EvaluationTask
 from penstock.types.location import Location
 from penstock.types.place import Place
 from penstock.types.run import ActorProgress, ActorReport, EnvironmentFault, Weights
+from penstock.types.spaces import EnvironmentSpec
 from penstock.v1 import evaluation_pb2, run_pb2
 from penstock.wire import run as wire
 
 _LOOK_S = 1.0
+_ANSWERED_TASKS = 64
+"""Tasks of which a second answer is recognised. An evaluator answers an older one only if it was abandoned since."""
 
 
 class _Latest:
@@ -89,6 +94,7 @@ class RunServicer:
         self._targets, self._places = targets, places
         self._weights, self._tasks = _Latest(), _Latest()
         self._results: queue.Queue[EvaluationResult] = queue.Queue()
+        self._answered: deque[int] = deque(maxlen=_ANSWERED_TASKS)
         self._finished = asyncio.Event()
         self._reason = ""
         self._streams = 0
@@ -118,7 +124,7 @@ class RunServicer:
 
     def ask(self, task: EvaluationTask) -> None:
         """Makes this the latest task, which each evaluator takes when it is free, until a result arrives."""
-        self._thread.call(self._tasks.set, task)
+        self._thread.call(self._tasks.set, replace(task, run=self._roster.identity.number))
 
     def result(self, timeout_s: float) -> EvaluationResult | None:
         """Waits for an evaluation's result; None after `timeout_s`."""
@@ -139,10 +145,12 @@ class RunServicer:
 
     async def _join(self, requests: AsyncIterator[run_pb2.JoinRequest], context: Context) -> None:
         hello = wire.decode_hello(await opening_message(requests))
-        if hello.lost is not None:
-            largest = self._places.largest_incarnation(hello.lost.slot, time.monotonic())
-            self._roster.taken(hello.lost.slot, hello.lost.taken_by, largest)
-        assignment = self._roster.join(hello.schema, hello.spec, hello.environments, hello.token, time.monotonic())
+        with logged_refusal("actor", peer=context.peer()):
+            self._roster.check_run(hello.run, "actor")
+            if hello.lost is not None:
+                largest = self._places.largest_incarnation(hello.lost.slot, time.monotonic())
+                self._roster.taken(hello.lost.slot, hello.lost.taken_by, largest)
+            assignment = self._roster.join(hello.schema, hello.spec, hello.environments, hello.token, time.monotonic())
         metrics.LEARNER_ACTORS.set(self._roster.connected)
         name = hello.name or f"slot {assignment.slot}"
         self._statistics.actors.joined(name, assignment.slot, hello.location)
@@ -210,11 +218,9 @@ class RunServicer:
         self, requests: AsyncIterator[evaluation_pb2.RunEvaluationsRequest], context: Context
     ) -> None:
         hello = wire.decode_evaluator_hello(await opening_message(requests))
-        if self._roster.spec is not None and not same_spaces(self._roster.spec, hello.spec):
-            ours, theirs = contrast(self._roster.spec, hello.spec)
-            raise SchemaMismatch(
-                f"this run trains {ours}, and the evaluator offered {theirs}; start it with the run's configuration"
-            )
+        with logged_refusal("evaluator", peer=context.peer()):
+            self._roster.check_run(hello.run, "evaluator")
+            self._check_spaces(hello.spec)
         self.evaluators += 1
         try:
             with (
@@ -225,6 +231,13 @@ class RunServicer:
                     await context.write(wire.encode_evaluations_finished(self._reason))
         finally:
             self.evaluators -= 1
+
+    def _check_spaces(self, spec: EnvironmentSpec) -> None:
+        if self._roster.spec is not None and not same_spaces(self._roster.spec, spec):
+            ours, theirs = contrast(self._roster.spec, spec)
+            raise SchemaMismatch(
+                f"this run trains {ours}, and the evaluator offered {theirs}; start it with the run's configuration"
+            )
 
     async def _work_through_tasks(
         self, requests: AsyncIterator[evaluation_pb2.RunEvaluationsRequest], context: Context
@@ -244,16 +257,25 @@ class RunServicer:
             if seen == self._tasks.count:
                 self._tasks.set(None)
                 seen = self._tasks.count
+            if task.id in self._answered:
+                # Another evaluator was faster.
+                metrics.IGNORED_RESULTS.inc()
+                continue
+            self._answered.append(task.id)
             self._results.put(result)
 
     @staticmethod
     async def _read_result(
         requests: AsyncIterator[evaluation_pb2.RunEvaluationsRequest], task: EvaluationTask
     ) -> EvaluationResult | None:
-        """Returns a task's result; None if the evaluator left. Skips results of other tasks, from before a break."""
+        """Returns the result of the task that this evaluator was sent; None if it left.
+
+        Ignores results of other tasks, as from before a break, and further ones of those that it has answered.
+        """
         async for request in requests:
             if (result := wire.decode_result_request(request, task)) is not None:
                 return result
+            metrics.IGNORED_RESULTS.inc()
         return None
 
     # All clients

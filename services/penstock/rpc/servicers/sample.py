@@ -19,6 +19,7 @@ from penstock.replay.leases import MAX_LEASES
 from penstock.replay.segments import Lease
 from penstock.rpc import methods
 from penstock.rpc.loop import off_loop
+from penstock.rpc.refusals import logged_refusal
 from penstock.rpc.service import Context, logged_stay, opening_message, write_whole
 from penstock.rpc.servicers.append import ANSWERED_WITHIN_S, AppendServicer
 from penstock.telemetry import metrics
@@ -87,7 +88,8 @@ class SampleServicer:
         opening = await opening_message(requests)
         plan = wire.decode_first_plan(opening)
         # All open streams belong to one session, because no other is adopted while one is open.
-        change = self._buffer.adopt_plan(plan, connected=self._streams > 0)
+        with logged_refusal("learner", peer=context.peer()):
+            change = self._buffer.adopt_plan(plan, connected=self._streams > 0)
         self._streams, self._actors.learner_since = self._streams + 1, time.monotonic()
         try:
             with logged_stay("learner", returned=change.returned, batch=str(plan.next_batch)):
@@ -118,6 +120,7 @@ class SampleServicer:
 
     async def _serve(self, requests: AsyncIterator[replay_pb2.SampleBatchesRequest], writer: _Writer) -> None:
         await self._wait_for_segments(writer)
+        self._buffer.check_capacity()
         await writer.write(wire.encode_opened(self._buffer.store.mapped))
         wanted: asyncio.Queue[wire.BatchRequest | None] = asyncio.Queue(MAX_LEASES)
         async with asyncio.TaskGroup() as tasks:
