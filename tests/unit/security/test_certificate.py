@@ -249,6 +249,14 @@ def test_certificates_may_stand_between(tmp_path: Path) -> None:
     assert "is not signed by" in refusal(write(tmp_path, [pair, upper], root))
 
 
+def test_certificates_that_sign_each_other_lead_to_no_authority(tmp_path: Path) -> None:
+    one, other = authority("one"), authority("other")
+    # Each has signed the key of the other, under its name.
+    crossed = [one.certifying(other), other.certifying(one)]
+    files = write(tmp_path, [Foreign().signed_by(one), *crossed], authority("root"))
+    assert "is not signed by" in refusal(files)
+
+
 # Names
 
 
