@@ -47,13 +47,13 @@ class Pair:
         return self.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
     def certifying(self, other: "Pair") -> "Pair":
-        """Returns the other authority with its key, and with a certificate that this one has signed."""
+        """Returns the other authority with its key, and with a certificate from this one, valid as long as this one."""
         builder = (
             x509.CertificateBuilder(
                 self.certificate.subject, other.certificate.subject, other.key.public_key(), x509.random_serial_number()
             )
-            .not_valid_before(other.certificate.not_valid_before_utc)
-            .not_valid_after(other.certificate.not_valid_after_utc)
+            .not_valid_before(self.certificate.not_valid_before_utc)
+            .not_valid_after(self.certificate.not_valid_after_utc)
             .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         )
         return Pair(builder.sign(self.key, hashes.SHA256()), other.key)

@@ -218,20 +218,28 @@ def test_on_request_all_certificates_are_replaced(tmp_path: Path) -> None:
 
 
 def test_hosts_are_added_and_kept(tmp_path: Path) -> None:
-    def names(in_days: float = 0.0) -> set[str]:
-        return set(read(files_of(tmp_path / "replay"), "replay", now=time.time() + in_days * DAY_S).names)
+    def names(in_days: float = 0.0) -> tuple[str, ...]:
+        return read(files_of(tmp_path / "replay"), "replay", now=time.time() + in_days * DAY_S).names
 
     own = f"replay.{RUN}.penstock"
     make(tmp_path)
-    assert names() == {own}
+    assert names() == (own,)
     assert new_roles(make(tmp_path, hosts={"replay": ["node1"]})) == {"replay"}
-    assert names() == {own, "node1"}
+    assert names() == (own, "node1")
     assert new_roles(make(tmp_path, hosts={"replay": ["node1"]})) == set()
     make(tmp_path, hosts={"replay": ["10.0.0.1"]}, renew=True)
-    assert names() == {own, "node1", "10.0.0.1"}
+    assert names() == (own, "node1", "10.0.0.1")
     # Also after it has expired.
     make(tmp_path, in_days=100.0)
-    assert names(100.0) == {own, "node1", "10.0.0.1"}
+    assert names(100.0) == (own, "node1", "10.0.0.1")
+
+
+def test_a_role_does_not_get_the_hosts_of_another(tmp_path: Path) -> None:
+    issued = make(tmp_path, hosts={"replay": ["node1"]})
+    issued["actor"].files.certificate.write_bytes(issued["replay"].files.certificate.read_bytes())
+    again = make(tmp_path)
+    assert new_roles(again) == {"actor"}
+    assert read(again["actor"].files, "actor", now=time.time()).names == (f"actor.{RUN}.penstock",)
 
 
 def test_commands_at_the_same_time_leave_matching_files(tmp_path: Path) -> None:
@@ -340,6 +348,26 @@ def test_a_new_authority_whose_key_was_not_written_does_no_harm(tmp_path: Path) 
     issued = make(tmp_path, renew=True, drop_old_authority=True)
     handshake(issued["replay"].files, issued["actor"].files)
     assert trusted(tmp_path) == 1
+
+
+def test_if_a_new_authority_can_not_be_written_the_old_one_goes_on(tmp_path: Path) -> None:
+    make(tmp_path)
+    before = contents(tmp_path)
+    # The name of the temporary file is taken.
+    blocker = tmp_path / f".authority.pem.{os.getpid()}"
+    blocker.mkdir()
+    with pytest.raises(ConfigurationError, match="can't write certificates in"):
+        make(tmp_path, new_authority=True)
+    blocker.rmdir()
+    assert contents(tmp_path) == before
+    assert new_roles(make(tmp_path, renew=True)) == set(ROLES)
+
+
+def test_authorities_of_a_run_have_different_names(tmp_path: Path) -> None:
+    make(tmp_path)
+    make(tmp_path, new_authority=True)
+    bundle = x509.load_pem_x509_certificates((tmp_path / "authority.pem").read_bytes())
+    assert bundle[0].subject != bundle[1].subject
 
 
 @pytest.mark.parametrize("content", [b"", b"text"])

@@ -249,6 +249,15 @@ def test_certificates_may_stand_between(tmp_path: Path) -> None:
     assert "is not signed by" in refusal(write(tmp_path, [pair, upper], root))
 
 
+def test_an_authority_renewed_with_its_key_counts_until_its_later_end(tmp_path: Path) -> None:
+    former = authority("root", end=50.0)
+    renewed = authority("root", end=200.0).certifying(former)
+    pair = Foreign().signed_by(former)
+    for bundle in ([former, renewed], [renewed, former]):
+        found = read(write(tmp_path, [pair], *bundle), "replay", now=time.time())
+        assert found.authority_expires == renewed.certificate.not_valid_after_utc.timestamp()
+
+
 def test_certificates_that_sign_each_other_lead_to_no_authority(tmp_path: Path) -> None:
     one, other = authority("one"), authority("other")
     # Each has signed the key of the other, under its name.

@@ -28,11 +28,23 @@ def test_unusable_files_are_refused_at_the_start(tmp_path: Path) -> None:
         Credentials(files, "replay")
 
 
-def test_unchanged_files_are_not_read_again(tmp_path: Path) -> None:
-    credentials = Credentials(certificates_of(tmp_path)["replay"], "replay")
+def test_only_changed_files_are_read_again(tmp_path: Path) -> None:
+    readings = 0
+
+    def clock() -> float:
+        nonlocal readings
+        readings += 1
+        return time.time()
+
+    credentials = Credentials(certificates_of(tmp_path)["replay"], "replay", clock=clock)
     before = credentials.current
     assert not credentials.refreshed()
     assert credentials.current is before
+    assert readings == 1
+    renewed(tmp_path)
+    assert credentials.refreshed()
+    assert not credentials.refreshed()
+    assert readings == 2
     assert credentials.identity == Identity(RUN, "replay")
 
 
@@ -113,12 +125,14 @@ def test_a_certificate_that_becomes_valid_is_taken_then(tmp_path: Path) -> None:
 
 
 def test_files_replaced_by_a_link_are_noticed(tmp_path: Path) -> None:
-    # As Kubernetes replaces a secret: the files are links through a folder's link, which is exchanged.
+    # As Kubernetes replaces a secret: the files are links into a folder that is itself a link, which is exchanged.
     certificates_of(tmp_path / "one")
     shutil.copytree(tmp_path / "one", tmp_path / "two")
     renewed(tmp_path / "two")
     (tmp_path / "data").symlink_to("one/replay")
-    files = Files(*(tmp_path / "data" / name for name in ("certificate.pem", "key.pem", "authority.pem")))
+    files = Files(*(tmp_path / name for name in ("certificate.pem", "key.pem", "authority.pem")))
+    for path in (files.certificate, files.key, files.authority):
+        path.symlink_to(Path("data") / path.name)
     credentials = Credentials(files, "replay")
     (tmp_path / "next").symlink_to("two/replay")
     (tmp_path / "next").rename(tmp_path / "data")
