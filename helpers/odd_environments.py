@@ -230,6 +230,9 @@ KINDS: dict[str, Kind] = {
     "nan_reward": Kind(REFUSED, ("a reward of nan",), step=gives(1, float("nan"))),
     "infinite_reward": Kind(REFUSED, ("a reward of inf",), step=gives(1, float("inf"))),
     "reward_beyond_float32": Kind(REFUSED, ("a reward of 1e+300",), step=gives(1, 1e300)),
+    "reward_beyond_the_largest_magnitude": Kind(
+        REFUSED, ("step returned a value of magnitude 1e+30", "environment.largest_magnitude"), step=gives(1, 1e30)
+    ),
     "vector_reward": Kind(REFUSED, ("a reward of shape (2,)",), step=gives(1, np.zeros(2))),
     "no_reward": Kind(REFUSED, ("no reward (None)",), step=gives(1, None)),
     "reward_that_is_a_text": Kind(REFUSED, ("reward", "'much'"), step=gives(1, "much")),
@@ -246,7 +249,7 @@ KINDS: dict[str, Kind] = {
     "nothing_to_choose": Kind(WARNED, ("nothing to choose",), spaces=lambda: (vector(), Discrete(1))),
     # Accepted, with a warning.
     "observation_outside_of_its_space": Kind(WARNED, ("with 1e+06", "outside of its space"), step=observes(1e6)),
-    "extreme_reward": Kind(WARNED, ("a reward of 1e+30",), step=gives(1, 1e30)),
+    "extreme_reward": Kind(WARNED, ("a reward of 1e+12",), step=gives(1, 1e12)),
     "close_raises": Kind(WARNED, ("in close", "OSError: the window is gone")),
     # Accepted; the run must not be affected, and nothing may be left behind.
     "forked_child": Kind(HARMLESS, constructor=calls(fork), alone=True),
@@ -259,7 +262,7 @@ KINDS: dict[str, Kind] = {
     "late_nan_observation": Kind(TRAINING, ("nan",), step=observes(np.nan), late=True),
     "late_nan_reward": Kind(TRAINING, ("nan",), step=gives(1, float("nan")), late=True),
     "late_infinite_reward": Kind(TRAINING, ("inf",), step=gives(1, float("inf")), late=True),
-    "late_extreme_reward": Kind(TRAINING, (), step=gives(1, 3e38), late=True),
+    "late_extreme_reward": Kind(TRAINING, ("the reward 3e+38, above 1e+15",), step=gives(1, 3e38), late=True),
     "late_vector_reward": Kind(TRAINING, ("reward",), step=gives(1, np.zeros(2)), late=True),
     "late_exception": Kind(TRAINING, ("RuntimeError: simulator lost",), step=raises(RUNTIME_ERROR), late=True),
     "late_exception_in_reset": Kind(

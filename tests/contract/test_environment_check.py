@@ -70,6 +70,7 @@ def checked_here(env_id: str) -> Checked:
             use_masks=True,
             encoders={},
             moves=None,
+            largest_magnitude=1e15,
             progress=lambda stage, name: stages.append(stage),
         )
     except ConfigurationError as error:

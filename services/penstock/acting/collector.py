@@ -45,12 +45,13 @@ class Collector:
         schema: Schema,
         discount: float,
         failures: int = 0,
+        largest_magnitude: float = faults.LARGEST,
     ) -> None:
         """Resets each environment with its own seed. Raises `EnvironmentFailed` if an environment failed.
 
         There is one environment for each environment number of the assignment. `schema` has the columns of a segment
         (`segment_schema`) and its steps, T. `discount` is the gamma of the running discounted return, and `failures`
-        counts earlier failures under this assignment.
+        counts earlier failures under this assignment. A window with a number above `largest_magnitude` is a failure.
         """
         self._environments, self._assignment = environments, assignment
         numbers = np.array(assignment.environments, np.uint32)
@@ -63,6 +64,7 @@ class Collector:
         self._noise: NDArray[np.float32] = np.zeros((environments.count, 0, 0), np.float32)
         self._episodes: list[Episode] = []
         self._valid_steps = 0
+        self._largest_magnitude = largest_magnitude
         self._bounds = ObservationBounds(environments.spec)
         self._warning: str | None = None
         self.timing = Timing()
@@ -158,15 +160,17 @@ class Collector:
         recorder.finish(policy.log_probs())
 
     def _check(self) -> None:
-        """Checks derived values; the environments' own were checked when returned. Notes a warning on bounds."""
+        """Checks the window's values. The environments' own were checked to be finite. Notes a warning on bounds."""
         env_id = self._environments.spec.id
         actions = self._environments.spec.action.columns("action")
         for name, what in (
+            ("reward", "step returned the reward {}"),
+            *((name, f"column {name} has {{}}") for name in self._environments.spec.observation.columns("observation")),
             ("discounted_return", "rewards whose discounted sum is {}"),
             *((name, "an observation for which the policy's action is {}") for name in actions),
             ("behaviour_log_prob", "an observation for which the policy's log-probability is {}"),
         ):
-            if unusable := faults.find_unusable(self._columns.column(name)):
+            if unusable := faults.find_unusable(self._columns.column(name), self._largest_magnitude):
                 raise faults.failure(what.format(unusable[1]), "in its last window", env_id, unusable[0])
         if self._warning is None:
             found = self._bounds.find_outside(self._columns)

@@ -19,7 +19,7 @@ from penstock import foreign_errors
 from penstock.acting import first_values, masks
 from penstock.acting.environments import Environments, check_arguments, make_environments
 from penstock.acting.frames import with_frames
-from penstock.acting.leaves import ActionForm, left_out
+from penstock.acting.leaves import ActionForm, flatten, left_out
 from penstock.acting.masks import MaskSource, Place
 from penstock.acting.refusals import can_not_make
 from penstock.acting.registry import find
@@ -74,12 +74,13 @@ def check(
     use_masks: bool,
     encoders: Mapping[str, Encoder],
     moves: str | None,
+    largest_magnitude: float,
     progress: Progress,
 ) -> Checked:
     """Makes, resets and steps every variant of every task.
 
-    The arguments are those of `EnvironmentVariants`, `policy.encoders` and `policy.moves`. `progress` is called before
-    each stage.
+    The arguments are those of `EnvironmentVariants`, `policy.encoders`, `policy.moves` and
+    `environment.largest_magnitude`. `progress` is called before each stage.
 
     Raises `ConfigurationError`, with the fault, its place and a remedy in one line, if an environment can't be used.
     """
@@ -91,7 +92,7 @@ def check(
     first: EnvironmentSpec | None = None
     for task in tasks:
         for number, arguments in enumerate(task.variants):
-            one = _Check(_name(env_id, task, number), progress, warnings, use_masks=use_masks)
+            one = _Check(_name(env_id, task, number), progress, warnings, largest_magnitude, use_masks=use_masks)
             if vectorization == "native":
                 spec = one.native(env_id, arguments, task.instances, frames)
             else:
@@ -114,8 +115,11 @@ class _Check:
         notices: What is used or left out of the environment, one line each.
     """
 
-    def __init__(self, name: str, progress: Progress, warnings: list[str], *, use_masks: bool) -> None:
+    def __init__(
+        self, name: str, progress: Progress, warnings: list[str], largest_magnitude: float, *, use_masks: bool
+    ) -> None:
         self._name, self._progress, self._warnings, self._use_masks = name, progress, warnings, use_masks
+        self._largest_magnitude = largest_magnitude
         self.notices: list[str] = []
 
     def single(self, env_id: str, arguments: Mapping[str, Any], instances: int, frames: int) -> EnvironmentSpec:
@@ -134,6 +138,8 @@ class _Check:
         source: MaskSource | None = None
         for position, env in enumerate(made):
             state = self._reset(env)
+            for leaf in flatten(spec.observation, state[0]):
+                first_values.check_magnitude(self._name, "reset", leaf, self._largest_magnitude)
             if position == 0 and self._use_masks:
                 source = masks.find(env, env.observation_space, spec.action, functools.partial(dict, state[1]))
             env.action_space.seed(_SEED)
@@ -156,6 +162,8 @@ class _Check:
             result = env.step(action)
         values = first_values.of_step(self._name, result, env.observation_space)
         self._warnings += values.warnings
+        for leaf in (*flatten(spec.observation, result[0]), np.asarray(result[1])):
+            first_values.check_magnitude(self._name, "step", leaf, self._largest_magnitude)
         return self._reset(env) if values.ended else (result[0], result[4])
 
     def _mask(self, env: gymnasium.Env[Any, Any], source: MaskSource, state: tuple[Any, Any]) -> NDArray[np.bool_]:
@@ -195,6 +203,7 @@ class _Check:
                 outcome = made.step(actions(legal))
             self._check_rows("step", made)
             first_values.check_rows(self._name, "step", "a reward", outcome.reward)
+            first_values.check_magnitude(self._name, "step", outcome.reward, self._largest_magnitude)
         self._close(made.close)
         if spec.mask_bits:
             self.notices.append(f"action masks of {spec.mask_bits} bits")
@@ -203,6 +212,7 @@ class _Check:
     def _check_rows(self, stage: str, made: Environments) -> None:
         for leaf in made.observation:
             first_values.check_rows(self._name, stage, "an observation", leaf)
+            first_values.check_magnitude(self._name, stage, leaf, self._largest_magnitude)
 
     def _spec_of(self, env_id: str, made: Sequence[gymnasium.Env[Any, Any]], frames: int) -> EnvironmentSpec:
         for env in made[1:]:

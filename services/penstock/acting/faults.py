@@ -27,25 +27,31 @@ def raised(error: BaseException, where: str, env_id: str, index: int | None) -> 
     return failure(describe(error), where, env_id, index)
 
 
-def all_usable(values: NDArray[np.generic]) -> bool:
-    """Returns whether all values are finite as float32. Integers and booleans always are."""
+def all_usable(values: NDArray[np.generic], largest: float = LARGEST) -> bool:
+    """Returns whether no magnitude exceeds `largest`. Those of integers and booleans never do."""
     dtype = values.dtype
     if dtype.kind != "f":
         return True
     flat = values.ravel("K")
-    if dtype.itemsize >= 4 and flat.dot(flat) <= LARGEST:
+    if dtype.itemsize >= 4 and flat.dot(flat) <= min(largest * largest, LARGEST):
         # A small sum of squares has no large summand and no NaN.
         return True
-    return bool((np.abs(values) <= LARGEST).all())
+    return bool((np.abs(values) <= largest).all())
 
 
-def find_unusable(values: NDArray[np.generic]) -> tuple[int, str] | None:
-    """Returns the first row of <number>[N, ...] with a value that can't be trained on, and why; None if all can."""
-    if all_usable(values):
+def find_unusable(values: NDArray[np.generic], largest: float = LARGEST) -> tuple[int, str] | None:
+    """Returns the first row of <number>[N, ...] with a value that can't be trained on, and why; None if all can.
+
+    `largest` is the largest magnitude of one that can.
+    """
+    if all_usable(values, largest):
         return None
     rows = values.reshape(len(values), -1)
-    row, element = np.argwhere(~(np.abs(rows) <= LARGEST))[0].tolist()
-    return row, not_finite(float(rows[row, element]))
+    row, element = np.argwhere(~(np.abs(rows) <= largest))[0].tolist()
+    value = float(rows[row, element])
+    if abs(value) <= LARGEST:
+        return row, f"{value:g}, above {largest:g} in magnitude (environment.largest_magnitude)"
+    return row, not_finite(value)
 
 
 def not_finite(value: float) -> str:

@@ -34,6 +34,14 @@ class Values:
     ended: bool = False
 
 
+def check_magnitude(name: str, stage: str, values: NDArray[np.generic], largest: float) -> None:
+    """Raises `ConfigurationError` if a value of an observation or a reward is above this magnitude."""
+    found = float(np.abs(values.astype(np.float64)).max(initial=0.0))
+    if found > largest:
+        remedy = f"scale it to about 1, or raise environment.largest_magnitude, which is {largest:g}"
+        raise _refusal(name, stage, f"a value of magnitude {found:g}", remedy)
+
+
 def of_reset(name: str, result: object, space: gymnasium.Space[Any]) -> Values:
     """Checks the values that `reset` returned. Raises `ConfigurationError` if they can't be trained on."""
     if not isinstance(result, tuple) or len(result) != 2:

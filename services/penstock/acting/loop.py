@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
+from penstock.acting import faults
 from penstock.acting.collector import Collector
 from penstock.acting.protocols import Log, Process, RunLink, Runner, SegmentSink
 from penstock.acting.replaceable_environments import ReplaceableEnvironments
@@ -29,7 +30,8 @@ class ActorParts:
 
     `open_sink` opens the stream of windows under an assignment. `load` loads a policy that samples at a temperature,
     for all weights of the assignment. `schema` has the columns of a segment. `discount` is the gamma of the running
-    discounted return. `exchange` returns a context that measures an activity of the exchange with other services.
+    discounted return, and `largest_magnitude` that of a number in a window. `exchange` returns a context that measures
+    an activity of the exchange with other services.
     """
 
     run: RunLink
@@ -40,6 +42,7 @@ class ActorParts:
     log: Log
     schema: Schema
     discount: float
+    largest_magnitude: float = faults.LARGEST
     exchange: Callable[[str], AbstractContextManager[None]] = lambda activity: nullcontext()
 
 
@@ -116,6 +119,7 @@ class ActorLoop:
                     schema=self._parts.schema,
                     discount=self._parts.discount,
                     failures=self._failures,
+                    largest_magnitude=self._parts.largest_magnitude,
                 )
             except EnvironmentFailed as failure:
                 self._recover(failure)

@@ -97,6 +97,7 @@ def _collect(
         log=service.logger,
         schema=schema,
         discount=config.ppo.discount,
+        largest_magnitude=config.environment.largest_magnitude,
         exchange=exchange.measured,
     )
     code = 1

@@ -8,6 +8,8 @@ from penstock.config.section import Section
 from penstock.config.setting_types import Arguments, EnvironmentName, Modules, Tables
 from penstock.environment_names import short
 
+LARGEST_FLOAT32 = 3.4e38
+
 
 class EnvironmentConfig(Section):
     """[environment] The Gymnasium environment."""
@@ -37,6 +39,10 @@ class EnvironmentConfig(Section):
     action_masks: bool = True
     """Whether to use the action masks that the environment offers: an `action_mask` in its Dict observation or in info,
     or a method action_masks(). false: every action is legal for the policy."""
+    largest_magnitude: Annotated[float, Field(ge=1.0, le=LARGEST_FLOAT32)] = 1e15
+    """Largest magnitude of a reward, an observation or another number in a window. An actor drops a window beyond it,
+    as one with NaN, and the replay service refuses it. 1e15 is also the largest value that the running normalisation
+    takes, and no known environment reaches it; float32 then has steps of 1e8."""
     check_timeout_s: PositiveFloat = 60.0
     """Seconds that each of import, constructor, reset and step may take in the check before a run. Long enough for a
     simulator that compiles or loads a large scene; a longer wait usually means that it hangs."""

@@ -151,7 +151,12 @@ class TrainingRun:
         self._publish()
         seed, session = self._config.run.seed, secrets.randbits(63) | 1
         plan = plan_of(self._config.sampling, session=session, next_batch=progress.version, seed=seed)
-        self._plan = dataclasses.replace(plan, run=self._identity.number, actor_key=self._identity.key)
+        self._plan = dataclasses.replace(
+            plan,
+            run=self._identity.number,
+            actor_key=self._identity.key,
+            largest_magnitude=self._config.environment.largest_magnitude,
+        )
         self._note_plan()
         self._source.open(self._plan)
 

@@ -190,10 +190,11 @@ class Intake:
             PlaceLost: A later incarnation took the slot meanwhile. The rows are released.
         """
         segments, store, head, keys = self._segments, self._segments.store, self._head, self.keys
+        plan = segments.gate.plan
         if head is None or not keys.size:
             return self.stored_sequence
         try:
-            header = store.inspect(keys, head, self._first)
+            header = store.inspect(keys, head, self._first, plan.largest_magnitude if plan is not None else 0.0)
         except InvalidSegment:
             self.refuse()
             raise

@@ -102,6 +102,7 @@ class SamplingPlan:
     least_share: float = 1.0
     run: int = 0
     actor_key: bytes = field(default=b"", repr=False)
+    largest_magnitude: float = 0.0
 
     @property
     def identity(self) -> RunIdentity:

@@ -123,7 +123,7 @@ class SampleBatchesRequest(_message.Message):
     def __init__(self, plan: _Optional[_Union[SamplingPlan, _Mapping]] = ..., batch: _Optional[_Union[BatchRequest, _Mapping]] = ..., commit: _Optional[_Union[CommitBatchRequest, _Mapping]] = ..., prove: _Optional[_Union[ProveStore, _Mapping]] = ..., codecs: _Optional[_Iterable[_Union[_block_pb2.Codec, str]]] = ..., contract: _Optional[int] = ...) -> None: ...
 
 class SamplingPlan(_message.Message):
-    __slots__ = ("session", "next_batch", "batch_segments", "fresh_segments", "off_policy_degree", "publish_interval", "alpha", "epsilon", "half_life", "max_staleness", "min_replay_segments", "seed", "hurried_below", "slot_weights", "least_share", "run", "actor_key")
+    __slots__ = ("session", "next_batch", "batch_segments", "fresh_segments", "off_policy_degree", "publish_interval", "alpha", "epsilon", "half_life", "max_staleness", "min_replay_segments", "seed", "hurried_below", "slot_weights", "least_share", "run", "actor_key", "largest_magnitude")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     NEXT_BATCH_FIELD_NUMBER: _ClassVar[int]
     BATCH_SEGMENTS_FIELD_NUMBER: _ClassVar[int]
@@ -141,6 +141,7 @@ class SamplingPlan(_message.Message):
     LEAST_SHARE_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     ACTOR_KEY_FIELD_NUMBER: _ClassVar[int]
+    LARGEST_MAGNITUDE_FIELD_NUMBER: _ClassVar[int]
     session: int
     next_batch: int
     batch_segments: int
@@ -158,7 +159,8 @@ class SamplingPlan(_message.Message):
     least_share: float
     run: int
     actor_key: bytes
-    def __init__(self, session: _Optional[int] = ..., next_batch: _Optional[int] = ..., batch_segments: _Optional[int] = ..., fresh_segments: _Optional[int] = ..., off_policy_degree: _Optional[int] = ..., publish_interval: _Optional[int] = ..., alpha: _Optional[float] = ..., epsilon: _Optional[float] = ..., half_life: _Optional[float] = ..., max_staleness: _Optional[int] = ..., min_replay_segments: _Optional[int] = ..., seed: _Optional[int] = ..., hurried_below: _Optional[int] = ..., slot_weights: _Optional[_Iterable[float]] = ..., least_share: _Optional[float] = ..., run: _Optional[int] = ..., actor_key: _Optional[bytes] = ...) -> None: ...
+    largest_magnitude: float
+    def __init__(self, session: _Optional[int] = ..., next_batch: _Optional[int] = ..., batch_segments: _Optional[int] = ..., fresh_segments: _Optional[int] = ..., off_policy_degree: _Optional[int] = ..., publish_interval: _Optional[int] = ..., alpha: _Optional[float] = ..., epsilon: _Optional[float] = ..., half_life: _Optional[float] = ..., max_staleness: _Optional[int] = ..., min_replay_segments: _Optional[int] = ..., seed: _Optional[int] = ..., hurried_below: _Optional[int] = ..., slot_weights: _Optional[_Iterable[float]] = ..., least_share: _Optional[float] = ..., run: _Optional[int] = ..., actor_key: _Optional[bytes] = ..., largest_magnitude: _Optional[float] = ...) -> None: ...
 
 class ProveStore(_message.Message):
     __slots__ = ()

@@ -46,6 +46,7 @@ _PLAN_RANGES: dict[str, tuple[float, float]] = {
     "alpha": (0, 100),
     "epsilon": (math.ulp(0.0), 1e100),
     "half_life": (1e-6, math.inf),
+    "largest_magnitude": (0, math.inf),
 }
 """Least and largest values in a sampling plan, far beyond useful ones."""
 

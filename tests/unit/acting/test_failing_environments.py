@@ -331,6 +331,18 @@ def test_ordinary_environments_cause_no_warning(env_id: str) -> None:
     assert collecting.take_warning() == ""
 
 
+def test_a_number_above_the_largest_magnitude_drops_the_window() -> None:
+    environments = make_environments("Pendulum-v1", 2, kwargs={})
+    schema, acting = segment_schema(environments.spec, 8), PolicyRunner(decided_weights(environments.spec))
+    for largest, what in ((0.5, "environment [01]: step returned the reward -"), (1e9, "")):
+        collecting = Collector(environments, assignment(0, 1), schema=schema, discount=0.9, largest_magnitude=largest)
+        if not what:
+            collecting.collect(acting)
+            continue
+        with pytest.raises(EnvironmentFailed, match=rf"{what}.*, above 0.5 in magnitude .environment\.largest"):
+            collecting.collect(acting)
+
+
 def test_progress_names_the_environment_that_is_being_called() -> None:
     place, seen = assignment(40, 41, 42), []
     environments = single("raises")

@@ -281,8 +281,10 @@ class RingStore:
         """Copies bytes of a window to the reserved rows of these keys, as `SegmentRows.put`. Needs no lock."""
         self._rows_of_segments.put(keys, first, fragment, sums)
 
-    def inspect(self, keys: NDArray[np.uint64], head: WindowHead, first: int) -> NDArray[Any]:
+    def inspect(self, keys: NDArray[np.uint64], head: WindowHead, first: int, largest: float = 0.0) -> NDArray[Any]:
         """Checks the values in reserved rows. It is called without the lock, because it reads every byte.
+
+        Floats must be finite and at most `largest` in magnitude; 0: only finite.
 
         Returns:
             <HEADER>[B] headers for `seal`.
@@ -296,7 +298,7 @@ class RingStore:
             header, keys, head.first_sequence + first, head.version, head.slot, head.incarnation, environments
         )
         header["state"] = State.UNSEEN
-        self._rows_of_segments.inspect(self._side_by_side(keys), header)
+        self._rows_of_segments.inspect(self._side_by_side(keys), header, largest)
         return header
 
     def _side_by_side(self, keys: NDArray[np.uint64]) -> Iterator[tuple[int, int, int]]:

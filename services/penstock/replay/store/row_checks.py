@@ -108,14 +108,15 @@ def checksums_of(
 
 
 @numba.njit(
-    ["boolean(uint16[::1], uint16)", "boolean(uint32[::1], uint32)", "boolean(uint64[::1], uint64)"],
+    ["boolean(int16[::1], int16, int16)", "boolean(int32[::1], int32, int32)", "boolean(int64[::1], int64, int64)"],
     nogil=True,
     cache=True,
 )
-def _any_with_all_bits(words, mask):  # type: ignore[no-untyped-def]
+def _any_above(words, magnitude, largest):  # type: ignore[no-untyped-def]
+    # Without their signs, floats are ordered as the integers of their bits; infinity and NaN come last (IEEE 754).
     found = False
     for index in range(words.size):
-        found |= (words[index] & mask) == mask
+        found |= (words[index] & magnitude) > largest
     return found
 
 
@@ -188,6 +189,18 @@ def kind_of(column: Column) -> int:
     return _LEARNABLE if column.name == VALID and column.dtype == "bool" else _KINDS.get(column.dtype, 0)
 
 
+def largest_bits(column: Column, largest: float) -> int:
+    """Returns the bits of the largest magnitude that a column of floats may have; 0 for another column.
+
+    That is `largest` as the column rounds it, or the largest finite number if that is smaller or `largest` is 0.
+    """
+    if not column.dtype.startswith("float"):
+        return 0
+    finite = float(np.finfo(column.dtype).max)
+    limit = np.array([min(largest or finite, finite)], column.dtype)
+    return int(limit.view(f"int{8 * limit.itemsize}")[0])
+
+
 @numba.njit(
     numba.int64(
         numba.uint8[::1],
@@ -203,10 +216,10 @@ def kind_of(column: Column) -> int:
 def inspect_raw(memory, columns, first, stop, forms, headers):  # type: ignore[no-untyped-def]
     """Checks the values in adjacent rows whose columns are all raw, and writes their checksums into their headers.
 
-    The store's <uint8>[bytes] memory has the columns <int64>[columns, 3]: the offset of each, the bytes of a segment,
-    and its `kind_of`. The rows are those from `first` to before `stop`, with forms <uint8>[rows, bytes] and headers
-    <HEADER>[rows]. In NumPy, each column and field would need calls of its own, and a small window spends its time in
-    these.
+    The store's <uint8>[bytes] memory has the columns <int64>[columns, 4]: the offset of each, the bytes of a segment,
+    its `kind_of` and its `largest_bits`. The rows are those from `first` to before `stop`, with forms
+    <uint8>[rows, bytes] and headers <HEADER>[rows]. In NumPy, each column and field would need calls of its own, and a
+    small window spends its time in these.
 
     Returns:
         1 if all values are valid and some row is to be learnt from, 0 if none is, and -1 for an invalid value.
@@ -222,7 +235,7 @@ def inspect_raw(memory, columns, first, stop, forms, headers):  # type: ignore[n
     if forms.shape[1]:
         mix_rows(forms, checksums)
     for column in range(columns.shape[0]):
-        offset, width, kind = columns[column, 0], columns[column, 1], columns[column, 2]
+        offset, width, kind, largest = columns[column, 0], columns[column, 1], columns[column, 2], columns[column, 3]
         content = memory[offset + first * width : offset + stop * width]
         if kind in (_BOOLEAN, _LEARNABLE):
             bits = np.uint8(0)
@@ -233,12 +246,12 @@ def inspect_raw(memory, columns, first, stop, forms, headers):  # type: ignore[n
             if kind == _LEARNABLE and bits:
                 learnable = 1
         elif kind == _HALF:
-            if _any_with_all_bits(content.view(np.uint16), np.uint16(0x7C00)):
+            if _any_above(content.view(np.int16), np.int16(0x7FFF), np.int16(largest)):
                 return -1
         elif kind == _SINGLE:
-            if _any_with_all_bits(content.view(np.uint32), np.uint32(0x7F800000)):
+            if _any_above(content.view(np.int32), np.int32(0x7FFFFFFF), np.int32(largest)):
                 return -1
-        elif kind == _DOUBLE and _any_with_all_bits(content.view(np.uint64), np.uint64(0x7FF0000000000000)):
+        elif kind == _DOUBLE and _any_above(content.view(np.int64), np.int64(0x7FFFFFFFFFFFFFFF), largest):
             return -1
         mix_rows(content.reshape(rows, width), checksums)
     for row in range(rows):
@@ -251,11 +264,12 @@ def has_values_to_check(column: Column) -> bool:
     return column.dtype == "bool" or column.dtype.startswith("float")
 
 
-def check_values(column: Column, content: NDArray[np.uint8]) -> None:
+def check_values(column: Column, content: NDArray[np.uint8], largest: float = 0.0) -> None:
     """Checks a column's values in C-ordered bytes <uint8>[rows, bytes of a segment].
 
     Raises:
-        InvalidSegment: A float is NaN or infinite, or a boolean is neither 0 nor 1.
+        InvalidSegment: A float is NaN, infinite or above `largest` in magnitude (0: no limit), or a boolean is neither
+            0 nor 1.
     """
     if column.dtype == "bool":
         if content.size and int(content.max()) > 1:
@@ -263,12 +277,14 @@ def check_values(column: Column, content: NDArray[np.uint8]) -> None:
         return
     if not column.dtype.startswith("float"):
         return
-    # A float is not finite if all bits of its exponent are set (IEEE 754).
-    if column.dtype == "float32":
-        endless = _any_with_all_bits(content.reshape(-1).view(np.uint32), np.uint32(0x7F800000))
-    elif column.dtype == "float64":
-        endless = _any_with_all_bits(content.reshape(-1).view(np.uint64), np.uint64(0x7FF0000000000000))
-    else:
-        endless = not np.isfinite(content.reshape(-1).view(column.dtype)).all()
-    if endless:
+    values = content.reshape(-1).view(column.dtype)
+    bits: Any = np.dtype(f"int{8 * values.itemsize}").type
+    if not _any_above(values.view(bits), bits(np.iinfo(bits).max), bits(largest_bits(column, largest))):
+        return
+    if not np.isfinite(values).all():
         raise InvalidSegment(f"malformed segments: column {column.name} has values that are not finite")
+    found = float(np.abs(values).max())
+    raise InvalidSegment(
+        f"malformed segments: column {column.name} has a value of magnitude {found:g}; the largest of this run is"
+        f" {largest:g} (environment.largest_magnitude)"
+    )

@@ -22,6 +22,7 @@ from penstock.replay.store.row_checks import (
     has_values_to_check,
     inspect_raw,
     kind_of,
+    largest_bits,
 )
 from penstock.types.block import VALID, Fragment, Schema
 from penstock.types.codecs import Codec, Forms, codec_number, encodable, form_sizes
@@ -38,9 +39,15 @@ class SegmentRows:
         self._columns, self._forms = regions.columns, regions.forms
         self._form_of = {position: index for index, position in enumerate(encodable(schema))}
         """Index in the forms of each column that may be encoded, by its position."""
-        kinds = map(kind_of, schema.columns)
-        self._checked = np.array([*zip(regions.offsets, schema.column_bytes, kinds, strict=True)], np.int64)
+        self._checked = self._checks(0.0)
         self._marked = any(column.name == VALID for column in schema.columns)
+
+    def _checks(self, largest: float) -> tuple[float, NDArray[np.int64]]:
+        """Returns the largest magnitude and the columns <int64>[columns, 4] for `inspect_raw` with it."""
+        schema, kinds = self._schema, map(kind_of, self._schema.columns)
+        limits = (largest_bits(column, largest) for column in schema.columns)
+        columns = [*zip(self._regions.offsets, schema.column_bytes, kinds, limits, strict=True)]
+        return largest, np.array(columns, np.int64)
 
     def put(
         self,
@@ -81,15 +88,18 @@ class SegmentRows:
         flat[begin : begin + before_end] = data[:before_end]
         flat[: data.size - before_end] = data[before_end:]
 
-    def inspect(self, runs_of_rows: Iterable[tuple[int, int, int]], header: NDArray[Any]) -> None:
+    def inspect(self, runs_of_rows: Iterable[tuple[int, int, int]], header: NDArray[Any], largest: float) -> None:
         """Checks the values in the rows of a window, and writes the checksums of their <HEADER>[B] headers.
 
-        `runs_of_rows` has start and stop of each run of segments in adjacent rows, and its first row.
+        `runs_of_rows` has start and stop of each run of segments in adjacent rows, and its first row. Floats are at
+        most `largest` in magnitude; 0: any that are finite.
 
         Raises:
             InvalidSegment: The window has invalid values, or no row to learn from.
         """
         learnable = False
+        if largest != self._checked[0]:
+            self._checked = self._checks(largest)
         for start, stop, row in runs_of_rows:
             side_by_side = slice(row, row + stop - start)
             found = self._inspect_raw(side_by_side, header[start:stop])
@@ -98,7 +108,7 @@ class SegmentRows:
                 continue
             for position, column in enumerate(self._schema.columns):
                 for content in self._decoded(position, side_by_side):
-                    check_values(column, content)
+                    check_values(column, content, largest)
                     learnable |= column.name == VALID and bool(content.any())
             header["checksum"][start:stop] = self._checksums(header[start:stop], side_by_side)
         if self._marked and not learnable:
@@ -111,7 +121,7 @@ class SegmentRows:
         if forms.any():
             return -1
         memory = self._regions.memory
-        return int(inspect_raw(memory, self._checked, rows.start, rows.stop, forms.view(np.uint8), header))
+        return int(inspect_raw(memory, self._checked[1], rows.start, rows.stop, forms.view(np.uint8), header))
 
     def gather(self, rows: NDArray[np.int64], where: Places, start: int, into: NDArray[np.uint8]) -> None:
         """Copies the bytes of these rows <int64>[B], column after column, from byte `start` on until `into` is full.

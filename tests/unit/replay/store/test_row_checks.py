@@ -11,6 +11,7 @@ from penstock.replay.store.row_checks import (
     copy_and_sum,
     inspect_raw,
     kind_of,
+    largest_bits,
     mix_pieces,
 )
 from penstock.types.block import DATA_TYPES, VALID, Column
@@ -60,6 +61,32 @@ def test_values_that_are_not_finite_are_refused(dtype: str, value: float) -> Non
         check_values(column, rewards.view(np.uint8))
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_values_above_the_largest_magnitude_are_refused(dtype: str, sign: float) -> None:
+    column, rewards = Column("reward", dtype), np.zeros((2, 3), dtype)
+    rewards[1, 2] = largest = sign * np.array(1000.0, dtype)
+    check_values(column, rewards.view(np.uint8), 1000.0)
+    rewards[1, 2] = np.nextafter(largest, sign * np.array(np.inf, dtype))
+    check_values(column, rewards.view(np.uint8))
+    with pytest.raises(InvalidSegment, match=r"column reward has a value of magnitude 1000.*; the largest.* 1000 "):
+        check_values(column, rewards.view(np.uint8), 1000.0)
+    # A limit beyond the type's range only excludes what is not finite.
+    rewards[1, 2] = np.finfo(dtype).max
+    check_values(column, rewards.view(np.uint8), 1e300 if dtype != "float64" else 0.0)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_raw_rows_above_the_largest_magnitude_are_refused(dtype: str) -> None:
+    columns, valid = [Column("some", dtype), Column(VALID, "bool")], np.ones((3, 1), np.bool_)
+    some = np.full((3, 8), -100.0, dtype)
+    assert inspected(columns, [some, valid], 100.0)[0] == 1
+    assert inspected(columns, [some, valid], 99.0)[0] == -1
+    # The row before them is not inspected.
+    some[1:] = 0.0
+    assert inspected(columns, [some, valid], 99.0)[0] == 1
+
+
 def test_booleans_above_one_are_refused() -> None:
     column, raw = Column("terminated", "bool"), np.zeros((2, 3), np.uint8)
     raw[1, 1] = 1
@@ -82,13 +109,14 @@ def test_bytes_are_copied_and_their_words_are_summed(data: bytes, before: int, s
     assert added.tolist() == [value % 2**64 for value in expected]
 
 
-def inspected(columns: list[Column], contents: list[np.ndarray]) -> tuple[int, np.ndarray]:
+def inspected(columns: list[Column], contents: list[np.ndarray], largest: float = 0.0) -> tuple[int, np.ndarray]:
     """Inspects rows 1 and 2 of a store of three with these columns, and returns the result and their headers."""
     widths = [content.shape[1] * content.itemsize for content in contents]
     ends = np.cumsum([3 * width for width in widths])
     memory = np.concatenate([content.view(np.uint8).reshape(-1) for content in contents])
     places = [
-        (end - 3 * width, width, kind_of(column)) for end, width, column in zip(ends, widths, columns, strict=True)
+        (end - 3 * width, width, kind_of(column), largest_bits(column, largest))
+        for end, width, column in zip(ends, widths, columns, strict=True)
     ]
     headers = np.zeros(2, HEADER)
     headers["key"], headers["sequence"], headers["version"] = [8, 9], [3, 4], 5
