@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 import psutil
 
 from helpers.link import Host
+from helpers.switch import SwitchedHost
 from helpers.timing import PATIENCE_S, Bound, wait_for
 from penstock.errors import Unavailable
 from penstock.rpc.clients.status import StatusClient
@@ -59,7 +60,7 @@ class Command:
         environment: Mapping[str, str] | None = None,
         directory: Path | None = None,
         terminal: bool = False,
-        host: Host | None = None,
+        host: Host | SwitchedHost | None = None,
         program: Sequence[str] = (PENSTOCK,),
     ) -> None:
         """Starts the command, here or on another host; in a terminal of its own, or with its output in files.

@@ -10,7 +10,7 @@ import secrets
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import replace
@@ -51,6 +51,8 @@ from penstock.rpc.service import Method
 from penstock.rpc.servicers.replay import ReplayServicer
 from penstock.rpc.servicers.run import RunServicer
 from penstock.rpc.servicers.snapshots import SnapshotServicer
+from penstock.security.credentials import Credentials
+from penstock.security.roles import Role
 from penstock.types.block import Column, Extent, Schema
 from penstock.types.evaluation import EvaluatorHello
 from penstock.types.extents import Amounts
@@ -129,13 +131,14 @@ def assignment(
 class LiveServer:
     """A server in a separate thread, as in a separate process."""
 
-    def __init__(self) -> None:
-        self.thread = LoopThread()
+    def __init__(self, credentials: Credentials | None = None) -> None:
+        self.thread = LoopThread(credentials)
         self.server: Server
         self._ended = False
 
-    def _listen(self, port: int, host: str = LOOPBACK, path: str = "") -> None:
-        self.thread.run(self.server.start(str(Address(host, port, path))), PATIENCE_S)
+    def _listen(self, port: int, host: str = LOOPBACK, path: str = "", health_listen: str | None = None) -> None:
+        starting = self.server.start(str(Address(host, port, path)), health_listen=health_listen)
+        self.thread.run(starting, PATIENCE_S)
         self.port = self.server.address.port
 
     @property
@@ -180,8 +183,9 @@ class LiveReplay(LiveServer):
         snapshots: Path | None = None,
         snapshot_bytes_per_s: int = 2**30,
         clock_ahead_s: float = 0.0,
+        credentials: Credentials | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(credentials)
         self.store = RingStore(folder, capacity_bytes(rows, schema))
         buffer = ReplayBuffer(self.store, Gate(grant_timeout_s, max_actors), lambda: time.time() + clock_ahead_s)
         self.snapshots = Snapshots(buffer, snapshots, kept=3, bytes_per_s=snapshot_bytes_per_s)
@@ -193,6 +197,7 @@ class LiveReplay(LiveServer):
             version_patience_s,
             advertise=advertise,
             location=location,
+            credentials=credentials,
         )
         self._servicer = self.thread.run(making, PATIENCE_S)
         self.server = self._servicer.server
@@ -209,6 +214,7 @@ class LiveReplay(LiveServer):
         *,
         advertise: Sequence[str],
         location: Location,
+        credentials: Credentials | None,
     ) -> ReplayServicer:
         return ReplayServicer(
             buffer,
@@ -218,6 +224,7 @@ class LiveReplay(LiveServer):
             advertise=advertise,
             location=location,
             more_methods=SnapshotServicer(snapshots).behaviours,
+            credentials=credentials,
         )
 
 
@@ -238,8 +245,10 @@ class LiveRun(LiveServer):
         port: int = 0,
         variants: tuple[str, ...] = (),
         temperatures: tuple[float, ...] = (1.0,),
+        credentials: Credentials | None = None,
+        more_methods: Mapping[Method, Any] | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(credentials)
         self.listed: list[Content] = []
         self.statistics = RunStatistics(limits=Amounts(steps=1000), earlier_s=0.0, variants=variants)
         self.roster = Roster(
@@ -256,7 +265,13 @@ class LiveRun(LiveServer):
         self.targets = Targets(self.listed.append, Location("node1", metrics_address="10.0.0.1:9432"))
         self.places = ReplayPlaces(["127.0.0.1:7431"])
         self.servicer = RunServicer(
-            self.thread, self.roster, self.statistics, self.targets, self.places, max_actors=max_actors
+            self.thread,
+            self.roster,
+            self.statistics,
+            self.targets,
+            self.places,
+            max_actors=max_actors,
+            more_methods=more_methods,
         )
         self.server = self.servicer.server
         self._listen(port)
@@ -269,14 +284,21 @@ class LiveRun(LiveServer):
 class LiveMethods(LiveServer):
     """A server with arbitrary behaviours."""
 
-    def __init__(self, behaviours: dict[Method, Any], *, max_streams: int = 16) -> None:
-        super().__init__()
-        self.server = self.thread.run(self._make(behaviours, max_streams), PATIENCE_S)
-        self._listen(0)
+    def __init__(
+        self,
+        behaviours: dict[Method, Any],
+        *,
+        max_streams: int = 16,
+        credentials: Credentials | None = None,
+        health_listen: str | None = None,
+    ) -> None:
+        super().__init__(credentials)
+        self.server = self.thread.run(self._make(behaviours, max_streams, credentials), PATIENCE_S)
+        self._listen(0, health_listen=health_listen)
 
     @staticmethod
-    async def _make(behaviours: dict[Method, Any], max_streams: int) -> Server:
-        return Server(behaviours, max_streams=max_streams)
+    async def _make(behaviours: dict[Method, Any], max_streams: int, credentials: Credentials | None) -> Server:
+        return Server(behaviours, max_streams=max_streams, credentials=credentials)
 
 
 class PlainStream:
@@ -385,9 +407,10 @@ def hello_request(
 class Loopback:
     """All servers and clients of one test. Leaving the context closes the clients, then the servers."""
 
-    def __init__(self) -> None:
+    def __init__(self, credentials: Credentials | None = None) -> None:
+        """Prepares for clients with these credentials. Servers have those of their options."""
         self._clients, self._servers = ExitStack(), ExitStack()
-        self.thread = LoopThread()
+        self.thread = LoopThread(credentials)
 
     def __enter__(self) -> "Loopback":
         return self
@@ -500,11 +523,18 @@ class Loopback:
         self._clients.callback(client.close)
         return client
 
-    def ask(self, address: str, method: Method, request: Message | bytes, timeout_s: float = PATIENCE_S) -> Any:
-        """Makes a unary call with our client code."""
+    def ask(
+        self,
+        address: str,
+        method: Method,
+        request: Message | bytes,
+        timeout_s: float = PATIENCE_S,
+        service: Role = "replay",
+    ) -> Any:
+        """Makes a unary call with our client code to a service of this role."""
 
         async def call() -> Any:
-            async with connect(address) as channel:
+            async with connect(address, self.thread.credentials, service) as channel:
                 return await call_unary(channel, method, request, f"the peer at {address}", timeout_s)
 
         return self.thread.run(call(), 2.0 * PATIENCE_S)
@@ -534,9 +564,12 @@ class Loopback:
             assert not thread.is_alive(), f"{thread.name} did not end"
 
 
-def pass_windows(sink: ReplaySegmentSink, source: ReplayBatchSource, count: int) -> None:
-    """Sends this number of windows of two segments, each for one batch, and checks that they arrive unchanged."""
-    for number in range(count):
+def pass_windows(sink: ReplaySegmentSink, source: ReplayBatchSource, count: int, *, first: int = 0) -> None:
+    """Sends this number of windows of two segments, each for one batch, and checks that they arrive unchanged.
+
+    `first` is the number of those sent before.
+    """
+    for number in range(first, first + count):
         until(lambda: sink.next_grant(0.5), "a grant")
         window = make_window(1 + 2 * number, version=number)
         sink.send(window)

@@ -17,6 +17,8 @@ from penstock.errors import Unavailable
 from penstock.rpc.clients.batch_source import ReplayBatchSource
 from penstock.rpc.clients.segment_sink import ReplaySegmentSink
 from penstock.rpc.loop import LoopThread
+from penstock.security.credentials import Credentials
+from penstock.security.roles import Role
 from penstock.types.place import Place
 from penstock.types.replay import SamplingPlan
 from penstock.types.run import Assignment
@@ -73,12 +75,21 @@ class Served:
 class HealthyPair:
     """One actor and one learner, each in a thread."""
 
-    def __init__(self, address: str, plan: SamplingPlan, *, window_segments: int = 16, verify: bool = True) -> None:
+    def __init__(
+        self,
+        address: str,
+        plan: SamplingPlan,
+        *,
+        window_segments: int = 16,
+        verify: bool = True,
+        credentials: Callable[[Role], Credentials | None] = lambda role: None,
+    ) -> None:
+        """Starts the pair, whose clients have the `credentials` of their roles."""
         self.plan, self._verify = plan, verify
-        self._thread = LoopThread()
-        self._source = ReplayBatchSource(self._thread, address, SCHEMA, prefetch_batches=PREFETCH)
+        self._loops = LoopThread(credentials("actor")), LoopThread(credentials("learner"))
+        self._source = ReplayBatchSource(self._loops[1], address, SCHEMA, prefetch_batches=PREFETCH)
         place = Assignment(0, 1, tuple(range(window_segments)), b"", 0, Place((address,)))
-        self._sink = ReplaySegmentSink(self._thread, place, SCHEMA)
+        self._sink = ReplaySegmentSink(self._loops[0], place, SCHEMA)
         self._windows = MarkedWindows(0, window_segments)
         self._version, self._interval_s = 0, 0.0
         self._waits: list[float] = []
@@ -119,7 +130,8 @@ class HealthyPair:
             thread.join(PATIENCE_S)
         self._sink.close()
         self._source.close()
-        self._thread.close()
+        for loop in self._loops:
+            loop.close()
         self._raise_failure()
 
     def _raise_failure(self) -> None:

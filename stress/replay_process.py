@@ -46,6 +46,14 @@ class ReplayProcess:
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
+    def descriptors(self) -> int:
+        """Returns the number of open files and connections."""
+        return len(list(Path(f"/proc/{self.pid}/fd").iterdir()))
+
+    def threads(self) -> int:
+        """Returns the number of threads."""
+        return len(list(Path(f"/proc/{self.pid}/task").iterdir()))
+
     def has_loaded(self, library: str) -> bool:
         """Returns whether a file with this in its name is mapped."""
         return library in Path(f"/proc/{self.pid}/maps").read_text()
@@ -59,14 +67,15 @@ class ReplayProcess:
 
 @contextmanager
 def replay_process(
-    capacity_bytes: int, *, folder: Path | None = None, max_actors: int = 256
+    capacity_bytes: int, *, folder: Path | None = None, max_actors: int = 256, certificate: Path | None = None
 ) -> Iterator[ReplayProcess]:
-    """Starts a service on free ports of loopback, and stops it on exit."""
+    """Starts a service on free ports of loopback, and stops it on exit. Without a `certificate` it uses no TLS."""
     port, metrics_port = free_ports(2)
     address = f"127.0.0.1:{port}"
     command = [*_COMMAND, "--replay.listen", address, "--replay.metrics-port", str(metrics_port)]
     command += ["--replay.capacity-bytes", str(capacity_bytes), "--replay.max-actors", str(max_actors)]
     command += ["--replay.folder", str(folder)] if folder is not None else []
+    command += ["--security.certificate", str(certificate)] if certificate is not None else []
     with tempfile.NamedTemporaryFile() as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
         try:

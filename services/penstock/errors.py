@@ -52,6 +52,10 @@ class PeerFailed(Unavailable):
     """The peer answered UNKNOWN: it met an unexpected error, which its log explains."""
 
 
+class PermissionDenied(PenstockError):
+    """A call by a client whose certificate does not allow it: its role or its run."""
+
+
 class PlaceLost(PenstockError):
     """An actor has lost its slot and must join as a new actor. `taken_by` is the slot's new incarnation; 0: none."""
 

@@ -22,12 +22,13 @@ sockets-*/             the socket files of `penstock train`, while the run is ac
 import json
 import os
 from pathlib import Path
+from typing import Final
 
 from penstock.errors import ConfigurationError
 from penstock.files import PRIVATE_FILE, make_folder
 from penstock.types.place import Place
 
-LEARNER = "learner"
+LEARNER: Final = "learner"
 """Name of the learner among the services."""
 
 SOCKETS = "sockets-"
@@ -35,6 +36,9 @@ SOCKETS = "sockets-"
 
 IDENTITY = "identity"
 """Key of the learner's identity, in hexadecimal, beside the services."""
+
+CERTIFIED = "certified"
+"""Key beside the services that is present if they have certificates."""
 
 
 def replay_services(shards: int) -> list[str]:
@@ -74,13 +78,13 @@ class RunFolder:
         self.best_measured = self.checkpoints / "best.json"
         self.logs = root / "logs"
         self.launch = root / "launch"
+        self.certificates = root / "certificates"
         self.versions = root / "versions.json"
         self.roster = root / "roster.json"
         self.roster_copy = copy_of(self.roster)
         self.replay = root / "replay"
         self.store_place = root / "store_place.json"
         self.snapshots = root / "snapshots"
-        self.certificates = root / "certificates"
 
     def checkpoint(self, env_steps: int) -> Path:
         """Returns the path of the checkpoint at this number of environment steps."""
@@ -99,10 +103,20 @@ class RunFolder:
         if not isinstance(listed, dict) or LEARNER not in listed:
             raise ValueError(f"{self.services} lists no learner")
         identity = int(str(listed.pop(IDENTITY, "0")), 16)
+        listed.pop(CERTIFIED, None)
         return {
             name: Place(tuple(str(each).split(",")), identity if name == LEARNER else 0)
             for name, each in listed.items()
         }
+
+    @property
+    def certified(self) -> bool:
+        """Whether the services of the active run have certificates, so that only clients with one reach them."""
+        try:
+            listed = json.loads(self.services.read_text())
+        except (OSError, ValueError):
+            return False
+        return isinstance(listed, dict) and CERTIFIED in listed
 
     def create(self) -> None:
         """Creates the folder. Raises `ConfigurationError` if it can't be written."""

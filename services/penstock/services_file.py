@@ -17,7 +17,7 @@ from penstock.config import ActorConfig, Config, EvaluationConfig, LearnerConfig
 from penstock.errors import ConfigurationError, NotReady, RunFinished
 from penstock.files import make_folder, write_json
 from penstock.learning.replay_places import ReplayPlaces
-from penstock.run_folder import IDENTITY, LEARNER, RunFolder, replay_services
+from penstock.run_folder import CERTIFIED, IDENTITY, LEARNER, RunFolder, replay_services
 from penstock.summary import nothing_left
 from penstock.types.place import Place
 
@@ -28,8 +28,10 @@ _RESUMED_WITHIN_S = 60.0
 class ServicesFile:
     """services.json, written by the learner of a run. Any thread may call it."""
 
-    def __init__(self, folder: RunFolder, learner: Place, places: ReplayPlaces) -> None:
+    def __init__(self, folder: RunFolder, learner: Place, places: ReplayPlaces, *, certified: bool = False) -> None:
+        """Prepares the file. `certified` is whether the services have certificates."""
         self._folder, self._learner, self._places = folder, learner, places
+        self._certified = {CERTIFIED: "yes"} if certified else {}
         # A worker thread may still write when the learner ends.
         self._lock, self._removed = threading.Lock(), False
 
@@ -43,7 +45,8 @@ class ServicesFile:
         content = {name: ",".join(each) for name, each in services.items() if each}
         with self._lock:
             if not self._removed:
-                write_json(self._folder.services, {**content, IDENTITY: f"{self._learner.identity:x}"})
+                identity = {IDENTITY: f"{self._learner.identity:x}"}
+                write_json(self._folder.services, {**content, **identity, **self._certified})
 
     def remove(self) -> None:
         """Removes the file at the end of the learner. It is not written again."""

@@ -16,6 +16,7 @@ from penstock.rpc import methods
 from penstock.rpc.channel import Stream, connect, open_stream, translated
 from penstock.rpc.server import Server
 from penstock.rpc.service import Context, Method
+from penstock.security.credentials import Credentials
 from penstock.v1 import replay_pb2
 
 Response = replay_pb2.AppendSegmentsResponse
@@ -40,8 +41,8 @@ class LocalMethods(LiveMethods):
         super().__init__({methods.APPEND_SEGMENTS: noted})
 
     @staticmethod
-    async def _make(behaviours: dict[Method, Any], max_streams: int) -> Server:
-        return Server(behaviours, max_streams=max_streams, local=True)
+    async def _make(behaviours: dict[Method, Any], max_streams: int, credentials: Credentials | None) -> Server:
+        return Server(behaviours, max_streams=max_streams, local=True, credentials=credentials)
 
     @property
     def moved(self) -> int:

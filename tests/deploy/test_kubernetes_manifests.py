@@ -69,7 +69,7 @@ def split(address: str) -> tuple[str, int]:
 def test_a_service_listens_where_its_ports_and_probes_say(overlay: str, pod: Pod) -> None:
     config = settings(pod, rendered(overlay))
     section = own(config, pod)
-    check_listen("listen", section.listen, insecure=config.security.insecure)
+    check_listen("listen", section.listen, config.security)
     assert pod.ports == {"grpc": split(section.listen)[1], "metrics": section.metrics_port}
     assert split(section.listen)[0] == "0.0.0.0"
     probes = [pod.container[kind] for kind in ("startupProbe", "readinessProbe", "livenessProbe")]

@@ -56,7 +56,7 @@ def _collect(
     config: Config, service: Service, environments: ReplaceableEnvironments, progress: Progress, watch: HangWatch
 ) -> int:
     settings, schema = config.actor, segment_schema(environments.spec, **config.recorded)
-    thread = LoopThread()
+    thread = LoopThread(service.credentials)
     server = thread.run(serve_health_only(settings.listen, config.telemetry.ready_file))
     membership = Membership(
         thread,

@@ -35,7 +35,7 @@ def run(config: Config) -> int:
             process=service,
             log=service.logger,
         )
-        thread = LoopThread()
+        thread = LoopThread(service.credentials)
         server = thread.run(serve_health_only(settings.listen, config.telemetry.ready_file))
         hello = EvaluatorHello(evaluator.environments.spec, service.location)
         work = EvaluationWork(

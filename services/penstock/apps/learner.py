@@ -79,7 +79,7 @@ def run(config: Config) -> int:
         roster = _roster_of(session)
         with (
             _listed_for_prometheus(session, service) as targets,
-            _serving(session, roster, targets, on_one_host=service.supervised) as serving,
+            _serving(session, roster, targets, service) as serving,
             _seen_by_others(session, service, serving, targets),
         ):
             service.logger.info(
@@ -176,10 +176,10 @@ def _listed_for_prometheus(session: Session, service: Service) -> Iterator[Targe
 
 
 @contextlib.contextmanager
-def _serving(session: Session, roster: Roster, targets: Targets, *, on_one_host: bool) -> Iterator[_Serving]:
+def _serving(session: Session, roster: Roster, targets: Targets, service: Service) -> Iterator[_Serving]:
     """Serves actors, evaluators and status requests inside the context."""
-    settings = session.config.learner
-    thread, places = LoopThread(), ReplayPlaces(settings.replay_addresses, on_one_host=on_one_host)
+    settings, thread = session.config.learner, LoopThread(service.credentials)
+    places = ReplayPlaces(settings.replay_addresses, on_one_host=service.supervised)
     desk = StoreSnapshots(thread, replay_peers(settings))
     snapshots = RunSnapshots(desk, session.statistics, interval_s=session.config.checkpoint.snapshot_interval_s)
     servicer = RunServicer(
@@ -191,7 +191,8 @@ def _serving(session: Session, roster: Roster, targets: Targets, *, on_one_host:
         max_actors=settings.max_actors,
         more_methods=RunSnapshotServicer(snapshots).behaviours,
     )
-    thread.run(servicer.server.start(settings.listen, session.config.telemetry.ready_file))
+    ready_file = session.config.telemetry.ready_file
+    thread.run(servicer.server.start(settings.listen, ready_file, settings.health_listen))
     disk_watch = DiskWatch(session.folder.root, lambda sound: thread.run(servicer.server.report_storage(sound)))
     try:
         yield thread, servicer, snapshots, places
@@ -273,7 +274,8 @@ def _seen_by_others(session: Session, service: Service, serving: _Serving, targe
     """
     (thread, servicer, _, places), settings, writes = serving, session.config.learner, session.writes
     own = Place(advertised(servicer.server.address, settings.advertise), servicer.identity)
-    file = ServicesFile(session.folder, own, places)
+    service.check_names(own.addresses)
+    file = ServicesFile(session.folder, own, places, certified=service.credentials is not None)
 
     def note_places() -> None:
         if not service.supervised:

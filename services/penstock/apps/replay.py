@@ -86,8 +86,10 @@ async def _serve(config: Config, service: Service, buffer: ReplayBuffer, snapsho
         advertise=settings.advertise,
         location=service.location,
         more_methods=SnapshotServicer(snapshots).behaviours,
+        credentials=service.credentials,
     )
-    await servicer.server.start(settings.listen, config.telemetry.ready_file)
+    await servicer.server.start(settings.listen, config.telemetry.ready_file, settings.health_listen)
+    service.check_names(servicer.place.addresses)
     file = AddressFile(settings.address_file) if settings.address_file else None
     if file is not None:
         file.write(servicer.place)

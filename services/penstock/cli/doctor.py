@@ -10,12 +10,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from penstock.addresses import LOOPBACK, Address
+from penstock.addresses import Address
 from penstock.cli.containers import check_containers
 from penstock.cli.finding import Finding
 from penstock.cli.options import parse
 from penstock.config import Config
-from penstock.config.exposure import check_host, check_listen
+from penstock.config.exposure import check_listen, metrics_host
 from penstock.errors import ConfigurationError
 from penstock.exit_codes import UNFIT
 from penstock.file_systems import existing
@@ -165,16 +165,13 @@ def check_ports(config: Config) -> Finding:
         section = getattr(config, name)
         listen = Address.parse(section.listen)
         try:
-            check_listen(f"{name}.listen", section.listen, insecure=config.security.insecure)
-            if config.telemetry.metrics_host:
-                check_host("telemetry.metrics_host", config.telemetry.metrics_host, insecure=config.security.insecure)
+            check_listen(f"{name}.listen", section.listen, config.security)
+            watched = metrics_host(config.telemetry.metrics_host, listen, config.security)
         except ConfigurationError as error:
             return Finding("ports", False, str(error))
         places = {"listen": listen.at(listen.port)}
         if section.metrics_port != "auto":
-            places["metrics_port"] = Address(
-                config.telemetry.metrics_host or listen.host or LOOPBACK, section.metrics_port
-            )
+            places["metrics_port"] = Address(watched, section.metrics_port)
         for setting, place in places.items():
             # A service with port 0 or auto chooses among the free ones when it starts.
             if place.port and (reason := refusal(place.host, place.port)):

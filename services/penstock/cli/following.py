@@ -9,6 +9,7 @@ from rich.console import Console
 
 from penstock.cli.coordination import summary_lines
 from penstock.cli.display import make_display
+from penstock.cli.operator import operator_of
 from penstock.config import Config
 from penstock.errors import PenstockError, Unavailable
 from penstock.local.child_log import ChildLog
@@ -86,6 +87,7 @@ class Follower:
             place = self._folder.places()[LEARNER]
             if self._client is None or place != self._place:
                 self._close()
+                thread.credentials = operator_of(self._folder)
                 self._place, self._client = place, StatusClient(thread, place)
             self._status = self._client.get(_ANSWER_S)
         except (OSError, ValueError, KeyError, Unavailable):

@@ -14,6 +14,7 @@ from penstock.errors import ConfigurationError, EnvironmentFailed, PenstockError
 from penstock.exit_codes import CRASHED, GAVE_UP, INTERRUPTED, USAGE_ERROR
 from penstock.local import blas
 from penstock.local.imports import uncollected
+from penstock.process import failed_handshakes
 
 _SERVICES = ("replay", "learner", "actor", "evaluator")
 _MAKE_ENVIRONMENTS = ("actor", "evaluator", "evaluate")
@@ -133,6 +134,10 @@ def _serve(name: str, arguments: list[str]) -> int:
     # A crash in a library leaves a stack in the log.
     faulthandler.enable()
     options = parse(f"penstock {name}", _COMMANDS[name], arguments, trains=False)
+    if options.config.security.certificate:
+        failed_handshakes.watch()
+        # The watch has replaced the error output.
+        faulthandler.enable()
     with uncollected():
         service = importlib.import_module(f"penstock.apps.{name}")
     code: int = service.run(options.config)

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from penstock.cli.one_line_parser import OneLineParser
+from penstock.cli.operator import operator_of
 from penstock.cli.program import program
 from penstock.config import build, load_toml
 from penstock.errors import ConfigurationError
@@ -83,8 +84,8 @@ def is_active(folder: RunFolder) -> bool:
     """Returns whether the learner of a run responds."""
     if not folder.services.exists():
         return False
-    with contextlib.suppress(OSError, ValueError):
-        return is_serving(folder.places()[LEARNER].addresses, _TIMEOUT_S)
+    with contextlib.suppress(OSError, ValueError, ConfigurationError):
+        return is_serving(folder.places()[LEARNER].addresses, _TIMEOUT_S, operator_of(folder))
     return False
 
 

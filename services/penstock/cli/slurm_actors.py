@@ -8,6 +8,7 @@ from typing import NoReturn
 
 from penstock.cli.named_run import chosen_run
 from penstock.cli.one_line_parser import OneLineParser
+from penstock.cli.operator import operator_of
 from penstock.errors import ConfigurationError, PenstockError, Unavailable
 from penstock.launch import slurm, slurm_jobs
 from penstock.rpc.clients.status import StatusClient
@@ -57,6 +58,7 @@ def _follow_the_learner(folder: RunFolder, actors_per_task: int) -> NoReturn:
     with closing(LoopThread()) as thread:
         while True:
             try:
+                thread.credentials = operator_of(folder)
                 with closing(StatusClient(thread, folder.places()[LEARNER])) as client:
                     wanted = client.get(_ANSWER_S).wanted_actors
                 array = slurm_jobs.jobs_of(folder).actors
@@ -76,7 +78,10 @@ def _follow_the_learner(folder: RunFolder, actors_per_task: int) -> NoReturn:
 def _restart(folder: RunFolder, array: int) -> None:
     """Replaces the running tasks in some steps. Each step waits until as many actors as before have joined."""
     tasks = slurm.running_tasks(array)
-    with closing(LoopThread()) as thread, closing(StatusClient(thread, folder.places()[LEARNER])) as client:
+    with (
+        closing(LoopThread(operator_of(folder))) as thread,
+        closing(StatusClient(thread, folder.places()[LEARNER])) as client,
+    ):
         actors = client.get(_ANSWER_S).actors
         size = -(-len(tasks) // _RESTART_STEPS)
         for first in range(0, len(tasks), size):

@@ -13,6 +13,7 @@ from rich import box
 from rich.filesize import decimal
 from rich.table import Table
 
+from penstock.cli.operator import operator_of
 from penstock.cli.options import parse
 from penstock.cli.program import program
 from penstock.cli.transfer import progress_bars, wide_console
@@ -43,7 +44,8 @@ def command(arguments: Sequence[str]) -> int:
         f"penstock replay {name}", description, others, trains=False, operand="NAME" if name == TAKE else ""
     )
     run = Path(options.config.run.dir) if options.config.run.dir else None
-    with contextlib.closing(LoopThread()) as thread:
+    credentials = operator_of(None if run is None else RunFolder(run), options.config.security)
+    with contextlib.closing(LoopThread(credentials)) as thread:
         if name == TAKE:
             learner = options.config.evaluation.learner_address if run is None else _services(run)[LEARNER]
             return _take(thread, learner, name=options.operand, run=run)

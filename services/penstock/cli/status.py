@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -14,6 +14,7 @@ from rich.text import Text
 from penstock.cli.coordination import named, sections, summary_lines
 from penstock.cli.named_run import chosen_run
 from penstock.cli.one_line_parser import OneLineParser
+from penstock.cli.operator import operator_of
 from penstock.cli.program import how_to_resume
 from penstock.cli.run_facts import fact_lines, variant_lines
 from penstock.config import build, load_toml
@@ -26,6 +27,9 @@ from penstock.summary import Summary, nothing_left
 from penstock.types.place import Place
 from penstock.types.records import plain
 from penstock.types.status import RunStatus
+
+if TYPE_CHECKING:
+    from penstock.security.credentials import Credentials
 
 _TIMEOUT_S = 5.0
 _STUCK_S = 5.0
@@ -50,11 +54,15 @@ def command(arguments: Sequence[str]) -> int:
     run = str(chosen_run(options.run)) if options.run is None or ":" not in options.run else options.run
     folder, console = RunFolder(Path(run)), Console(highlight=False)
     if not is_ended(folder):
-        with closing(LoopThread()) as thread, closing(StatusClient(thread, _places(run)[LEARNER])) as client:
+        credentials = operator_of(folder)
+        with (
+            closing(LoopThread(credentials)) as thread,
+            closing(StatusClient(thread, _places(run)[LEARNER])) as client,
+        ):
             if not options.watch:
-                _show(run, client.get(_TIMEOUT_S), console, as_json=options.json)
+                _show(run, client.get(_TIMEOUT_S), console, credentials, as_json=options.json)
                 return 0
-            _watch(run, client, console)
+            _watch(run, client, console, credentials)
     if options.json:
         print(json.dumps(_ended_as_json(folder)))
     elif folder.config.exists():
@@ -67,7 +75,7 @@ def is_ended(folder: RunFolder) -> bool:
     return folder.config.exists() and not folder.services.exists()
 
 
-def _watch(run: str, client: StatusClient, console: Console) -> None:
+def _watch(run: str, client: StatusClient, console: Console, credentials: "Credentials | None") -> None:
     """Shows the status until the run ends or its learner no longer responds."""
     with Live(console=console, auto_refresh=False) as live:
         while not is_ended(RunFolder(Path(run))):
@@ -77,22 +85,22 @@ def _watch(run: str, client: StatusClient, console: Console) -> None:
                 if ":" in run:
                     return
                 status = RunStatus(waiting_for="the learner")
-            live.update(view(run, status), refresh=True)
+            live.update(view(run, status, credentials), refresh=True)
             time.sleep(_INTERVAL_S)
 
 
-def _show(run: str, status: RunStatus, console: Console, *, as_json: bool) -> None:
+def _show(run: str, status: RunStatus, console: Console, credentials: "Credentials | None", *, as_json: bool) -> None:
     if as_json:
         print(json.dumps({"run": run, "state": "active", **plain(status)}))
     else:
-        console.print(view(run, status), soft_wrap=True)
+        console.print(view(run, status, credentials), soft_wrap=True)
 
 
-def view(run: str, status: RunStatus) -> RenderableType:
-    """Returns everything that is known about an active run."""
+def view(run: str, status: RunStatus, credentials: "Credentials | None" = None) -> RenderableType:
+    """Returns everything that is known about an active run, whose services are asked with these credentials."""
     facts = [named("run", f"{run}, {status.environment_id}" if status.environment_id else run)]
     facts += [named(name, line) for name, line in [*fact_lines(status), *node_lines(status)]]
-    lines = [*variant_lines(status), *actor_lines(status), *disk_lines(run)]
+    lines = [*variant_lines(status), *actor_lines(status), *disk_lines(run, credentials)]
     details = [sections(status.coordinator)] if status.coordinator is not None else []
     return Group(*facts, *map(Text, lines), *details)
 
@@ -130,12 +138,12 @@ def node_lines(status: RunStatus) -> list[tuple[str, str]]:
     return lines
 
 
-def disk_lines(run: str) -> list[str]:
+def disk_lines(run: str, credentials: "Credentials | None" = None) -> list[str]:
     """Returns a line for each known service whose disk can't be written."""
     return [
         f"the {name} service can't write to its disk; the run continues, and the service's log contains the reason"
         for name, place in _places(run).items()
-        if storage_fails(place.addresses, _TIMEOUT_S)
+        if storage_fails(place.addresses, _TIMEOUT_S, credentials, LEARNER if name == LEARNER else "replay")
     ]
 
 

@@ -33,7 +33,11 @@ class ReplayConfig(Section):
 
     listen: ListenAddress = "127.0.0.1:7431"
     """Address of its gRPC server: host:port, with port 0 for any free port, [IPv6]:port, or unix:PATH for a socket file
-    of its host. 0.0.0.0 or [::] as host: all networks, which needs security.insecure."""
+    of its host. 0.0.0.0 or [::] as host: all networks, which needs security.certificate, or
+    security.insecure."""
+    health_listen: ListenAddress | None = None
+    """Address of a second gRPC server, for health checks alone and without TLS, as listen: for probes that have no
+    certificate, such as those of Kubernetes. Unset: none."""
     advertise: Names = ()
     """Names by which others reach it, in order of preference: hosts, or host:port if its port is another one for them.
     A list, or separated by commas. Unset: the host of listen, or the host's own name where that is 0.0.0.0 or [::]."""
@@ -100,6 +104,8 @@ class LearnerConfig(Section):
 
     listen: ListenAddress = "127.0.0.1:7432"
     """Address of its gRPC server, as replay.listen."""
+    health_listen: ListenAddress | None = None
+    """Address of a second gRPC server, for health checks alone, as replay.health_listen. Unset: none."""
     advertise: Names = ()
     """Names by which others reach it, as replay.advertise. It writes them into the run's folder."""
     metrics_port: MetricsPort = 9432

@@ -8,16 +8,18 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Literal
 
-from penstock.addresses import LOOPBACK, Address, advertised
+from penstock.addresses import Address, advertised
 from penstock.config import ActorConfig, Config, EvaluationConfig, LearnerConfig, ReplayConfig
-from penstock.config.exposure import check_host, check_listen, isolation
+from penstock.config.exposure import check_listen, isolation, metrics_host
 from penstock.exit_codes import BY_SIGNAL
 from penstock.process import allocator
+from penstock.process.certificate_watch import CertificateWatch
+from penstock.security.configured import credentials_of
 from penstock.telemetry import logs, metrics
 from penstock.telemetry.metrics_server import MetricsServer
 from penstock.types.location import Location
@@ -37,18 +39,20 @@ class Service:
 
     Attributes:
         location: Where it runs, as it tells the learner.
+        credentials: Credentials of its connections; None: they are in plain text.
         logger: Logger of the process. Its entries carry service, node, job and slot, as far as there are any.
     """
 
     def __init__(self, name: ServiceName, config: Config) -> None:
         """Sets up the allocator, the logger, the limit of open files and the metrics server.
 
-        Raises `ConfigurationError` if an address is not available, or other hosts could reach it and must not.
+        Raises `ConfigurationError` if an address is not available, other hosts could reach it and must not, or the
+        certificate can't be used.
         """
         section = "evaluation" if name == "evaluator" else name
         settings: ReplayConfig | LearnerConfig | ActorConfig | EvaluationConfig = getattr(config, section)
         telemetry, listen = config.telemetry, Address.parse(settings.listen)
-        check_listen(f"{section}.listen", settings.listen, insecure=config.security.insecure)
+        check_listen(f"{section}.listen", settings.listen, config.security)
         allocator.keep_freed_memory()
         self._folder = Path.cwd()
         node = telemetry.node or socket.gethostname()
@@ -60,9 +64,9 @@ class Service:
         if name in ("replay", "learner") and (reason := isolation(config, name)):
             self.logger.warning("can't be reached from other hosts", reason=reason)
         self._raise_descriptor_limit()
-        # Unless it is given, the host of the gRPC server: a service that others reach is watched by others too.
-        host = telemetry.metrics_host or listen.host or LOOPBACK
-        check_host("telemetry.metrics_host", host, insecure=config.security.insecure)
+        self.credentials = credentials_of(config.security, name)
+        self._certificate_watch = None if self.credentials is None else CertificateWatch(self.credentials, self.logger)
+        host = metrics_host(telemetry.metrics_host, listen, config.security)
         self._metrics = MetricsServer(host, settings.metrics_port)
         address = advertised(Address(host, self._metrics.port), ())[0] if self._metrics.port else ""
         self.location = Location(node, telemetry.job or "", address)
@@ -80,6 +84,8 @@ class Service:
 
     def __exit__(self, *exception: object) -> None:
         self._metrics.close()
+        if self._certificate_watch is not None:
+            self._certificate_watch.close()
         if exception[0] is None:
             self.logger.info("stopped", stopped_by=self._stopped_by or None)
 
@@ -96,6 +102,14 @@ class Service:
         """Installs the signal handlers that stop the service. Call it on the main thread."""
         for number in _ENDING_SIGNALS:
             signal.signal(number, self._on_signal)
+
+    def check_names(self, addresses: Sequence[str]) -> None:
+        """Raises `ConfigurationError` if clients check addresses and the certificate does not cover those advertised.
+
+        `addresses` are those by which others reach the service.
+        """
+        if self.credentials is not None:
+            self.credentials.check_server([host for text in addresses if (host := Address.parse(text).host)])
 
     def set_slot(self, slot: int) -> None:
         """Adds an actor's slot to all later log entries. Any thread may call."""

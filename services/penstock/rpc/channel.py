@@ -4,7 +4,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 from google.protobuf.message import Message
@@ -18,6 +18,11 @@ from penstock.rpc.identity import claimed
 from penstock.rpc.local_socket import MAX_MESSAGE_BYTES, LocalSocket, Offer, SocketEnded
 from penstock.rpc.server import KEEPALIVE
 from penstock.rpc.service import Method, serialise, unwrap
+from penstock.rpc.tls import channel_options, client_credentials
+from penstock.security.roles import Role
+
+if TYPE_CHECKING:
+    from penstock.security.credentials import Credentials
 
 UNARY_TIMEOUT_S = 5.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
@@ -37,9 +42,18 @@ _OPTIONS = (
 )
 
 
-def connect(address: str) -> grpc.aio.Channel:
-    """Returns a channel that connects on first use and reconnects after every break."""
-    return grpc.aio.insecure_channel(target(address), options=_OPTIONS)
+def connect(address: str, credentials: "Credentials | None" = None, service: Role = "learner") -> grpc.aio.Channel:
+    """Returns a channel that connects on first use and reconnects after every break.
+
+    With `credentials` it uses TLS, with the certificate that is current now, and expects that of the role `service`.
+    """
+    if credentials is None:
+        return grpc.aio.insecure_channel(target(address), options=_OPTIONS)
+    return grpc.aio.secure_channel(
+        target(address),
+        client_credentials(credentials.current),
+        options=(*_OPTIONS, *channel_options(credentials, service)),
+    )
 
 
 class Stream:

@@ -7,6 +7,7 @@ import grpc
 
 from penstock import errors
 from penstock.errors import PenstockError
+from penstock.rpc.tls import explained
 
 _ERROR_KEY = "penstock-error"
 _TAKEN_BY_KEY = "penstock-taken-by"
@@ -21,6 +22,7 @@ _CODES: dict[type[PenstockError], grpc.StatusCode] = {
     errors.Unavailable: grpc.StatusCode.UNAVAILABLE,
     errors.PlaceLost: grpc.StatusCode.FAILED_PRECONDITION,
     errors.RunFinished: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.PermissionDenied: grpc.StatusCode.PERMISSION_DENIED,
 }
 _BY_NAME = {error.__name__: error for error in _CODES}
 _WITHOUT_NAME: dict[grpc.StatusCode, type[PenstockError]] = {
@@ -28,6 +30,7 @@ _WITHOUT_NAME: dict[grpc.StatusCode, type[PenstockError]] = {
     grpc.StatusCode.FAILED_PRECONDITION: errors.SchemaMismatch,
     grpc.StatusCode.RESOURCE_EXHAUSTED: errors.Overloaded,
     grpc.StatusCode.UNIMPLEMENTED: errors.ConfigurationError,
+    grpc.StatusCode.PERMISSION_DENIED: errors.PermissionDenied,
 }
 
 
@@ -56,6 +59,8 @@ def from_rpc(error: grpc.aio.AioRpcError, peer: str) -> PenstockError:
         return _WITHOUT_NAME[error.code()](f"{peer}: {details}")
     if error.code() == grpc.StatusCode.UNKNOWN:
         return errors.PeerFailed(f"{peer} failed with an error that it did not expect ({details}); see its log")
+    if meaning := explained(details):
+        return errors.Unavailable(f"{peer} can't be reached: {meaning}")
     if "Connection refused" in details:
         return errors.Unavailable(f"{peer} can't be reached: it is not listening yet, or it has ended; see its log")
     if "DNS resolution failed" in details or "not known" in details:

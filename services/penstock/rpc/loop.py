@@ -3,7 +3,10 @@
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from penstock.security.credentials import Credentials
 
 T = TypeVar("T")
 
@@ -27,9 +30,14 @@ async def off_loop(size: int, function: Callable[..., T], *arguments: Any) -> T:
 
 
 class LoopThread:
-    """Thread that runs coroutines beside the main thread. Close it last."""
+    """Thread that runs coroutines beside the main thread. Close it last.
 
-    def __init__(self) -> None:
+    Attributes:
+        credentials: Credentials of all connections that are made on it; None: they are in plain text.
+    """
+
+    def __init__(self, credentials: "Credentials | None" = None) -> None:
+        self.credentials = credentials
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever, name="grpc", daemon=True)
         self._thread.start()

@@ -6,7 +6,7 @@ import resource
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -15,8 +15,13 @@ from penstock.addresses import LOOPBACK, Address, target
 from penstock.errors import ConfigurationError
 from penstock.rpc.health import STORAGE
 from penstock.rpc.local_socket import MAX_MESSAGE_BYTES, LocalListener, Offer
+from penstock.rpc.permissions import Callers
 from penstock.rpc.ready_file import ReadyFile
 from penstock.rpc.service import Capacity, Context, Handler, Method, ServicerContext, handler
+from penstock.rpc.tls import server_credentials
+
+if TYPE_CHECKING:
+    from penstock.security.credentials import Credentials
 
 KEEPALIVE = (
     ("grpc.keepalive_time_ms", 5_000),
@@ -81,6 +86,7 @@ class Server:
 
     Attributes:
         address: Address at which it listens, once it is started, with its actual port.
+        health_address: The same of the server of health checks alone, if there is one.
     """
 
     def __init__(
@@ -90,13 +96,16 @@ class Server:
         max_streams: int,
         local: bool = False,
         identity: Callable[[], int] = lambda: 0,
+        credentials: "Credentials | None" = None,
     ) -> None:
         """Creates the server of these methods, each with its coroutine function, without starting it.
 
         Concurrent calls above `max_streams`, apart from health checks, get RESOURCE_EXHAUSTED. If `local` is true,
         streams of clients on this host may move to a local socket. Calls for a service with another `identity` get
-        UNAVAILABLE; 0: the service has none.
+        UNAVAILABLE; 0: the service has none. With `credentials`, clients connect by TLS and must have a certificate of
+        the same run, whose role must allow the call.
         """
+        self._credentials = credentials
         self._local = LocalListener() if local else None
         # The other half of the file descriptors is for files.
         connections = min(_MOST_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
@@ -106,38 +115,55 @@ class Server:
         )
         self._health = _Health()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        capacity = Capacity(max_streams)
+        capacity, callers = Capacity(max_streams), Callers(credentials)
         services: dict[str, dict[str, Handler]] = {}
         for method, behaviour in behaviours.items():
             services.setdefault(method.service, {})[method.name] = handler(
-                method, behaviour, capacity, self._offered, identity
+                method, behaviour, capacity, self._offered, identity, callers.admit
             )
         for service, handlers in services.items():
             self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
         self._services = list(services)
         self._ready: ReadyFile | None = None
-        self.address = Address(LOOPBACK)
+        self._probed: grpc.aio.Server | None = None
+        self.address = self.health_address = Address(LOOPBACK)
 
-    async def start(self, listen: str, ready_file: str | None = None) -> None:
+    async def start(self, listen: str, ready_file: str | None = None, health_listen: str | None = None) -> None:
         """Starts to serve at an address and reports so, also in `ready_file`, which is touched until `stop`.
 
-        Raises `ConfigurationError` if the address is not available or the file can't be written.
+        At `health_listen`, if given, it serves the health service alone, without TLS.
+
+        Raises `ConfigurationError` if an address is not available or the file can't be written.
         """
+        self.address = self._listen(self._server, listen, "listen", self._credentials)
+        if health_listen is not None:
+            self._probed = _health_server(self._health)
+            self.health_address = self._listen(self._probed, health_listen, "health_listen", None)
+            await self._probed.start()
+        await self._server.start()
+        await self._set_health(health_pb2.HealthCheckResponse.SERVING)
+        self._ready = ReadyFile(Path(ready_file)) if ready_file else None
+
+    @staticmethod
+    def _listen(server: grpc.aio.Server, listen: str, setting: str, credentials: "Credentials | None") -> Address:
+        """Adds the port of a server, and returns its address. Raises `ConfigurationError` if it is not available."""
         wanted = Address.parse(listen)
         try:
             # gRPC would remove the file of another service that is serving.
-            port = 0 if wanted.path and _is_served(wanted.path) else self._server.add_insecure_port(target(str(wanted)))
+            if wanted.path and _is_served(wanted.path):
+                port = 0
+            elif credentials is None:
+                port = server.add_insecure_port(target(listen))
+            else:
+                port = server.add_secure_port(target(listen), server_credentials(credentials))
         except RuntimeError:
             port = 0
         if port == 0:
             raise ConfigurationError(
                 f"can't listen on {wanted}: {_UNIX_REFUSED if wanted.path else _PORT_REFUSED}; choose another with the"
-                " service's listen setting"
+                f" service's {setting} setting"
             )
-        self.address = wanted.at(port)
-        await self._server.start()
-        await self._set_health(health_pb2.HealthCheckResponse.SERVING)
-        self._ready = ReadyFile(Path(ready_file)) if ready_file else None
+        return wanted.at(port)
 
     async def stop(self) -> None:
         """Reports that it stops serving, gives open calls a moment to end, then cancels them."""
@@ -147,6 +173,8 @@ class Server:
         if self._local is not None:
             self._local.close()
         await self._server.stop(_DRAIN_S)
+        if self._probed is not None:
+            await self._probed.stop(None)
         # gRPC prints a traceback for each of its own tasks that the end of the loop would cancel.
         ending = [task for task in asyncio.all_tasks() if _is_of_grpc(task)]
         if ending:
@@ -165,6 +193,16 @@ class Server:
     async def _set_health(self, status: Any) -> None:
         for service in ("", *self._services):
             await self._health.set(service, status)
+
+
+def _health_server(health_service: _Health) -> grpc.aio.Server:
+    """Returns a server, which is not started, with the health service alone."""
+    server = grpc.aio.server(
+        options=(*_OPTIONS, ("grpc.max_allowed_incoming_connections", _MAX_WATCHES)),
+        maximum_concurrent_rpcs=2 * _MAX_WATCHES,
+    )
+    health_pb2_grpc.add_HealthServicer_to_server(health_service, server)
+    return server
 
 
 def _is_served(path: str) -> bool:

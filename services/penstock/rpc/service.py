@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from penstock.errors import ConfigurationError, InvalidSegment, Overloaded, PenstockError
+from penstock.errors import ConfigurationError, InvalidSegment, Overloaded, PenstockError, Unavailable
 from penstock.rpc.contract import CONTRACT, check_contract, contract_of, stamped
 from penstock.rpc.errors import to_status, trailing_metadata
 from penstock.rpc.identity import check_identity
@@ -39,10 +39,11 @@ class Context:
     Attributes:
         call: gRPC's object for the call.
         local: Local socket to which the stream has moved; None while all messages are sent by gRPC.
+        opened: Whether the first request has been read.
     """
 
     def __init__(self, call: ServicerContext) -> None:
-        self.call, self._contract = call, CONTRACT
+        self.call, self.opened, self._contract = call, False, CONTRACT
         self.local: LocalSocket | None = None
         self._written = 0
 
@@ -52,7 +53,7 @@ class Context:
 
     def open(self, first: Any) -> None:
         """Checks the first request. Raises `ConfigurationError` if the client uses another contract."""
-        number = contract_of(first)
+        number, self.opened = contract_of(first), True
         try:
             check_contract(number, "the client")
         except ConfigurationError as error:
@@ -148,19 +149,22 @@ def handler(
     capacity: Capacity,
     offered: Callable[[Context], contextlib.AbstractContextManager[Offer | None]],
     identity: Callable[[], int],
+    admit: Callable[[Method, ServicerContext], float | None],
 ) -> Handler:
     """Returns the gRPC handler of a servicer's function, (request or requests, context) -> response or None.
 
     Each of its calls occupies room in `capacity`. A stream of requests runs in the context `offered`, which has the
-    local socket that it may use. Calls that are meant for a service with another `identity` are refused.
+    local socket that it may use. Calls that are meant for a service with another `identity` are refused. `admit` checks
+    the client, and returns the seconds after which it must connect again; None: never.
     """
 
     async def observed(request: Any, call: ServicerContext) -> Any:
-        context = Context(call)
+        context, received = Context(call), request
         labels = (method.kind, method.service, method.name)
         metrics.RPC_STARTED.labels(*labels).inc()
         started, code = time.monotonic(), grpc.StatusCode.CANCELLED
         try:
+            stays_s = admit(method, call)
             check_identity(tuple(call.invocation_metadata() or ()), identity())
             read = method.read_request or method.request.FromString
             request = _read_all(request, read, context) if method.request_stream else read(request)
@@ -170,7 +174,7 @@ def handler(
                 if method.request_stream and (offer := stay.enter_context(offered(context))) is not None:
                     stay.callback(context.leave)
                     await call.send_initial_metadata(offer.metadata())
-                response = await behaviour(request, context)
+                response = await _ended_after(stays_s, behaviour(request, context))
             if method.request_stream:
                 await asyncio.sleep(_CANCELLATION_DELAY_S)
             code = grpc.StatusCode.CANCELLED if call.cancelled() else grpc.StatusCode.OK
@@ -186,6 +190,8 @@ def handler(
                 code = grpc.StatusCode.UNKNOWN
                 raise
             code = to_status(error)
+            if method.request_stream and not context.opened:
+                await _first_of(received)
             await call.abort(code, str(error), trailing_metadata(error))
         finally:
             metrics.RPC_SECONDS.labels(*labels).observe(time.monotonic() - started)
@@ -229,6 +235,25 @@ async def write_whole(context: Context, message: Message | bytes) -> None:
     except asyncio.CancelledError:
         await asyncio.gather(writing, return_exceptions=True)
         raise
+
+
+async def _first_of(requests: AsyncIterator[bytes]) -> None:
+    """Waits for the first request of a refused stream: a client that is still writing it would not get the status."""
+    with contextlib.suppress(TimeoutError, StopAsyncIteration, grpc.aio.BaseError):
+        async with asyncio.timeout(_GONE_S):
+            await anext(requests)
+
+
+async def _ended_after(seconds: float | None, work: Awaitable[T]) -> T:
+    """Awaits the work of a call. Raises `Unavailable` if the client's certificate expires before its end."""
+    limit = asyncio.timeout(seconds)
+    try:
+        async with limit:
+            return await work
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise Unavailable("the client's certificate has expired; the client connects again with a new one") from None
 
 
 async def _cancellation() -> None:

@@ -19,6 +19,7 @@ class Credentials:
         files: The files.
         by_address: Whether clients expect the address in a server's certificate, and not the name of its role.
         current: The certificate in use.
+        clock: Returns Unix seconds.
         problem: Why the files' present content is not in use, in one line; empty if it is.
     """
 
@@ -27,7 +28,7 @@ class Credentials:
     ) -> None:
         """Reads the files. `clock` returns Unix seconds. Raises `ConfigurationError` as `certificate.read`."""
         self.files, self.by_address, self.problem = files, by_address, ""
-        self._role, self._clock = role, clock
+        self._role, self.clock = role, clock
         # gRPC reads the certificate in threads of its own, one for each connection.
         self._lock = threading.Lock()
         self._signature = _signature(files)
@@ -54,7 +55,7 @@ class Credentials:
             # Before the content is read, so that a change meanwhile is noticed by the next call.
             self._signature = signature
             try:
-                found = read(self.files, self._role, now=self._clock())
+                found = read(self.files, self._role, now=self.clock())
                 if found.identity != self.identity:
                     raise ConfigurationError(
                         f"{self.files.certificate} is now that of the {found.identity}, but this is the"

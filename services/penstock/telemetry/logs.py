@@ -45,6 +45,12 @@ def note(event: str, **values: str) -> None:
         structlog.get_logger().info(event, **values)
 
 
+def warn(event: str, **values: str) -> None:
+    """Logs an event that needs the user's attention, as `note`."""
+    if structlog.is_configured():
+        structlog.get_logger().warning(event, **values)
+
+
 def detail(event: str, **values: int) -> None:
     """Logs an event that only a search for a fault needs, at level debug. Does nothing as `note`."""
     if structlog.is_configured():

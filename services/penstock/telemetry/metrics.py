@@ -87,6 +87,14 @@ REPLAY_TORN = Gauge("penstock_replay_torn_segments", "Rows left incomplete by th
 REPLAY_DAMAGED = Gauge(
     "penstock_replay_damaged_segments", "Rows dropped since the service started because their checksums did not match."
 )
+CERTIFICATE_EXPIRY = Gauge(
+    "penstock_certificate_expiry_timestamp_seconds",
+    "Unix time at which the certificate of the service, or that of its authority, expires, in seconds.",
+    ("certificate",),
+)
+FAILED_HANDSHAKES = Counter(
+    "penstock_tls_handshakes_failed", "Connections refused during their TLS handshake, by reason.", ("reason",)
+)
 STORAGE_FAILS = Gauge("penstock_storage_fails", "1 while the disk of the store or of the run can't be written, else 0.")
 REPLAY_VERSION = Gauge("penstock_replay_policy_version", "Policy version of the last commit.")
 REPLAY_RUN_FINISHED = Gauge(

@@ -72,7 +72,7 @@ REFUSED = {
     "no_table": Refused(
         "train --environment.kwargs gravity", "environment.kwargs must be name=value,name=value; got 'gravity'"
     ),
-    "an_unknown_option": Refused("train --frobnicate", "`penstock train --help` lists all options"),
+    "an_unknown_option": Refused("train --xyzzy", "`penstock train --help` lists all options"),
     "a_mistyped_option": Refused("train --learnin-rate 1e-3", "did you mean --learning-rate?"),
     "an_unknown_command": Refused("trian", "unknown command 'trian'"),
 }

@@ -1,27 +1,52 @@
 import pytest
 
+from penstock.addresses import Address
 from penstock.config import Config
-from penstock.config.exposure import check_host, check_listen, isolation
+from penstock.config.exposure import check_listen, isolation, metrics_host
+from penstock.config.security import SecurityConfig
 from penstock.errors import ConfigurationError
 from penstock.process.service import Service, ServiceName
 
+CLOSED = SecurityConfig()
+OPEN = (SecurityConfig(insecure=True), SecurityConfig(certificate="certificate.pem"))
+
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:7431", "[::]:7431", "10.0.0.1:7431", "node1:0"])
-def test_a_server_that_other_hosts_can_reach_is_refused_unless_this_is_allowed(listen: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"^replay\.listen .* security\.insecure=true in a private network$"):
-        check_listen("replay.listen", listen, insecure=False)
-    check_listen("replay.listen", listen, insecure=True)
+def test_a_server_that_other_hosts_can_reach_needs_a_certificate_or_permission(listen: str) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"^replay\.listen .* security\.certificate .* security\.insecure=true in a private"
+    ):
+        check_listen("replay.listen", listen, CLOSED)
+    for security in OPEN:
+        check_listen("replay.listen", listen, security)
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:0", "127.0.0.2:1", "[::1]:1", "localhost:1", "unix:/run/x.sock"])
-def test_a_local_server_needs_no_permission(listen: str) -> None:
-    check_listen("replay.listen", listen, insecure=False)
+def test_a_local_server_needs_neither(listen: str) -> None:
+    check_listen("replay.listen", listen, CLOSED)
 
 
-def test_an_http_server_follows_the_same_rule() -> None:
+@pytest.mark.parametrize(
+    ("chosen", "listen", "security", "host"),
+    [
+        (None, "127.0.0.2:1", CLOSED, "127.0.0.2"),
+        (None, "unix:/run/x.sock", CLOSED, "127.0.0.1"),
+        ("::1", "127.0.0.1:1", CLOSED, "::1"),
+        (None, "0.0.0.0:1", OPEN[0], "0.0.0.0"),
+        # Metrics are not encrypted, so that a certificate opens them to others only if the user says so.
+        (None, "0.0.0.0:1", OPEN[1], "127.0.0.1"),
+        ("0.0.0.0", "0.0.0.0:1", OPEN[1], "0.0.0.0"),
+    ],
+)
+def test_metrics_are_open_to_others_with_the_service_or_by_choice(
+    chosen: str | None, listen: str, security: SecurityConfig, host: str
+) -> None:
+    assert metrics_host(chosen, Address.parse(listen), security) == host
+
+
+def test_metrics_that_other_hosts_can_reach_need_permission_too() -> None:
     with pytest.raises(ConfigurationError, match=r"^telemetry\.metrics_host 0\.0\.0\.0 can be reached"):
-        check_host("telemetry.metrics_host", "0.0.0.0", insecure=False)
-    check_host("telemetry.metrics_host", "::1", insecure=False)
+        metrics_host("0.0.0.0", Address.parse("127.0.0.1:1"), CLOSED)
 
 
 @pytest.mark.parametrize(

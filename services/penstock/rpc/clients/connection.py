@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import grpc
 
@@ -33,6 +33,9 @@ from penstock.rpc.loop import LoopThread
 from penstock.rpc.service import Method
 from penstock.telemetry import logs, metrics
 from penstock.types.place import Place
+
+if TYPE_CHECKING:
+    from penstock.security.certificate import Certificate
 
 _PEER_FAILURES = 10
 """Unexpected errors of a peer after which the client gives up. A restart of the peer may help before that."""
@@ -68,6 +71,7 @@ class Connection:
         self._read = peer if callable(peer) else None
         self._known = Place() if callable(peer) else place_of(peer)
         self.address, self.identity = "", 0
+        self._presented: Certificate | None = None
         self._answers = self._refused = False
 
     @property
@@ -134,11 +138,19 @@ class Connection:
         return sorted(self._known.addresses, key=lambda name: (name == self.address) == self._refused)
 
     async def _dial(self, address: str) -> None:
-        """Replaces the channel by one to this address, unless it is the present one."""
-        if address != self.address:
+        """Replaces the channel by one to this address, unless it is the present one, with the present certificate.
+
+        Raises `Unavailable` while the certificate has expired.
+        """
+        credentials = self.thread.credentials
+        if credentials is not None:
+            credentials.check(time.time())
+        current = None if credentials is None else credentials.current
+        if address != self.address or current is not self._presented:
             await self._hang_up()
             # gRPC ties a channel to the loop on which it is created.
-            self.address, self.channel = address, connect(address)
+            self.address, self._presented = address, current
+            self.channel = connect(address, credentials, self.service)
 
     async def _hang_up(self) -> None:
         if self.address:

@@ -6,7 +6,7 @@ The servicers decode requests, call the buffer, which decides, and encode respon
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.addresses import advertised
 from penstock.replay.buffer import ReplayBuffer
@@ -21,6 +21,9 @@ from penstock.types.location import UNKNOWN, Location
 from penstock.types.place import Place
 from penstock.v1 import replay_pb2
 from penstock.wire.batches import encode_status
+
+if TYPE_CHECKING:
+    from penstock.security.credentials import Credentials
 
 _TICK_S = 0.5
 _OBSERVATION_S = 2.0
@@ -42,6 +45,7 @@ class ReplayServicer:
         advertise: Sequence[str] = (),
         location: Location = UNKNOWN,
         more_methods: Mapping[Method, Callable[..., Awaitable[Any]]] | None = None,
+        credentials: "Credentials | None" = None,
     ) -> None:
         """Creates the servicer and its server, which is not started and also serves `more_methods`.
 
@@ -65,6 +69,7 @@ class ReplayServicer:
             identity=lambda: int(buffer.store.session.identity),
             # Without a folder nothing is shared with clients on this host, as with those on others.
             local=buffer.store.folder is not None,
+            credentials=credentials,
         )
 
     @property

@@ -82,7 +82,7 @@ class RunServicer:
         """Creates the servicer and its server, which is not started.
 
         Args:
-            thread: Thread whose loop runs the server.
+            thread: Thread whose loop runs the server, with its credentials.
             roster: Actors of the run.
             statistics: Statistics of the run.
             targets: Metrics addresses of the run's services.
@@ -114,7 +114,13 @@ class RunServicer:
             **more_methods,
         }
         # In addition to the actors: evaluators, health checks and status queries.
-        return Server(behaviours, max_streams=max_actors + 64, local=True, identity=lambda: self.identity)
+        return Server(
+            behaviours,
+            max_streams=max_actors + 64,
+            local=True,
+            identity=lambda: self.identity,
+            credentials=self._thread.credentials,
+        )
 
     # For the training loop
 

@@ -1,0 +1,47 @@
+"""The credentials of commands that ask the services of a run, which are the operator's."""
+
+from typing import TYPE_CHECKING, Final
+
+from penstock.config.security import SecurityConfig
+from penstock.errors import ConfigurationError
+from penstock.local.variables import settings_of_variables
+from penstock.run_folder import RunFolder
+from penstock.security.configured import credentials_of
+
+if TYPE_CHECKING:
+    from penstock.security.credentials import Credentials
+
+_ROLE: Final = "operator"
+_CERTIFICATE = "certificate.pem"
+
+
+def operator_of(folder: RunFolder | None, security: SecurityConfig | None = None) -> "Credentials | None":
+    """Returns the credentials for a run; None if its services have no certificates.
+
+    They are those in `security`, by default in the variables PENSTOCK__SECURITY__*, or else the operator's in the run's
+    folder.
+
+    Args:
+        folder: Folder of the run; None if only the address of its learner is known.
+        security: Settings that the command was given.
+
+    Raises `ConfigurationError` if the services have certificates and there is none for this command, or it can't be
+    used.
+    """
+    chosen = security or _of_variables()
+    if (credentials := credentials_of(chosen, _ROLE)) is not None:
+        return credentials
+    if folder is None or not folder.certified:
+        return None
+    own = folder.certificates / _ROLE / _CERTIFICATE
+    if not own.exists():
+        raise ConfigurationError(
+            f"the services of {folder.root} have certificates, and there is none for this command at {own}; name the"
+            " operator's in the variable PENSTOCK__SECURITY__CERTIFICATE"
+        )
+    return credentials_of(SecurityConfig(certificate=str(own)), _ROLE)
+
+
+def _of_variables() -> SecurityConfig:
+    given = settings_of_variables().get("security", {})
+    return SecurityConfig.model_validate(given)

@@ -1,0 +1,86 @@
+"""Which role may call which method, and the check of every call to a service that has certificates.
+
+The role of a client is in its certificate, which the TLS handshake has verified. Health checks are not in the table:
+every client of the run may make them.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import PermissionDenied
+from penstock.rpc import methods
+from penstock.rpc.service import Method, ServicerContext
+from penstock.security.roles import Role
+from penstock.telemetry import logs
+
+if TYPE_CHECKING:
+    from penstock.security.credentials import Credentials
+
+PERMISSIONS: Mapping[Method, frozenset[Role]] = {
+    methods.APPEND_SEGMENTS: frozenset({"actor"}),
+    methods.SAMPLE_BATCHES: frozenset({"learner"}),
+    methods.COMMIT_BATCH: frozenset({"learner"}),
+    methods.FINISH_RUN: frozenset({"learner"}),
+    methods.GET_REPLAY_STATUS: frozenset({"learner", "operator"}),
+    methods.TAKE_SNAPSHOT: frozenset({"learner"}),
+    methods.LIST_SNAPSHOTS: frozenset({"learner", "operator"}),
+    methods.JOIN: frozenset({"actor"}),
+    methods.GET_RUN_STATUS: frozenset({"operator"}),
+    methods.TAKE_RUN_SNAPSHOT: frozenset({"operator"}),
+    methods.RUN_EVALUATIONS: frozenset({"evaluator"}),
+}
+"""Roles that may call each method of the contract."""
+
+_MOST_LOGGED = 1_000
+"""Refusals that are remembered, so that each is logged once; later ones are counted only."""
+
+
+class Callers:
+    """Check of the clients of one server. Used on its event loop."""
+
+    def __init__(self, credentials: "Credentials | None") -> None:
+        """Creates the check for a service with these credentials; without any, every call is admitted."""
+        self._credentials = credentials
+        self._logged: set[tuple[str, str]] = set()
+
+    def admit(self, method: Method, call: ServicerContext) -> float | None:
+        """Checks a call by the certificate of its client.
+
+        Returns the seconds until that certificate expires; None without certificates.
+
+        Raises `PermissionDenied` if the client's role may not call the method, or it belongs to another run.
+        """
+        if self._credentials is None:
+            return None
+        # Only a process with certificates loads the library that parses them.
+        from penstock.security.certificate import expiry_of, identity_of
+
+        own, allowed = self._credentials.identity, PERMISSIONS[method]
+        context: dict[str, Any] = dict(call.auth_context())
+        pem = next(iter(context.get("x509_pem_cert", ())), b"")
+        try:
+            client = identity_of(pem)
+        except ValueError as error:
+            self._refuse(method, call.peer(), f"a certificate without a role ({error})", f"one of run {own.run}")
+        if client.run != own.run:
+            self._refuse(method, call.peer(), f"the certificate of the {client}", f"one of run {own.run}")
+        if client.role not in allowed:
+            self._refuse(
+                method, call.peer(), f"the certificate of the {client}", f"that of {' or '.join(sorted(allowed))}"
+            )
+        return expiry_of(pem) - self._credentials.clock()
+
+    def _refuse(self, method: Method, peer: str, received: str, wanted: str) -> None:
+        reason = (
+            f"{method.name} was called with {received}, and needs {wanted}; set security.certificate of the client to"
+            " the file of its role"
+        )
+        if (peer_host(peer), reason) not in self._logged and len(self._logged) < _MOST_LOGGED:
+            self._logged.add((peer_host(peer), reason))
+            logs.warn("call refused", peer=peer, reason=reason)
+        raise PermissionDenied(reason)
+
+
+def peer_host(peer: str) -> str:
+    """Returns the host of a client as gRPC names it, without its port, which each connection changes."""
+    return peer.rpartition(":")[0]

@@ -1,0 +1,193 @@
+"""A run whose services have certificates: training, operators, strangers, renewal under load, and unusable files."""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from helpers.certificates import Foreign, authority, certificates_of, write
+from helpers.ports import free_ports
+from helpers.processes import Command, end_in_time, run
+from penstock.exit_codes import GAVE_UP, USAGE_ERROR
+from penstock.run_folder import RunFolder
+from penstock.security.roles import Role
+
+RUN = "certified"
+SERVICES: tuple[Role, ...] = ("replay", "learner", "actor", "evaluator")
+ENDLESS = ("--run.total-steps=None", "--run.total-minutes=1000", "--run.stop-at-return=None")
+CERTIFICATE = "PENSTOCK__SECURITY__CERTIFICATE"
+
+
+class Services:
+    """The services of an endless run of CartPole, each with the certificate of its role in the run's folder."""
+
+    def __init__(self, stack: ExitStack, place: Path) -> None:
+        self.folder, self.place = RunFolder(place / RUN), place
+        self.files = certificates_of(self.folder.certificates, RUN)
+        replay, learner = (f"127.0.0.1:{port}" for port in free_ports(2))
+        self.learner = learner
+        self.options = (
+            "--environment.id=CartPole-v1",
+            "--actor.environments=4",
+            f"--run.dir={self.folder.root}",
+            f"--replay.listen={replay}",
+            f"--learner.listen={learner}",
+            f"--learner.replay-addresses={replay}",
+            f"--actor.learner-address={learner}",
+            f"--evaluation.learner-address={learner}",
+            "--replay.metrics-port=0",
+            "--learner.metrics-port=0",
+            "--actor.metrics-port=0",
+            "--evaluation.metrics-port=0",
+            *ENDLESS,
+        )
+        self._stack = stack
+        self.commands: dict[str, Command] = {}
+        for role in SERVICES:
+            self.commands[role] = self.start(role, {CERTIFICATE: str(self.files[role].certificate)})
+
+    def start(self, service: str, environment: Mapping[str, str]) -> Command:
+        command = Command(service, *self.options, environment=dict(environment), directory=self.place)
+        return self._stack.enter_context(command)
+
+    def log(self, service: str, event: str) -> list[dict[str, str]]:
+        """Returns the entries of a service's log with this event."""
+        lines = map(json.loads, self.commands[service].stderr.splitlines())
+        return [line for line in lines if line["event"] == event]
+
+    def change(self, option: str) -> None:
+        """Changes the certificates by an option of the command, and waits until all services have taken them."""
+        before = {name: self._renewals(name) for name in self.commands}
+        assert run("certificates", str(self.folder.root), option, directory=self.place).code == 0
+        for name, command in self.commands.items():
+            command.until(partial(self._has_renewed, name, before[name]), f"{name} to take what {option} has made")
+
+    def _has_renewed(self, service: str, before: int) -> bool:
+        return self._renewals(service) > before
+
+    def _renewals(self, service: str) -> int:
+        return len(self.log(service, "certificate renewed"))
+
+    def until_version(self, version: int) -> int:
+        """Waits until the learner has published more than this version; returns the newest."""
+        learner = self.commands["learner"]
+        return learner.until(lambda: newest if (newest := self._version()) > version else None, f"version {version}")
+
+    def _version(self) -> int:
+        shown = run("status", str(self.folder.root), "--json", directory=self.place)
+        return int(json.loads(shown.stdout)["version"]) if shown.code == 0 else -1
+
+
+@pytest.fixture(scope="module")
+def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
+    with ExitStack() as stack:
+        services = Services(stack, tmp_path_factory.mktemp("certified"))
+        services.commands["learner"].until(services.folder.services.exists, "the list of services")
+        services.until_version(2)
+        yield services
+
+
+def test_the_run_trains_and_its_operator_sees_it(services: Services) -> None:
+    shown = run("status", str(services.folder.root), directory=services.place)
+    assert shown.code == 0 and "CartPole-v1" in shown.stdout
+    by_address = run("status", services.learner, environment={CERTIFICATE: str(services.files["operator"].certificate)})
+    assert by_address.code == 0 and "CartPole-v1" in by_address.stdout
+    listed = run("runs", str(services.place), directory=services.place)
+    assert "active" in listed.stdout
+
+
+def test_an_operator_without_a_certificate_is_told_what_is_missing(services: Services) -> None:
+    refused = run("status", services.learner)
+    assert (refused.code, refused.stderr.count("\n")) == (GAVE_UP, 1)
+    assert "only one of the two has security.certificate set" in refused.stderr
+    (noted,) = [
+        entry
+        for entry in services.log("learner", "connection refused during its TLS handshake")
+        if "does not use TLS" in entry["reason"]
+    ]
+    assert noted["level"] == "warning"
+
+
+def test_a_role_that_is_no_operators_is_refused(services: Services) -> None:
+    refused = run("status", services.learner, environment={CERTIFICATE: str(services.files["actor"].certificate)})
+    assert (refused.code, refused.stderr.count("\n")) == (USAGE_ERROR, 1)
+    assert "is the certificate of the actor of run certified" in refused.stderr
+
+
+def test_an_actor_of_another_authority_says_so_and_so_does_the_learner(services: Services, tmp_path: Path) -> None:
+    strange = certificates_of(tmp_path / "strange", RUN)["actor"].certificate
+    stranger = services.start("actor", {CERTIFICATE: str(strange)})
+    stranger.until(lambda: '"waiting"' in stranger.stderr, "a reason")
+    (line,) = [line for line in stranger.stderr.splitlines() if '"waiting"' in line]
+    assert "is not signed by the authority in security.authority" in line
+    noted = services.commands["learner"].until(
+        lambda: [
+            entry
+            for entry in services.log("learner", "connection refused during its TLS handshake")
+            if "refuses this service's certificate" in entry["reason"] or "not signed" in entry["reason"]
+        ],
+        "the line of the learner",
+    )
+    assert len(noted) == 1
+    stranger.terminate()
+    end_in_time(stranger)
+
+
+def test_all_certificates_are_renewed_while_the_run_trains(services: Services) -> None:
+    before = services.until_version(0)
+    pids = {name: command.pid for name, command in services.commands.items()}
+    services.change("--renew")
+    services.until_version(before + 5)
+    for name, command in services.commands.items():
+        assert command.process.poll() is None and command.pid == pids[name]
+        assert not services.log(name, "trying again"), name
+    # New connections use the new certificates.
+    late = services.start("actor", {CERTIFICATE: str(services.files["actor"].certificate)})
+    late.until(lambda: '"joined"' in late.stderr, "a new actor")
+
+
+def test_a_new_authority_takes_over_step_by_step(services: Services) -> None:
+    for option in ("--new-authority", "--renew", "--drop-old-authority"):
+        services.change(option)
+    version = services.until_version(0)
+    services.until_version(version + 2)
+    assert not any(services.log(name, "trying again") for name in services.commands)
+
+
+def bad_files(place: Path) -> dict[str, tuple[dict[str, str], str]]:
+    """Returns settings with unusable files, each with what the error says."""
+    own, other = certificates_of(place / "own", RUN), certificates_of(place / "other", "other")
+    expired = certificates_of(place / "expired", RUN, age_days=100.0)
+    readable = certificates_of(place / "readable", RUN)["replay"]
+    readable.key.chmod(0o644)
+    issuer = authority()
+    uncovered = write(place / "uncovered", [Foreign((f"penstock://{RUN}/replay",)).signed_by(issuer)], issuer)
+    replay = own["replay"]
+    return {
+        "expired": ({"certificate": str(expired["replay"].certificate)}, "renew it with penstock certificates RUN"),
+        "other role": ({"certificate": str(own["actor"].certificate)}, "is the certificate of the actor of run"),
+        "other authority": (
+            {"certificate": str(replay.certificate), "authority": str(other["replay"].authority)},
+            "is not signed by an authority in",
+        ),
+        "other key": (
+            {"certificate": str(replay.certificate), "key": str(other["replay"].key)},
+            "is not the key of",
+        ),
+        "readable key": ({"certificate": str(readable.certificate)}, "other users"),
+        "names": ({"certificate": str(uncovered.certificate), "server_names": "address"}, "not for 127.0.0.1"),
+    }
+
+
+@pytest.mark.parametrize("case", ["expired", "other role", "other authority", "other key", "readable key", "names"])
+def test_a_service_with_unusable_files_ends_with_one_line(tmp_path: Path, case: str) -> None:
+    settings, message = bad_files(tmp_path)[case]
+    variables = {f"PENSTOCK__SECURITY__{name.upper()}": value for name, value in settings.items()}
+    ended = run("replay", "--replay.listen=127.0.0.1:0", "--replay.metrics-port=0", environment=variables)
+    assert ended.code == USAGE_ERROR
+    (line,) = [line for line in ended.stderr.splitlines() if line.startswith("penstock: ")]
+    assert message in line
+    assert ";" in line, "what was received and expected; what to do"
