@@ -9,7 +9,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from penstock.acting import leaves
 from penstock.acting.leaf_buffers import LeafBuffer, Unusable
@@ -34,9 +34,9 @@ class Values:
     ended: bool = False
 
 
-def check_magnitude(name: str, stage: str, values: NDArray[np.generic], largest: float) -> None:
+def check_magnitude(name: str, stage: str, values: ArrayLike, largest: float) -> None:
     """Raises `ConfigurationError` if a value of an observation or a reward is above this magnitude."""
-    found = float(np.abs(values.astype(np.float64)).max(initial=0.0))
+    found = float(np.abs(np.asarray(values, np.float64)).max(initial=0.0))
     if found > largest:
         remedy = f"scale it to about 1, or raise environment.largest_magnitude, which is {largest:g}"
         raise _refusal(name, stage, f"a value of magnitude {found:g}", remedy)

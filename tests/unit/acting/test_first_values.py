@@ -9,9 +9,10 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, Text, Tuple
+from numpy.typing import ArrayLike
 
 from helpers.spaces import OBSERVATION_NAMES, OBSERVATIONS
-from penstock.acting.first_values import of_reset, of_step
+from penstock.acting.first_values import check_magnitude, of_reset, of_step
 from penstock.errors import ConfigurationError
 from penstock.types.spaces import Tree
 
@@ -63,3 +64,14 @@ def test_a_part_outside_of_its_bounds_is_a_warning_with_its_name() -> None:
 def test_an_observation_without_an_optional_text_is_accepted() -> None:
     observation = {key: value for key, value in GOOD.items() if key != "mission"}
     assert of_reset("Some-v0", (observation, {}), NESTED).warnings == []
+
+
+@pytest.mark.parametrize("values", [3, 3.0, np.uint8(3), np.array([-3, 2]), np.zeros(0)])
+def test_values_of_every_kind_have_a_magnitude(values: ArrayLike) -> None:
+    check_magnitude("FrozenLake-v1", "reset", values, 3.0)
+
+
+@pytest.mark.parametrize("values", [4, -4.0, np.array([[0, 2], [-4, 1]])])
+def test_a_value_above_the_largest_magnitude_is_refused_with_what_to_do(values: ArrayLike) -> None:
+    with pytest.raises(ConfigurationError, match=r"a value of magnitude 4.*environment\.largest_magnitude, which is 3"):
+        check_magnitude("FrozenLake-v1", "reset", values, 3.0)
