@@ -100,7 +100,8 @@ def test_heartbeats_without_steps_do_not_keep_grants_and_the_other_actor_continu
 
 
 def test_after_the_return_of_its_grants_an_actor_receives_no_more_than_the_gate_permits(loopback: Loopback) -> None:
-    server = loopback.replay(grant_timeout_s=0.6)
+    # Long enough that no later grant times out on a slow machine.
+    server = loopback.replay(grant_timeout_s=4.0)
     source = loopback.source(server, plan_with(fresh_segments=2, batch_segments=2, off_policy_degree=1))
     sink = loopback.sink(0, server)
     # The first grant is in use for too long; the second waits.

@@ -5,7 +5,7 @@ every client of the run may make them.
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from penstock.errors import PermissionDenied
 from penstock.rpc import methods
@@ -70,7 +70,7 @@ class Callers:
             )
         return expiry_of(pem) - self._credentials.clock()
 
-    def _refuse(self, method: Method, peer: str, received: str, wanted: str) -> None:
+    def _refuse(self, method: Method, peer: str, received: str, wanted: str) -> NoReturn:
         reason = (
             f"{method.name} was called with {received}, and needs {wanted}; set security.certificate of the client to"
             " the file of its role"

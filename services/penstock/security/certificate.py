@@ -4,6 +4,7 @@ TLS reports a wrong file as a failed handshake, at each peer and without the fil
 known before is checked when the files are read. No other part of Penstock reads certificates.
 """
 
+import functools
 import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,9 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from penstock.errors import ConfigurationError
 from penstock.security.pem_files import certificates, content, private_content, public_key
 from penstock.security.roles import SCHEME, SERVERS, Identity, Role
+
+_MOST_PEERS = 4_096
+"""Certificates of peers that are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +109,14 @@ def read(files: Files, expected: Role | None, *, now: float) -> Certificate:
     )
 
 
+# A server asks at each call, and has few clients beside the number of their calls.
+@functools.lru_cache(maxsize=_MOST_PEERS)
 def identity_of(pem: bytes) -> Identity:
     """Returns the identity in a peer's certificate, which TLS has verified. Raises `ValueError` if it has none."""
     return _identity(_alternative_names(x509.load_pem_x509_certificate(pem)))
 
 
+@functools.lru_cache(maxsize=_MOST_PEERS)
 def expiry_of(pem: bytes) -> float:
     """Returns the end of the validity of a certificate, in Unix seconds. Raises `ValueError` if it is none."""
     return x509.load_pem_x509_certificate(pem).not_valid_after_utc.timestamp()
