@@ -247,6 +247,7 @@ class LiveRun(LiveServer):
         temperatures: tuple[float, ...] = (1.0,),
         credentials: Credentials | None = None,
         more_methods: Mapping[Method, Any] | None = None,
+        expected: bool = False,
     ) -> None:
         super().__init__(credentials)
         self.listed: list[Content] = []
@@ -259,6 +260,7 @@ class LiveRun(LiveServer):
             now=time.monotonic(),
             writes=RetriedWrites(self.statistics.notice),
             notice=self.statistics.notice,
+            expected=expected,
             variants=max(1, len(variants)),
             temperatures=temperatures,
         )

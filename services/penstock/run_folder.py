@@ -12,6 +12,7 @@ launch/                scripts, settings and job numbers of `penstock launch`
 videos/                recordings of `penstock evaluate --record-video`
 versions.json, roster.json           numbers already assigned, so that none repeats, the run's identity and its key;
                                      roster.copy.json is a copy
+identity.json          the identity and its key once more, in case both are lost
 replay/                the mapped store, while the run is active
 store_place.json       where the store is instead, if this folder is on a network file system
 snapshots/             snapshots of the policy and that store, if any were taken
@@ -56,6 +57,11 @@ def copy_of(path: Path) -> Path:
     return path.with_name(f"{path.stem}.copy{path.suffix}")
 
 
+def identity_file(roster: Path) -> Path:
+    """Returns the path of the file that keeps the identity of a run beside its roster."""
+    return roster.with_name("identity.json")
+
+
 def damaged_lines_of(path: Path) -> Path:
     """Returns the path of the file that keeps the damaged lines of a file of records."""
     return path.with_name(f"{path.stem}.damaged")
@@ -82,6 +88,7 @@ class RunFolder:
         self.versions = root / "versions.json"
         self.roster = root / "roster.json"
         self.roster_copy = copy_of(self.roster)
+        self.identity = identity_file(self.roster)
         self.replay = root / "replay"
         self.store_place = root / "store_place.json"
         self.snapshots = root / "snapshots"

@@ -132,7 +132,9 @@ def test_a_restored_store_belongs_to_the_run_that_continues_from_it(loopback: Lo
 # Learners and their peers
 
 
-def test_the_identity_survives_learners_and_a_lost_file_but_not_both_files(loopback: Loopback, tmp_path: Path) -> None:
+def test_the_identity_survives_learners_and_lost_rosters_as_long_as_one_file_has_it(
+    loopback: Loopback, tmp_path: Path
+) -> None:
     path = tmp_path / "roster.json"
     first = loopback.run(path)
     assignment = until(lambda: loopback.membership(first).assignment(0.1), "an assignment")
@@ -146,9 +148,19 @@ def test_the_identity_survives_learners_and_a_lost_file_but_not_both_files(loopb
     assert loopback.run(path).roster.identity == identity
     stored = decode_roster((tmp_path / "roster.copy.json").read_bytes())
     assert int(stored["run"], 16) == identity.number
-    (tmp_path / "roster.copy.json").unlink()
-    path.unlink(missing_ok=True)
-    assert loopback.run(path).roster.identity.number != identity.number
+
+    def lose(*names: str) -> None:
+        for name in names:
+            (tmp_path / name).unlink(missing_ok=True)
+
+    lose("identity.json")
+    assert loopback.run(path).roster.identity == identity
+    assert (tmp_path / "identity.json").stat().st_mode & 0o777 == 0o600
+    lose("roster.json", "roster.copy.json")
+    # A run with a checkpoint expects its roster.
+    assert loopback.run(path, expected=True).roster.identity == identity
+    lose("roster.json", "roster.copy.json", "identity.json")
+    assert loopback.run(path, expected=True).roster.identity.number != identity.number
 
 
 def test_a_learner_refuses_an_actor_that_belongs_to_another_run(loopback: Loopback, tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from penstock.errors import ConfigurationError, EnvironmentFailed, PenstockError
 from penstock.exit_codes import CRASHED, GAVE_UP, INTERRUPTED, USAGE_ERROR
 from penstock.local import blas
 from penstock.local.imports import uncollected
-from penstock.process import failed_handshakes
 
 _SERVICES = ("replay", "learner", "actor", "evaluator")
 _MAKE_ENVIRONMENTS = ("actor", "evaluator", "evaluate")
@@ -135,6 +134,8 @@ def _serve(name: str, arguments: list[str]) -> int:
     faulthandler.enable()
     options = parse(f"penstock {name}", _COMMANDS[name], arguments, trains=False)
     if options.config.security.certificate:
+        with uncollected():
+            from penstock.process import failed_handshakes
         failed_handshakes.watch()
         # The watch has replaced the error output.
         faulthandler.enable()

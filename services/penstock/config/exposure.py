@@ -11,7 +11,7 @@ def check_listen(setting: str, listen: str, security: SecurityConfig) -> None:
 
     A service with a certificate may be: it refuses every client without one, and reports its health alone to others.
     """
-    if not _admits_others(security) and not Address.parse(listen).is_local:
+    if not security.admits_others and not Address.parse(listen).is_local:
         raise ConfigurationError(_refusal(setting, listen))
 
 
@@ -27,7 +27,7 @@ def metrics_host(chosen: str | None, listen: Address, security: SecurityConfig) 
     """
     # Without certificates, a service that others reach is watched by others too.
     host = chosen or (LOOPBACK if security.certificate else listen.host or LOOPBACK)
-    if not _admits_others(security) and not is_loopback(host):
+    if not security.admits_others and not is_loopback(host):
         raise ConfigurationError(_refusal("telemetry.metrics_host", host))
     return host
 
@@ -56,10 +56,6 @@ def isolation(config: Sections, service: str) -> str | None:
                 " here"
             )
     return None
-
-
-def _admits_others(security: SecurityConfig) -> bool:
-    return security.insecure or security.certificate is not None
 
 
 def _refusal(setting: str, place: str) -> str:

@@ -38,6 +38,11 @@ class SecurityConfig(Section):
         folder = PurePath(self.certificate).parent
         return self.certificate, self.key or str(folder / "key.pem"), self.authority or str(folder / "authority.pem")
 
+    @property
+    def admits_others(self) -> bool:
+        """Whether the service may listen where other hosts can reach it."""
+        return self.insecure or self.certificate is not None
+
     @pydantic.model_validator(mode="after")
     def _check_files(self) -> "SecurityConfig":
         for name, path in (("key", self.key), ("authority", self.authority)):

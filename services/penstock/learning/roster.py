@@ -8,7 +8,7 @@ recognises its actors by their tokens. The roster also has the run's identity, w
 If the folder can't be written, actors are still admitted, up to `_SPARE` incarnations above all those on disk. A
 learner that finds no mark of a clean end therefore begins above these. Two copies of the file are kept, each with a
 digest. If both are lost, incarnations continue from the clock, in seconds, because actors join less than once per
-second. The run then has a new identity.
+second. The identity is also in a file that is written once, because the replay services refuse another one.
 """
 
 import json
@@ -23,7 +23,7 @@ from typing import Any
 from penstock.errors import ConfigurationError, DamagedFile, Overloaded, SchemaMismatch
 from penstock.files import decode_record, encode_record, write_atomically
 from penstock.learning.retried_writes import RetriedWrites
-from penstock.run_folder import copy_of
+from penstock.run_folder import copy_of, identity_file
 from penstock.types.block import Schema
 from penstock.types.differences import contrast
 from penstock.types.run import Assignment, RunIdentity
@@ -94,6 +94,10 @@ def write_successor(former: Path, path: Path, stores: Iterable[Mapping[int, int]
     write_atomically(path, encode_record({**content, "ended": True}))
 
 
+def _described(identity: RunIdentity) -> dict[str, str]:
+    return {"run": f"{identity.number:016x}", "key": identity.key.hex()}
+
+
 class Roster:
     """Places of the actors in the run. An actor that returns in time keeps its place.
 
@@ -136,6 +140,7 @@ class Roster:
         self.schema: Schema | None = None
         self.spec: EnvironmentSpec | None = None
         self._recover(now, expected)
+        self._keep_identity()
 
     @property
     def connected(self) -> int:
@@ -271,7 +276,22 @@ class Roster:
                 findings.append(f"{path} is damaged: {error}")
         if expected or any("damaged" in finding for finding in findings):
             self._floor = int(self._unix_s())
+            self.identity = self._kept_identity() or self.identity
             self._report(findings, "incarnations continue from the clock, and all actors join as new actors")
+
+    def _kept_identity(self) -> RunIdentity | None:
+        """Returns the identity in the file that has nothing else; None if it is missing or damaged."""
+        try:
+            stored = decode_record(identity_file(self._path).read_bytes())
+            assert isinstance(stored, dict)
+            return RunIdentity(int(stored["run"], 16), bytes.fromhex(stored["key"]))
+        except (OSError, ValueError, KeyError, DamagedFile):
+            return None
+
+    def _keep_identity(self) -> None:
+        if self._kept_identity() != self.identity:
+            path, content = identity_file(self._path), encode_record(_described(self.identity))
+            self._writes.write(path.name, partial(write_atomically, path, content))
 
     def _report(self, findings: list[str], consequence: str) -> None:
         if findings:
@@ -323,8 +343,7 @@ class Roster:
             "members": members,
             "floor": self._floor,
             "ended": ended,
-            "run": f"{self.identity.number:016x}",
-            "key": self.identity.key.hex(),
+            **_described(self.identity),
         }
         action = partial(self._replace, encode_record(content), self._highest() + _SPARE)
         return self._writes.write(self._path.name, action)
