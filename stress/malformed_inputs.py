@@ -1,4 +1,4 @@
-"""Malformed beginnings of TLS handshakes and frames of HTTP/2, which a seed determines. Used by `fuzz_sockets.py`."""
+"""Malformed beginnings of TLS handshakes and frames of HTTP/2, which a seed determines. Used by `fuzz.py`."""
 
 import random
 import struct

@@ -277,6 +277,7 @@ OF_OTHERS = {
     *("config.toml", "metrics.jsonl", "best.safetensors", "best.json", "summary.json", "versions.json"),
     *(
         "roster.json",
+        "identity.json",
         "roster.copy.json",
         "services.json",
         "store_place.json",

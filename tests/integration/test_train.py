@@ -235,6 +235,7 @@ def test_the_folder_contains_a_plot_and_logs_and_no_temporary_files(ended_run: E
         "logs",
         "versions.json",
         "roster.json",
+        "identity.json",
         "roster.copy.json",
     }
 

@@ -189,7 +189,7 @@ def fuzz(
     service: ReplayProcess, pair: HealthyPair, pace: float, inputs: int, seed: int, certificates: Path | None
 ) -> Served:
     """Returns the pair's throughput while another process sends inputs."""
-    command = [sys.executable, "-m", "stress.fuzz_sockets", "--port", service.address.rpartition(":")[2]]
+    command = [sys.executable, "-m", "stress.fuzz", "--port", service.address.rpartition(":")[2]]
     command += ["--inputs", str(inputs), "--seed", str(seed)]
     command += ["--certificates", str(certificates)] if certificates is not None else []
     process = subprocess.Popen(command)
