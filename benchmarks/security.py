@@ -236,6 +236,7 @@ def main() -> None:
     document = {
         "provenance": provenance(),
         "load": load,
+        "rounds": arguments.rounds,
         "seconds": arguments.seconds,
         "actors": _ACTORS,
         "comparisons": results,

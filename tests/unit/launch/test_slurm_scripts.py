@@ -19,9 +19,11 @@ from penstock.launch.slurm_scripts import JobOptions, SlurmRun, actors_script, s
 from penstock.run_folder import RunFolder
 
 PROGRAM = """#!/bin/bash
-echo "$1" >>"$CALLS.started"
 trap 'echo "$1" >>"$CALLS.stopped"; exit 0' TERM
+echo "$1" >>"$CALLS.started"
 code=$(eval echo "\\$CODE_$1")
+# One that ends waits for the others, which could otherwise be stopped before their trap is set.
+until [ -z "$code" ] || [ "$(wc -l <"$CALLS.started")" -ge "${STARTED:-1}" ]; do sleep 0.05; done
 [ -z "$code" ] || exit "$code"
 while :; do sleep 0.05; done
 """
@@ -128,7 +130,7 @@ def test_shellcheck_finds_nothing(made: Change, tmp_path: Path, shared: bool) ->
 
 
 def test_the_job_ends_with_the_learner_and_cancels_the_actors(made: Change, tmp_path: Path) -> None:
-    job = Job(services_script(made()), tmp_path, CODE_learner="0")
+    job = Job(services_script(made()), tmp_path, CODE_learner="0", STARTED="3")
     assert job.end() == 0
     assert sorted(job.lines("stopped")) == ["evaluator", "replay"]
     assert job.lines("slurm") == ["scancel 78"]
@@ -143,7 +145,7 @@ def test_a_crashed_service_is_started_again(made: Change, tmp_path: Path) -> Non
 
 
 def test_a_service_that_fails_for_good_ends_the_run_with_its_code(made: Change, tmp_path: Path) -> None:
-    job = Job(services_script(made()), tmp_path, CODE_replay="3")
+    job = Job(services_script(made()), tmp_path, CODE_replay="3", STARTED="3")
     assert job.end() == 3
     assert sorted(job.lines("stopped")) == ["evaluator", "learner"]
     assert job.lines("slurm") == ["scancel 78"]
