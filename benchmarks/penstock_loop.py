@@ -126,12 +126,14 @@ def _service_of(process: psutil.Process) -> str:
 
 
 def _exchange_s(process: psutil.Process) -> dict[str, float]:
-    """Reads a service's own count of the exchange from its metrics, whose port is in its command line.
+    """Reads a service's own count of the exchange from its metrics, the only port that it listens on.
 
-    Raises `OSError` if they can't be read, and `ValueError` if there are none.
+    Raises `psutil.Error` if the process has ended, `OSError` if they can't be read, and `ValueError` if there are none.
     """
-    own = {"actor": "--actor.metrics-port=", "learner": "--learner.metrics-port="}[_service_of(process)]
-    port = next((word.removeprefix(own) for word in process.cmdline() if word.startswith(own)), "")
+    listening = [each.laddr.port for each in process.net_connections("tcp") if each.status == psutil.CONN_LISTEN]
+    if not listening:
+        raise ValueError("the process listens on no port")
+    port = listening[0]
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=1.0) as answer:
         return exchange_of(answer.read().decode())
 

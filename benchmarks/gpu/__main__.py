@@ -73,12 +73,16 @@ SHORT = (
     Step("tests", 150.0, (sys.executable, "-m", "pytest", "-m", "gpu and not slow", "tests/gpu", "-q", "-n", "0")),
     Step("learner", 160.0, _module("learner_throughput", "--executions", "eager", "graphed", "--batches", "30")),
     Step("profile", 60.0, _module("profile_batch")),
+    Step("errors", 40.0, _module("precision_errors")),
     Step("actors_cpu", 70.0, _scaling("cpu")),
     Step("actors_cuda", 70.0, _scaling("cuda")),
     Step(
         "pong",
         100.0,
-        (*_PENSTOCK, "train", "--preset", "pong", "--actors", "8", "--run.total-minutes", "1"),
+        (
+            *(*_PENSTOCK, "train", "--preset", "pong", "--actors", "8", "--sampling.off-policy-degree", "8"),
+            *("--run.total-minutes", "0.5", "--evaluation.episodes", "1"),
+        ),
         ("nvidia-smi", "dmon", "-s", "u", "-c", "90"),
     ),
 )

@@ -1,4 +1,4 @@
-"""Samples per second of the learner by policy (small, convolutional), execution, and precision.
+"""Samples per second of the learner by policy (small, medium, convolutional), execution, and precision.
 
 The learner trains on random batches in the form in which the replay service sends them. Each batch is copied to the
 device while the previous one trains. A sample is one valid step in one gradient, so that a step counts once per epoch.
@@ -68,6 +68,15 @@ WORKLOADS = {
         BoxSpace("float32", (8,), (-1.0,), (1.0,)),
         4,
         Network(),
+        segments=128,
+        unroll_length=32,
+        epochs=4,
+        minibatches=8,
+    ),
+    "medium": Workload(
+        BoxSpace("float32", (17,), (-1.0,), (1.0,)),
+        6,
+        Network(hidden_sizes=(256, 256)),
         segments=128,
         unroll_length=32,
         epochs=4,
@@ -220,7 +229,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="auto", help="setting learner.device")
     parser.add_argument("--policies", nargs="+", choices=list(WORKLOADS), default=list(WORKLOADS))
-    parser.add_argument("--executions", nargs="+", choices=["eager", "compiled", "graphed"])
+    parser.add_argument("--executions", nargs="+", choices=get_args(Execution))
     parser.add_argument("--precisions", nargs="+", choices=get_args(Precision), help="all that the device has")
     parser.add_argument("--batches", type=int, default=50, help="number of timed batches")
     parser.add_argument("--threads", type=int, default=1, help="setting learner.threads")

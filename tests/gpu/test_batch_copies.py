@@ -10,9 +10,14 @@ from penstock.types.replay import Batch
 
 
 def assert_same(ours: TrainingBatch, batch: Batch) -> None:
-    for one, other in zip(ours.tensors, to_tensors(batch, CPU).tensors, strict=True):
-        assert one.is_cuda
+    expected = to_tensors(batch, CPU).tensors
+    assert all(each.is_cuda for each in ours.tensors)
+    # What follows are the positions of the valid rows, which a CPU does not need.
+    for one, other in zip(ours.tensors, expected, strict=False):
         assert torch.equal(one.cpu(), other)
+    assert ours.rows is not None
+    assert len(ours.tensors) == len(expected) + 3
+    assert torch.equal(torch.stack(ours.rows.steps, 1), ours.valid.nonzero())
 
 
 def test_batches_arrive_with_every_value_intact_whether_announced_or_not(cuda: torch.device) -> None:

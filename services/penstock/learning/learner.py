@@ -89,6 +89,8 @@ class Learner:
         ranks do not support this execution or precision.
         """
         self._ppo, self._sampling, self._device, self._precision = ppo, sampling, device, precision
+        if execution == "auto" and device.type == "cuda" and ranks.alone:
+            execution = "graphed"
         self._execution, self._ranks = execution, ranks
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
