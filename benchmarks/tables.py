@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import many_actors_tables
+from benchmarks import gpu_tables, many_actors_tables
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"
@@ -378,6 +378,8 @@ PARTS: Mapping[str, tuple[str, str, Callable[[Document], str]]] = {
     "many actors": ("docs/BENCHMARKS.md", "many_actors.json", many_actors),
     "actors over hosts": ("docs/BENCHMARKS.md", "many_actors.json", many_actors_tables.spread),
     "still more actors": ("docs/BENCHMARKS.md", "many_actors.json", many_actors_tables.larger),
+    "learner on a GPU": ("docs/BENCHMARKS.md", "gpu/learner.json", gpu_tables.learner),
+    "errors on a GPU": ("docs/gpu.md", "gpu/errors.json", gpu_tables.errors),
     "pace": ("README.md", "loop.json", claims),
 }
 """Page, result file and text of each generated part, by its name."""

@@ -1,6 +1,6 @@
 """Execution of gradient steps: eager, compiled, or captured into a CUDA graph. All modes take the same steps.
 
-`auto` is eager here; the learner chooses its kernels.
+`auto` is eager here; the learner chooses `graphed` on CUDA, and its kernels.
 
 Compiled and captured code needs inputs of a constant shape, but the number of valid steps varies between batches.
 There, every minibatch has the size it would have if every step of the largest batch were valid, and the surplus rows do
