@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
@@ -303,18 +303,43 @@ class LiveMethods(LiveServer):
         return Server(behaviours, max_streams=max_streams, credentials=credentials)
 
 
+@dataclass(frozen=True, slots=True)
+class PlainClient:
+    """A client without any of our code, with this certificate; None: it connects in plain text."""
+
+    credentials: grpc.ChannelCredentials | None = None
+
+    def channel(self, server: LiveServer) -> grpc.Channel:
+        """Opens a channel, by the name in the server's certificate if it has one."""
+        options: tuple[tuple[str, Any], ...] = (("grpc.enable_http_proxy", 0),)
+        if self.credentials is None:
+            return grpc.insecure_channel(server.address, options)
+        assert server.thread.credentials is not None
+        name = server.thread.credentials.identity.server_name
+        return grpc.secure_channel(
+            server.address, self.credentials, (*options, ("grpc.ssl_target_name_override", name))
+        )
+
+
 class PlainStream:
     """A stream of a client that uses only the contract: protobuf's own bytes, gRPC's own stub."""
 
     def __init__(
-        self, address: str, method: Method, *, timeout_s: float = PATIENCE_S, contract: int = CONTRACT
+        self,
+        server: LiveServer,
+        method: Method,
+        *,
+        timeout_s: float = PATIENCE_S,
+        contract: int = CONTRACT,
+        client: "PlainClient | None" = None,
     ) -> None:
-        self._channel = grpc.insecure_channel(address, options=(("grpc.enable_http_proxy", 0),))
+        """Opens the stream, and waits for the connection unless a `client` is given, which may get none."""
+        self._channel = (client or PlainClient()).channel(server)
         self._requests: queue.Queue[Message | bytes | None] = queue.Queue()
         stub = self._channel.stream_stream(
             method.path, request_serializer=_plain_bytes, response_deserializer=method.response.FromString
         )
-        self._call = stub(iter(self._requests.get, None), timeout=timeout_s, wait_for_ready=True)
+        self._call = stub(iter(self._requests.get, None), timeout=timeout_s, wait_for_ready=client is None)
         self._contract = contract
 
     def send(self, *requests: Message | bytes) -> None:
@@ -519,7 +544,7 @@ class Loopback:
 
     def plain(self, server: LiveServer, method: Method, **options: Any) -> PlainStream:
         """Opens a stream of a client without any of our code, with options of `PlainStream`."""
-        return self._client(PlainStream(server.address, method, **options))
+        return self._client(PlainStream(server, method, **options))
 
     def _client(self, client: AnyClient) -> AnyClient:
         self._clients.callback(client.close)
@@ -541,9 +566,11 @@ class Loopback:
 
         return self.thread.run(call(), 2.0 * PATIENCE_S)
 
-    def plain_call(self, server: LiveServer, method: Method, request: Message | bytes) -> tuple[grpc.StatusCode, Any]:
+    def plain_call(
+        self, server: LiveServer, method: Method, request: Message | bytes, client: PlainClient | None = None
+    ) -> tuple[grpc.StatusCode, Any]:
         """Makes a unary call without our client code; returns the status, and the response or the details."""
-        with grpc.insecure_channel(server.address, options=(("grpc.enable_http_proxy", 0),)) as channel:
+        with (client or PlainClient()).channel(server) as channel:
             stub = channel.unary_unary(
                 method.path, request_serializer=_plain_bytes, response_deserializer=method.response.FromString
             )
