@@ -9,10 +9,9 @@ environments. The result is build/bench/distant_actors.json. It needs root, ipro
 import argparse
 import json
 import os
-import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks.many_actors import rates_between
+from benchmarks.medians import median
 from benchmarks.provenance import provenance
 from helpers.link import Host, Link, unavailable
 from helpers.processes import WITH_HELPERS, Command, Watch, watching
@@ -133,21 +133,6 @@ def _measured(link: Link, watch: Watch, seconds: float) -> Pace:
         8e-6 * up / taken_s,
         8e-6 * down / taken_s,
         lost,
-    )
-
-
-def median(rounds: Sequence[Pace]) -> Pace:
-    """Returns the median of each measurement."""
-
-    def of(value: Callable[[Pace], float]) -> float:
-        return statistics.median(map(value, rounds))
-
-    return Pace(
-        of(lambda pace: pace.steps_per_s),
-        of(lambda pace: pace.batches_per_s),
-        of(lambda pace: pace.up_mbit_per_s),
-        of(lambda pace: pace.down_mbit_per_s),
-        round(of(lambda pace: pace.lost_packets)),
     )
 
 

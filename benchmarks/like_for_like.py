@@ -4,7 +4,6 @@ The work is that of `benchmarks.peers.equal_work`: the same vector environments,
 and losses, one torch thread per process, the same two cores. The first quarter of a run is left out. Called by `loop`.
 """
 
-import statistics
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -145,12 +144,3 @@ def run(system: str, env_id: str, minibatch: int, seed: int, seconds: float = SE
             folder.mkdir()
         name = "journal.jsonl" if system in PEERS else "metrics.jsonl"
         return measure(system, Work(env_id, minibatch, seed, folder / name), seconds)
-
-
-def median(paces: Sequence[Pace]) -> Pace:
-    """Returns the medians over rounds, number by number."""
-    return Pace(
-        statistics.median(pace.env_steps_per_s for pace in paces),
-        statistics.median(pace.uses_per_s for pace in paces),
-        statistics.median(pace.cpu_s_per_million_steps for pace in paces),
-    )

@@ -9,10 +9,9 @@ build/bench/security.json. It needs root and `ip` of iproute2.
 import argparse
 import json
 import os
-import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from pathlib import Path
 import psutil
 from rich.console import Console
 
+from benchmarks.medians import median
 from benchmarks.provenance import provenance
 from helpers.processes import Command
 from helpers.switch import Switch, SwitchedHost, unavailable
@@ -179,20 +179,6 @@ def _options(preset: str, run: RunFolder, replay: str, learner: str) -> Sequence
         f"--learner.listen={learner}",
         f"--learner.replay-addresses={replay}",
         f"--actor.learner-address={learner}",
-    )
-
-
-def median(rounds: Sequence[Cost]) -> Cost:
-    """Returns the median of each measurement."""
-
-    def of(value: Callable[[Cost], float]) -> float:
-        return statistics.median(map(value, rounds))
-
-    return Cost(
-        of(lambda cost: cost.steps_per_s),
-        of(lambda cost: cost.replay_cpu_s),
-        of(lambda cost: cost.learner_cpu_s),
-        of(lambda cost: cost.actors_cpu_s),
     )
 
 

@@ -339,6 +339,32 @@ def distant_actors(document: Document) -> str:
     )
 
 
+def security(document: Document) -> str:
+    """Returns what certificates and Unix sockets cost whole runs."""
+    rows = []
+    for case in document["comparisons"]:
+        names = (case["baseline"], case["compared"])
+        paces = ", ".join(f"{case['medians'][name]['steps_per_s']:,.0f}" for name in names)
+        costs = ", ".join(f"{_cpu_s(case['medians'][name]):,.0f}" for name in names)
+        cells = (case["preset"], ", ".join(names), paces, f"{case['steps_per_s_ratio']:.2f}", costs)
+        rows.append(f"| {' | '.join(cells)} | {case['cpu_ratio']:.2f} |")
+    return "\n".join(
+        [
+            "| preset | ways | steps/s | second over first | CPU s per million steps | second over first |",
+            "|---|---|---|---|---|---|",
+            *rows,
+            "",
+            f"{_source(document)} Medians of {_count(document['rounds'], 'round')} of {document['seconds']:g} s with"
+            f" {document['actors']} actors, with a load average of {document['load']:.1f} before the first"
+            " ([result file](results/security.json)).",
+        ]
+    )
+
+
+def _cpu_s(cost: Case) -> float:
+    return float(sum(cost[f"{service}_cpu_s"] for service in ("replay", "learner", "actors")))
+
+
 def _of_degree_0(cases: Sequence[Case], unroll_length: int) -> Case:
     return next(case for case in cases if (case["unroll_length"], case["degree"]) == (unroll_length, 0))
 
@@ -378,6 +404,7 @@ PARTS: Mapping[str, tuple[str, str, Callable[[Document], str]]] = {
     "many actors": ("docs/BENCHMARKS.md", "many_actors.json", many_actors),
     "actors over hosts": ("docs/BENCHMARKS.md", "many_actors.json", many_actors_tables.spread),
     "still more actors": ("docs/BENCHMARKS.md", "many_actors.json", many_actors_tables.larger),
+    "security": ("docs/BENCHMARKS.md", "security.json", security),
     "learner on a GPU": ("docs/BENCHMARKS.md", "gpu/learner.json", gpu_tables.learner),
     "errors on a GPU": ("docs/gpu.md", "gpu/errors.json", gpu_tables.errors),
     "pace": ("README.md", "loop.json", claims),

@@ -8,7 +8,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,14 +21,16 @@ from penstock.security.credentials import Credentials
 from penstock.security.roles import Role
 from penstock.types.place import Place
 from penstock.types.replay import SamplingPlan
-from penstock.types.run import Assignment
+from penstock.types.run import Assignment, RunIdentity
 
 PATIENCE_S = 30.0
 PREFETCH = 2
 
 
-def plan_of(batch_segments: int = 256, fresh_segments: int = 64, degree: int = 8) -> SamplingPlan:
-    """Returns a plan of batches of which a quarter is fresh, in a new session."""
+def plan_of(
+    batch_segments: int = 256, fresh_segments: int = 64, degree: int = 8, identity: RunIdentity | None = None
+) -> SamplingPlan:
+    """Returns a plan of batches of which a quarter is fresh, in a new session of a run with this identity."""
     return SamplingPlan(
         session=secrets.randbits(62) + 1,
         next_batch=0,
@@ -41,6 +43,8 @@ def plan_of(batch_segments: int = 256, fresh_segments: int = 64, degree: int = 8
         half_life=1e4,
         max_staleness=2**31,
         min_replay_segments=1,
+        run=identity.number if identity else 0,
+        actor_key=identity.key if identity else b"",
     )
 
 
@@ -83,12 +87,15 @@ class HealthyPair:
         window_segments: int = 16,
         verify: bool = True,
         credentials: Callable[[Role], Credentials | None] = lambda role: None,
+        identity: RunIdentity | None = None,
     ) -> None:
-        """Starts the pair, whose clients have the `credentials` of their roles."""
+        """Starts the pair, whose clients have the `credentials` of their roles, and whose actor a place in the run."""
         self.plan, self._verify = plan, verify
         self._loops = LoopThread(credentials("actor")), LoopThread(credentials("learner"))
         self._source = ReplayBatchSource(self._loops[1], address, SCHEMA, prefetch_batches=PREFETCH)
         place = Assignment(0, 1, tuple(range(window_segments)), b"", 0, Place((address,)))
+        if identity is not None:
+            place = replace(place, run=identity.number, replay_token=identity.token(0, 1))
         self._sink = ReplaySegmentSink(self._loops[0], place, SCHEMA)
         self._windows = MarkedWindows(0, window_segments)
         self._version, self._interval_s = 0, 0.0

@@ -21,6 +21,8 @@ from tests.deploy import manifests
 ROOT = Path(__file__).parents[2]
 SERVICES = ("replay", "learner", "actor", "evaluator")
 RUN = "cartpole"
+CERTIFICATES = "/etc/penstock"
+"""Folder of a container in which its certificate, its key and the authority are."""
 _STACK_NAME = '{{index .Service.Labels "com.docker.stack.namespace"}}'
 _UNITS = {"g": 2**30, "m": 2**20, "s": 1}
 
@@ -37,7 +39,8 @@ class Container:
         arguments: Arguments of the image's entry point; the first is the command.
         environment: Environment variables.
         probe: Command of the health check, for a shell; empty if gRPC's health service is asked.
-        volumes: Name of the volume by path, with ":ro" if it can't be written.
+        volumes: Name of the volume by path, with ":ro" if it can't be written, without that of the certificate.
+        certificate: Name of what has the certificate that it mounts.
         memory_bytes: Limit of its memory.
         grace_s: Seconds from SIGTERM to SIGKILL.
         user: User and group.
@@ -54,6 +57,7 @@ class Container:
     environment: Mapping[str, str]
     probe: str
     volumes: Mapping[str, str]
+    certificate: str
     memory_bytes: int
     grace_s: float
     user: str
@@ -143,6 +147,7 @@ def _container(
 ) -> Container:
     kind, probe = definition["healthcheck"]["test"]
     assert kind == "CMD-SHELL"
+    volumes = dict(_volume(each) for each in definition.get("volumes", ()) if isinstance(each, str))
     return Container(
         engine=engine,
         service=name,
@@ -151,7 +156,8 @@ def _container(
         arguments=tuple(definition["command"]),
         environment={key: str(value) for key, value in environment.items()},
         probe=probe.replace("$$", "$"),
-        volumes=dict(_volume(each) for each in definition.get("volumes", ()) if isinstance(each, str)),
+        certificate=volumes.pop(CERTIFICATES, ""),
+        volumes=volumes,
         memory_bytes=amount(memory),
         grace_s=amount(definition["stop_grace_period"]),
         user=definition["user"],
@@ -178,6 +184,7 @@ def _of_pod(name: str, pod: manifests.Pod, objects: list[manifests.Object]) -> C
         environment=manifests.environment(pod, objects),
         probe="",
         volumes=volumes,
+        certificate="",
         memory_bytes=manifests.size(container["resources"]["limits"]["memory"]),
         grace_s=pod.spec["terminationGracePeriodSeconds"],
         user=f"{pod.spec['securityContext']['runAsUser']}:{pod.spec['securityContext']['runAsGroup']}",

@@ -16,10 +16,13 @@ from helpers.timing import PATIENCE_S
 from penstock.cli.options import parse
 from penstock.config import Config, build, setting_names
 from penstock.local.variables import OF_COMPOSE, PRESET
+from penstock.security.authority import files_of
+from penstock.security.roles import ROLES
 from tests.deploy import engines
-from tests.deploy.engines import ROOT, SERVICES, interpolated
+from tests.deploy.engines import CERTIFICATES, ROOT, SERVICES, interpolated
 
 DEFAULTS = build({})
+ROLES_IN_ORDER = (*SERVICES, "operator")
 
 
 STACK = interpolated("docker-compose.yml")
@@ -38,6 +41,55 @@ def test_services_are_confined_further_than_other_engines_can(service: str) -> N
     assert definition["security_opt"] == ["no-new-privileges:true"]
     assert definition["logging"]["options"]["max-size"]
     assert definition["restart"] == "on-failure"
+    assert definition["pids_limit"]
+
+
+def test_each_service_sees_the_certificate_of_its_own_role_alone() -> None:
+    volumes = {name: definition.get("volumes", ()) for name, definition in STACK["services"].items()}
+    mounted = {
+        name: [each for each in of if "certificate" in each or "authority" in each] for name, of in volumes.items()
+    }
+    makes = mounted.pop("certificates")
+    folder = "/var/lib/penstock/certificates"
+    assert makes == [f"authority:{folder}", *(f"{role}-certificate:{folder}/{role}" for role in ROLES_IN_ORDER)]
+    assert mounted == {
+        name: [f"{name}-certificate:{CERTIFICATES}:ro"] if name in ROLES else []
+        for name in STACK["services"].keys() - {"certificates"}
+    }
+
+
+@pytest.mark.parametrize("name", [*SERVICES, "operator"])
+def test_services_wait_for_their_certificates_and_name_them(name: str) -> None:
+    definition = STACK["services"][name]
+    assert definition["depends_on"] == {"certificates": {"condition": "service_completed_successfully"}}
+    named = definition["environment"]["PENSTOCK__SECURITY__CERTIFICATE"]
+    # The key and the authority are expected beside it, as `penstock certificates` writes them.
+    assert named == str(files_of(Path(CERTIFICATES)).certificate)
+    assert "PENSTOCK__SECURITY__INSECURE" not in definition["environment"]
+
+
+def test_the_images_have_the_folders_that_become_the_volumes_of_certificates() -> None:
+    made = {name: (ROOT / f"Dockerfile.{name}").read_text() for name in ("actor", "learner")}
+    for name, text in made.items():
+        # Docker gives a new volume the owner and the mode of the folder in the image.
+        assert re.search(rf"install -d -o 10001 -g 10001 -m 0700 [^&]*{CERTIFICATES}", text), name
+    for role in ROLES:
+        assert f"/var/lib/penstock/certificates/{role}" in made["actor"]
+
+
+def test_what_has_a_password_or_a_port_is_apart_from_the_services() -> None:
+    services, networks = STACK["services"], STACK["networks"]
+    assert networks["services"] == {"internal": True}
+    for name in (*SERVICES, "operator"):
+        assert services[name]["networks"] == ["services"]
+    assert services["grafana"]["networks"] == ["monitoring"]
+    assert set(services["prometheus"]["networks"]) == {"services", "monitoring"}
+    assert interpolated("compose.alertmanager.yaml")["services"]["alertmanager"]["networks"] == ["monitoring"]
+    assert all(services[name]["network_mode"] == "none" for name in ("certificates", "restore"))
+
+
+def test_one_service_alone_gets_all_of_the_env_file() -> None:
+    assert [name for name, definition in STACK["services"].items() if "env_file" in definition] == ["learner"]
 
 
 def test_the_restore_service_uses_the_folders_of_the_other_services() -> None:
@@ -46,7 +98,7 @@ def test_the_restore_service_uses_the_folders_of_the_other_services() -> None:
     assert definition["environment"]["PENSTOCK__RUN__DIR"] == learner.run.dir
     assert definition["environment"]["PENSTOCK__REPLAY__SNAPSHOT_FOLDER"] == replay.replay.snapshots
     assert int(definition["environment"]["PENSTOCK__REPLAY__CAPACITY_BYTES"]) == replay.replay.store_size.amount
-    assert set(definition["volumes"]) == {services["replay"]["volumes"][0], services["evaluator"]["volumes"][0]}
+    assert set(definition["volumes"]) == {services[each]["volumes"][-1] for each in ("replay", "evaluator")}
     # Only when it is asked for, and confined like the others.
     assert (definition["profiles"], definition["restart"]) == (["restore"], "no")
     assert definition["entrypoint"] == ["penstock", "replay", "restore"]
@@ -150,8 +202,9 @@ def test_settings_from_the_shell_override_those_of_the_env_file(tmp_path: Path) 
         assert given["PENSTOCK__RUN__TOTAL_STEPS"] == "3000000"
         assert given["PENSTOCK__PPO"] == shell["PENSTOCK__PPO"]
         assert given["PENSTOCK__LEARNER__LISTEN"] == "0.0.0.0:7432"
-        # What only .env has; the service refuses the misspelt one.
-        assert (given["PENSTOCK__PPO__EPOCHS"], given["PENSTOCK__PPO__EPOCHZ"]) == ("7", "4")
+        assert given["PENSTOCK__PPO__EPOCHS"] == "7"  # What only .env has.
+        # The learner refuses what is misspelt.
+        assert ("PENSTOCK__PPO__EPOCHZ" in given) == (service == "learner")
         assert given["PENSTOCK__PPO__MINIBATCHES"] is None
 
 

@@ -19,6 +19,7 @@ from helpers import equal_run
 from helpers.timing import PATIENCE_S, Bound, wait_for
 from tests.e2e.alerts import Alert
 from tests.e2e.baselines import Baseline, compare
+from tests.e2e.certificates import check_certificates
 from tests.e2e.health_checks import check_cost
 from tests.e2e.images import IMAGES, TAG, bare_start_s, look_inside
 from tests.e2e.panels import Prometheus, count, missing_at_last
@@ -81,6 +82,7 @@ class Drill:
         try:
             scale(self._stack, self._report, self._recovery)
             self.check_prometheus()
+            check_certificates(self._stack, self._report)
             check_cost(self._stack, self._report)
             for service in SERVICES:
                 self._recovery.check_start(service)

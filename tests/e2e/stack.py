@@ -14,15 +14,8 @@ from typing import Any
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from penstock.rpc.health import is_serving
-
 ROOT = Path(__file__).parents[2]
-_SETTINGS = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["x-settings"]
 _SCRAPED = yaml.safe_load((ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text())["scrape_configs"]
-_SECTIONS = {"replay": "REPLAY", "learner": "LEARNER", "actor": "ACTOR", "evaluator": "EVALUATION"}
-GRPC_PORTS = {
-    service: int(_SETTINGS[f"PENSTOCK__{section}__LISTEN"].rpartition(":")[2]) for service, section in _SECTIONS.items()
-}
 METRICS_PORTS: dict[str, int] = {job["job_name"]: job["dns_sd_configs"][0]["port"] for job in _SCRAPED}
 """Ports of the services' metrics, at which tests/deploy checks that they serve."""
 COMMAND_S = 3600.0
@@ -80,6 +73,7 @@ class Container:
         address: IP address; empty while it does not run.
         started_at: Start time of its process as Docker writes it, which every restart changes.
         exit_code: Exit code of its last process; 0 while it runs.
+        check: Shell command of its health check.
     """
 
     service: str
@@ -87,6 +81,7 @@ class Container:
     address: str
     started_at: str
     exit_code: int
+    check: str
 
     def metrics(self) -> Metrics | None:
         """Returns the metrics; None while the service does not answer."""
@@ -100,8 +95,12 @@ class Container:
 
     @property
     def ready(self) -> bool:
-        """Whether the service reports itself as ready over gRPC."""
-        return bool(self.address) and is_serving(f"{self.address}:{GRPC_PORTS[self.service]}", ANSWER_S)
+        """Whether the container passes its health check now."""
+        try:
+            command("docker", "exec", self.id, "sh", "-c", self.check)
+        except Failure:
+            return False
+        return True
 
 
 class Stack:
@@ -156,4 +155,5 @@ def look_again(container: Container) -> Container:
 def _container(service: str, found: dict[str, Any]) -> Container:
     networks = found["NetworkSettings"]["Networks"].values()
     address = next((network["IPAddress"] for network in networks), "")
-    return Container(service, found["Id"], address, found["State"]["StartedAt"], found["State"]["ExitCode"])
+    state, (_, check) = found["State"], found["Config"]["Healthcheck"]["Test"]
+    return Container(service, found["Id"], address, state["StartedAt"], state["ExitCode"], check)

@@ -128,10 +128,10 @@ class LearnerConfig(Section):
     and convolutions with factors of 10 bits, on CUDA alone. bfloat16: hidden layers by autocast, with 8 bits. All other
     numbers (parameters, losses, advantages, ratios) are float32 in each of them."""
     execution: Execution = "auto"
-    """Execution of gradient steps. eager: operation by operation. graphed: captured into a CUDA graph and replayed; CUDA
-    only. auto: graphed on CUDA; on a CPU eager, but in float32 small networks without autograd and an LSTM by torch's
-    kernel, which are faster and round differently. compiled: by torch.compile, which needs a C++ compiler and takes up
-    to a minute at first."""
+    """Execution of gradient steps. eager: operation by operation. graphed: captured into a CUDA graph and replayed, on
+    CUDA only. auto: graphed on CUDA; on a CPU eager, but in float32 small networks without autograd and an LSTM by
+    torch's kernel, which are faster and round differently. compiled: by torch.compile, which needs a C++ compiler and
+    takes up to a minute at first."""
     prefetch_batches: PositiveInt = 1
     """Batches requested ahead of the one in training. Over a long round trip, the learner requests as many more as it
     trains meanwhile, up to sampling.off_policy_degree - 1."""
