@@ -354,7 +354,7 @@ def security(document: Document) -> str:
             "|---|---|---|---|---|---|",
             *rows,
             "",
-            f"{_source(document)} Medians of {_count(document['rounds'], 'round')} of {document['seconds']:g} s with"
+            f"{_source(document)} {_count(document['rounds'], 'round')} of {document['seconds']:g} s with"
             f" {document['actors']} actors, with a load average of {document['load']:.1f} before the first"
             " ([result file](results/security.json)).",
         ]
