@@ -127,7 +127,7 @@ ALLOWED: dict[str, set[str]] = {
         "process",
         "local",
     },
-    "launch": {"errors", "config", "files", "run_folder", "launch"},
+    "launch": {"errors", "config", "files", "run_folder", "security", "launch"},
     "cli": {
         "types",
         "errors",

@@ -88,6 +88,7 @@ ELSEWHERE = {
     "module_imports.py": "unit/acting/test_registry.py",
     "exit_codes.py": "integration/test_bad_input.py",
     "launch/slurm.py": "unit/launch/test_slurm_launch.py",
+    "launch/slurm_certificates.py": "unit/launch/test_slurm_launch.py",
     "launch/slurm_jobs.py": "unit/launch/test_slurm_launch.py",
     "launch/slurm_node_run.py": "integration/test_launched_runs.py",
     "launch/slurm_templates.py": "unit/launch/test_slurm_scripts.py",

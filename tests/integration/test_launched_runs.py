@@ -102,8 +102,10 @@ def test_a_run_is_followed_to_its_end_and_leaves_everything_in_its_folder(
 @pytest.mark.slow
 def test_ctrl_c_leaves_the_run_alone_and_tells_how_to_come_back(cluster: dict[str, str], tmp_path: Path) -> None:
     with launched(cluster, tmp_path, steps=10_000_000) as command:
-        services = RunFolder(tmp_path / "run").services
+        folder = RunFolder(tmp_path / "run")
+        services = folder.services
         command.until(services.exists, "the services")
+        assert folder.certified
         command.process.send_signal(signal.SIGINT)
         assert command.wait() == 0
         assert "the run goes on" in command.stdout

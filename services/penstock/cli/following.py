@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import replace
 
 from rich.console import Console
@@ -43,6 +42,7 @@ class Follower:
         paths = [folder.logs / f"{name}.log" for name in ("learner", "replay", "evaluator", "services")]
         self._logs = [ChildLog(path, path.stat().st_size if path.exists() else 0) for path in paths]
         self._place: Place | None = None
+        self._thread: LoopThread | None = None
         self._client: StatusClient | None = None
         self._notices = 0
 
@@ -51,7 +51,7 @@ class Follower:
 
         `engine_state` returns what the run waits for, as far as the engine knows, and whether the engine has ended it.
         """
-        with closing(LoopThread()) as thread, make_display(console) as display:
+        with make_display(console) as display:
             try:
                 waiting, ended = "", False
                 began = asked = time.monotonic()
@@ -61,7 +61,7 @@ class Follower:
                         asked = now
                         waiting, ended = engine_state()
                     if not ended:
-                        display(*self._look(thread, waiting))
+                        display(*self._look(waiting))
                         time.sleep(_INTERVAL_S)
                 if self._finished:
                     display(replace(self._status, phase="finished", waiting_for=""), [])
@@ -81,14 +81,14 @@ class Follower:
         """Whether the learner has written the summary and ended."""
         return _identity(self._folder) != self._before and not self._folder.services.exists()
 
-    def _look(self, thread: LoopThread, waiting: str) -> tuple[RunStatus, list[str]]:
+    def _look(self, waiting: str) -> tuple[RunStatus, list[str]]:
         """Returns the status and the new notices."""
         try:
             place = self._folder.places()[LEARNER]
             if self._client is None or place != self._place:
                 self._close()
-                thread.credentials = operator_of(self._folder)
-                self._place, self._client = place, StatusClient(thread, place)
+                self._thread = LoopThread(operator_of(self._folder))
+                self._place, self._client = place, StatusClient(self._thread, place)
             self._status = self._client.get(_ANSWER_S)
         except (OSError, ValueError, KeyError, Unavailable):
             # A list of services without a learner that answers is left over from a killed one, or no route leads there.
@@ -106,6 +106,9 @@ class Follower:
         if self._client is not None:
             self._client.close()
             self._client = None
+        if self._thread is not None:
+            self._thread.close()
+            self._thread = None
 
 
 def _identity(folder: RunFolder) -> tuple[int, int] | None:

@@ -18,7 +18,7 @@ from penstock.cli.options import Options, parse
 from penstock.cli.program import program
 from penstock.config import Config
 from penstock.errors import ConfigurationError, PenstockError
-from penstock.launch import slurm, slurm_jobs
+from penstock.launch import slurm, slurm_certificates, slurm_jobs
 from penstock.launch.slurm_node_run import NodeRun
 from penstock.launch.slurm_scripts import JobOptions, SlurmRun, actors_script, services_script
 from penstock.local import variables
@@ -73,7 +73,7 @@ def _launch(arguments: Sequence[str]) -> int:
     slurm_jobs.check_folder(run.folder, resume=resumes)
     if resumes and (reason := nothing_left(run.folder.summary, config.run)):
         raise ConfigurationError(f"{reason}; its result is in {run.folder.summary}")
-    slurm_jobs.prepare(run)
+    slurm_jobs.prepare(run, now=time.time())
     console.print(batch_line(config, resumed=resumes), markup=False, soft_wrap=True)
     follower = Follower(run.folder, config)
     node_run, jobs = _submitted(run, console)
@@ -99,12 +99,17 @@ def _launch(arguments: Sequence[str]) -> int:
 def _submitted(run: SlurmRun, console: Console) -> tuple[NodeRun | None, slurm_jobs.Jobs]:
     """Submits both jobs. Without a shared folder, it waits for the services, whose address actors are told."""
     inherited = variables.without_settings(os.environ)
-    services = slurm_jobs.submit_services(run.folder, inherited)
     if run.shared:
+        services = slurm_jobs.submit_services(run.folder, inherited)
         return None, slurm_jobs.submit_actors(run.folder, services, inherited)
+    of_services, of_actors = (
+        {**inherited, "CERTIFICATES": slurm_certificates.packed(run.folder, roles)}
+        for roles in (slurm_certificates.OF_SERVICES, slurm_certificates.OF_ACTORS)
+    )
+    services = slurm_jobs.submit_services(run.folder, of_services)
 
     def submit_actors(address: str) -> slurm_jobs.Jobs:
-        return slurm_jobs.submit_actors(run.folder, services, {**inherited, "LEARNER": address})
+        return slurm_jobs.submit_actors(run.folder, services, {**of_actors, "LEARNER": address})
 
     node_run = NodeRun(run.folder, services, submit_actors)
     console.print(f"job {services}: the services; the actors follow once these have started", soft_wrap=True)
@@ -195,6 +200,7 @@ def _run_of(config: Config, more: argparse.Namespace) -> SlurmRun:
             f"a launched run has one replay service, and train.replay_shards is {config.train.replay_shards}; set it to"
             " 1, or write scripts of your own after those of --print"
         )
+    slurm_certificates.refuse_others(config.security)
     folder, (actors, spare) = RunFolder(Path(config.run.dir or ".")), _numbers(config, more)
     listen = config.replay.listen
     return SlurmRun(

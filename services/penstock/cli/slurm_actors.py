@@ -55,24 +55,25 @@ def _follow_the_learner(folder: RunFolder, actors_per_task: int) -> NoReturn:
     Neither the jobs nor the services need exist yet, and Slurm may be away for a while.
     """
     changed_to: int | None = None
-    with closing(LoopThread()) as thread:
-        while True:
-            try:
-                thread.credentials = operator_of(folder)
-                with closing(StatusClient(thread, folder.places()[LEARNER])) as client:
-                    wanted = client.get(_ANSWER_S).wanted_actors
-                array = slurm_jobs.jobs_of(folder).actors
-                tasks = min(-(-wanted // actors_per_task), slurm.size_of(array)) if wanted is not None else changed_to
-                if tasks is not None and tasks != changed_to:
-                    slurm_jobs.set_tasks(array, tasks)
-                    changed_to = tasks
-                    print(f"array {array}: {tasks} tasks at a time", flush=True)
-            except (OSError, KeyError, ValueError, Unavailable):
-                # The services start or move.
-                pass
-            except PenstockError as error:
-                print(f"penstock: {error}", file=sys.stderr, flush=True)
-            time.sleep(_AUTO_INTERVAL_S)
+    while True:
+        try:
+            with (
+                closing(LoopThread(operator_of(folder))) as thread,
+                closing(StatusClient(thread, folder.places()[LEARNER])) as client,
+            ):
+                wanted = client.get(_ANSWER_S).wanted_actors
+            array = slurm_jobs.jobs_of(folder).actors
+            tasks = min(-(-wanted // actors_per_task), slurm.size_of(array)) if wanted is not None else changed_to
+            if tasks is not None and tasks != changed_to:
+                slurm_jobs.set_tasks(array, tasks)
+                changed_to = tasks
+                print(f"array {array}: {tasks} tasks at a time", flush=True)
+        except (OSError, KeyError, ValueError, Unavailable):
+            # The services start or move.
+            pass
+        except PenstockError as error:
+            print(f"penstock: {error}", file=sys.stderr, flush=True)
+        time.sleep(_AUTO_INTERVAL_S)
 
 
 def _restart(folder: RunFolder, array: int) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from penstock.config import Config
 from penstock.errors import ConfigurationError
 from penstock.files import make_folder, write_atomically
-from penstock.launch import slurm
+from penstock.launch import slurm, slurm_certificates
 from penstock.launch.slurm_scripts import SlurmRun, actors_script, services_script
 from penstock.run_folder import RunFolder
 
@@ -58,7 +58,6 @@ def shared_settings(config: Config) -> Config:
     changes: dict[str, dict[str, object]] = {
         "run": {"dir": None},
         "replay": {"stop_with_run": True, "folder": None, "snapshot_folder": None},
-        "security": {"insecure": True},
     }
     for section, key, value in (
         ("replay", "metrics_port", "auto"),
@@ -88,8 +87,11 @@ def check_folder(folder: RunFolder, *, resume: bool) -> None:
         )
 
 
-def prepare(run: SlurmRun) -> None:
-    """Writes settings and scripts into the run's folder. Raises `ConfigurationError` if that is not possible."""
+def prepare(run: SlurmRun, *, now: float) -> None:
+    """Writes settings, scripts and certificates into the run's folder.
+
+    `now` is the Unix time in seconds. Raises `ConfigurationError` if that is not possible.
+    """
     # Before anything is written: a script may be impossible.
     contents = {
         "settings.toml": run.settings,
@@ -97,6 +99,7 @@ def prepare(run: SlurmRun) -> None:
         "actors.sh": actors_script(run),
     }
     run.folder.create()
+    slurm_certificates.make(run.folder, now=now)
     make_folder(run.folder.launch)
     for name in (_SERVICES, _ACTORS):
         job_file(run.folder, name).unlink(missing_ok=True)

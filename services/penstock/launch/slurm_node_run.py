@@ -58,7 +58,9 @@ class NodeRun:
 
     def _copy(self) -> None:
         with tempfile.TemporaryFile(dir=self._folder.root) as packed:
-            slurm.run_in_job(self._services, f"tar -C {self._place} --exclude=./launch -cf - .", packed)
+            slurm.run_in_job(
+                self._services, f"tar -C {self._place} --exclude=./launch --exclude=./certificates -cf - .", packed
+            )
             packed.seek(0)
             with tarfile.open(fileobj=packed) as archive:
                 archive.extractall(self._folder.root, filter="data")

@@ -110,6 +110,7 @@ def services_script(run: SlurmRun) -> str:
         _preparation(run, templates.SERVICES_JOB, *_places(run)),
         templates.KEEP.format(restarts=_RESTARTS),
         templates.SERVICES.format(
+            renewal=templates.RENEWAL if run.shared else "",
             scaling=templates.SCALING.format(actors_per_task=run.actors_per_task) if run.scales else "",
             linger="" if run.shared else templates.LINGER.format(seconds=LINGER_S),
             remove=templates.REMOVE_STORE if run.store is None else "",

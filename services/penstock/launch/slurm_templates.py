@@ -15,6 +15,9 @@ NODE_FOLDER = """\
 # No file system is shared, so that this node has a folder of its own.
 run={folder}
 (umask 077; mkdir -p "$run/launch" "$run/logs")
+if [[ ! -O ${{run%/*}} || -L ${{run%/*}} ]]; then echo "${{run%/*}} belongs to another user; remove it" >&2; exit 2; fi
+base64 -d <<<"$CERTIFICATES" | tar --no-same-owner -xz -C "$run"
+unset CERTIFICATES
 cat >"$run/launch/settings.toml" <<'END'
 {settings}
 END"""
@@ -33,10 +36,10 @@ KEEP = """\
 # Runs a command of Penstock, and again after a crash. Exit codes 0, 2 and 3 are final: the end, a wrong setting, and a
 # fault that a restart does not cure. The run ends if a service fails for good.
 keep() {{
-    local code try ending=''
+    local code try ending='' certificate="$run/certificates/$1/certificate.pem"
     trap 'ending=yes' TERM # The command gets the signal too, and ends in order.
     for ((try = 1; try <= {restarts}; try++)); do
-        "${{penstock[@]}}" "$@" "${{settings[@]}}"
+        "${{penstock[@]}}" "$@" "${{settings[@]}}" --security.certificate="$certificate"
         code=$?
         case $code in 0) exit 0 ;; 2 | 3) break ;; esac
         [[ $ending ]] || sleep $((try < 5 ? try : 5))
@@ -66,8 +69,13 @@ another_turn() {{
 }}
 set -o monitor # Each command below is a process group, which gets a signal as a whole."""
 
+RENEWAL = """\
+# The certificates of a long run are renewed at each turn. Actors that run now read the new ones by themselves.
+"${penstock[@]}" certificates "$run" >/dev/null
+"""
+
 SERVICES = """\
-keep learner --learner.replay-addresses="127.0.0.1:${{replay##*:}}" >>"$run/logs/learner.log" 2>&1 &
+{renewal}keep learner --learner.replay-addresses="127.0.0.1:${{replay##*:}}" >>"$run/logs/learner.log" 2>&1 &
 learner=$! first=("-$!")
 keep replay --replay.listen="$replay" --replay.folder="$store" --replay.snapshot-folder="$snapshots" \\
     >>"$run/logs/replay.log" 2>&1 &
@@ -75,6 +83,7 @@ others=("-$!")
 keep evaluator --evaluation.run="$run" >>"$run/logs/evaluator.log" 2>&1 &
 others+=("-$!")
 {scaling}
+[[ -z $warned ]] || kill -TERM -- "${{first[@]}}"
 await_end "$learner"
 kill -TERM -- "${{others[@]}}" 2>/dev/null
 for _ in {{1..10}}; do kill -0 -- "${{others[@]}}" 2>/dev/null || break; sleep 1; done

@@ -3,7 +3,12 @@
 Programs that note how they were called take the place of Slurm's commands. `make e2e-slurm` uses a real Slurm.
 """
 
+import base64
+import io
 import os
+import tarfile
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,8 +16,11 @@ import pytest
 from penstock.cli import launch
 from penstock.config import Config, load_toml
 from penstock.errors import ConfigurationError
-from penstock.launch import slurm
+from penstock.launch import slurm, slurm_certificates
 from penstock.run_folder import RunFolder
+from penstock.security.authority import files_of, issue
+from penstock.security.certificate import read
+from penstock.security.roles import ROLES, Role
 from penstock.summary import Summary
 
 COMMAND = """#!/bin/bash
@@ -94,11 +102,52 @@ def test_the_settings_let_the_services_be_on_different_hosts(cluster: Slurm) -> 
     launched("--ppo.epochs=7", "--replay.folder=/scratch/store", "--learner.listen=10.0.0.1:4000")
     settings = Config(**load_toml(Path("runs/a/launch/settings.toml")))
     assert settings.ppo.epochs == 7
-    assert settings.security.insecure and settings.replay.stop_with_run
+    assert not settings.security.insecure and settings.replay.stop_with_run
+    assert settings.telemetry.metrics_host == "0.0.0.0"
     assert settings.learner.listen == "10.0.0.1:4000"
     # The folders are options in the script, so that another run can use these settings.
     assert settings.replay.folder is settings.run.dir is None
     assert "store=/scratch/store\n" in Path("runs/a/launch/services.sh").read_text()
+
+
+def test_every_role_of_the_run_gets_a_certificate_which_a_resumed_run_keeps(cluster: Slurm) -> None:
+    launched()
+    files = [files_of(RunFolder(Path("runs/a")).certificates / role) for role in ROLES]
+    found = [read(each, role, now=time.time()) for each, role in zip(files, ROLES, strict=True)]
+    assert {each.identity.run for each in found} == {"a"}
+    cluster.prints("squeue", "TIMEOUT|None|\n")
+    launch.command(["slurm", "--resume=runs/a", "--no-check", "--detach"])
+    assert [read(each, None, now=time.time()) for each in files] == found
+
+
+def test_certificates_that_expire_soon_are_renewed_when_a_run_is_resumed(cluster: Slurm) -> None:
+    launched()
+    folder = RunFolder(Path("runs/a"))
+    issue(folder.certificates, "a", days=90, hosts={}, now=time.time() - 80 * 86_400, renew=True)
+    former = files_of(folder.certificates / "actor").certificate.read_bytes()
+    slurm_certificates.make(folder, now=time.time())
+    assert files_of(folder.certificates / "actor").certificate.read_bytes() != former
+
+
+@pytest.mark.parametrize(
+    "chosen", ["insecure=true", "certificate=/etc/penstock/certificate.pem", "server-names=address"]
+)
+def test_other_protection_than_the_certificates_of_the_run_is_refused(cluster: Slurm, chosen: str) -> None:
+    name = chosen.partition("=")[0].replace("-", "_")
+    with pytest.raises(ConfigurationError, match=rf"has certificates of its own, and security\.{name} is .*; unset it"):
+        launched(f"--security.{chosen}")
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize("roles", [slurm_certificates.OF_SERVICES, slurm_certificates.OF_ACTORS])
+def test_a_job_without_a_shared_folder_gets_the_files_of_its_roles_alone(tmp_path: Path, roles: Sequence[Role]) -> None:
+    folder, node = RunFolder(tmp_path / "run"), tmp_path / "node"
+    slurm_certificates.make(folder, now=time.time())
+    with tarfile.open(fileobj=io.BytesIO(base64.b64decode(slurm_certificates.packed(folder, roles)))) as archive:
+        archive.extractall(node, filter="data")
+    assert sorted(path.name for path in (node / "certificates").iterdir()) == sorted(roles)
+    for role in roles:
+        assert read(files_of(node / "certificates" / role), role, now=time.time()).identity.run == "run"
 
 
 def test_jobs_inherit_no_settings(cluster: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
