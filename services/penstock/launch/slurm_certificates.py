@@ -23,7 +23,7 @@ OF_ACTORS: Final[tuple[Role, ...]] = ("actor",)
 
 
 def refuse_others(security: SecurityConfig) -> None:
-    """Raises `ConfigurationError` if the user has chosen how services are protected; a launched run has certificates."""
+    """Raises `ConfigurationError` if the user has chosen how services are protected; a launched run has its way."""
     plain = SecurityConfig()
     chosen = [name for name in SecurityConfig.model_fields if getattr(security, name) != getattr(plain, name)]
     if chosen:
