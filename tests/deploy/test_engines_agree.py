@@ -21,7 +21,7 @@ PLAIN = {"security.certificate", "security.insecure", "telemetry.metrics_host"}
 """Settings of services without certificates."""
 OWN: dict[str, set[str]] = {
     # A stack stays, and its tasks must end with the run. Swarm knows the node and the task of a container.
-    "swarm": {"replay.stop_with_run", "telemetry.node", "telemetry.job", *PLAIN},
+    "swarm": {"replay.stop_with_run", "telemetry.node", "telemetry.job"},
     "kubernetes": {
         *PLAIN,
         # Pods have longer names, and tell them to the learner.

@@ -5,6 +5,8 @@ import re
 import runpy
 import shutil
 import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,11 @@ import pytest
 import yaml
 
 from helpers.timing import PATIENCE_S
+from penstock.config.security import SecurityConfig
+from penstock.run_folder import RunFolder
+from penstock.security.authority import files_of
+from penstock.security.certificate import read
+from penstock.security.roles import ROLES
 from tests.deploy.engines import ROOT, SERVICES, interpolated
 
 SWARM = ROOT / "deploy" / "swarm"
@@ -67,16 +74,107 @@ def test_grafana_alone_is_published_and_needs_its_password() -> None:
     # Compose enables a login in compose.admin.yaml, with the same secret.
     login = ADMIN["services"]["grafana"]
     assert environment["GF_SECURITY_ADMIN_PASSWORD"] == login["environment"]["GF_SECURITY_ADMIN_PASSWORD"]
-    assert of("grafana")["secrets"] == login["secrets"] == list(STACK["secrets"])
+    assert of("grafana")["secrets"] == login["secrets"] == ["grafana_password"]
     text, admin = (SWARM / "stack.yml").read_text(), (ROOT / "compose.admin.yaml").read_text()
     required = re.compile(r"^secrets:\n +grafana_password: \{file: \"\$\{(\w+):\?", re.MULTILINE)
     assert required.search(text)[1] == required.search(admin)[1]  # type: ignore[index]
 
 
-def test_every_secret_is_given_to_a_service_that_reads_its_file() -> None:
-    for name in STACK["secrets"]:
-        readers = [each for each in STACK["services"].values() if name in each.get("secrets", ())]
-        assert readers and all(f"/run/secrets/{name}" in str(each["environment"]) for each in readers)
+def test_grafana_reads_the_file_of_its_password() -> None:
+    assert "/run/secrets/grafana_password" in str(of("grafana")["environment"])
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_service_has_the_certificate_and_the_key_of_its_role_and_no_other_secret(service: str) -> None:
+    files = SecurityConfig(certificate=of(service)["environment"]["PENSTOCK__SECURITY__CERTIFICATE"]).files
+    sources = (f"{service}_certificate", f"{service}_key", "authority")
+    user, group = of(service)["user"].split(":")
+    assert of(service)["secrets"] == [
+        {"source": source, "target": target, "uid": user, "gid": group, "mode": 0o400}
+        for source, target in zip(sources, files or (), strict=True)
+    ]
+    # The names of the files are those that the command makes.
+    made = files_of(Path(service))
+    for source, path in zip(sources[:2], (made.certificate, made.key), strict=True):
+        assert STACK["secrets"][source]["file"].endswith(f"/{path}")
+
+
+def test_every_secret_but_the_password_is_renamed_with_the_certificates() -> None:
+    secrets = {name: secret for name, secret in STACK["secrets"].items() if name != "grafana_password"}
+    given = {each["source"] for service in SERVICES for each in of(service)["secrets"]}
+    assert given == secrets.keys()
+    text = (SWARM / "stack.yml").read_text()
+    assert len(re.findall(r'name: "penstock-\$\{PENSTOCK_CERTIFICATES_VERSION\b', text)) == len(secrets)
+    assert len(re.findall(r'file: "\$\{PENSTOCK_CERTIFICATES\b', text)) == len(secrets)
+    assert len({secret["name"] for secret in secrets.values()}) == len(secrets)
+
+
+def test_grafana_reaches_prometheus_and_no_service() -> None:
+    assert of("grafana")["networks"] == ["monitoring"]
+    assert of("prometheus")["networks"] == ["run", "monitoring"]
+    for service in SERVICES:
+        assert of(service)["networks"] == ["run"]
+    assert [name for name, network in STACK["networks"].items() if network.get("attachable")] == ["run"]
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> dict[str, str]:
+    """Variables with which a stand-in for `docker run` runs Penstock on this machine, where the folder is mounted."""
+    program = tmp_path / "bin" / "docker"
+    program.parent.mkdir()
+    program.write_text(
+        f"""#!/bin/bash
+while [[ $1 != certificates ]]; do [[ $1 != --volume ]] || mount=$2; shift; done
+exec {sys.executable} -m penstock "${{@/${{mount#*:}}/${{mount%%:*}}}}"
+"""
+    )
+    program.chmod(0o755)
+    return {**os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}"}
+
+
+def made(engine: dict[str, str], *arguments: str) -> dict[str, str]:
+    """Returns the variables that certificates.sh prints, as a shell reads them."""
+    script = 'eval "$(sh deploy/swarm/certificates.sh "$@")"; echo "$PENSTOCK_CERTIFICATES"; env | grep ^PENSTOCK_CERT'
+    command = ["sh", "-c", script, "sh", *arguments]
+    ended = subprocess.run(
+        command, cwd=ROOT, env=engine, capture_output=True, text=True, timeout=PATIENCE_S, check=True
+    )
+    assert (
+        len(
+            re.findall(
+                r"^(?:actor|evaluator|learner|operator|replay) +(?:new|kept) +until \S+ \S+ UTC$", ended.stderr, re.M
+            )
+        )
+        == 5
+    )
+    return dict(line.split("=", 1) for line in ended.stdout.splitlines()[1:])
+
+
+def test_certificates_are_made_once_and_their_version_changes_when_they_are_renewed(
+    engine: dict[str, str], tmp_path: Path
+) -> None:
+    folder = str(tmp_path / "my runs" / "first")
+    first = made(engine, folder)
+    certificates = RunFolder(Path(folder)).certificates
+    assert first["PENSTOCK_CERTIFICATES"] == str(certificates)
+    assert re.fullmatch(r"[0-9a-f]{12}", first["PENSTOCK_CERTIFICATES_VERSION"])
+    for role in ROLES:
+        assert read(files_of(certificates / role), role, now=time.time()).identity.run == "first"
+    assert Path(folder).stat().st_mode & 0o077 == 0
+    assert made(engine, folder) == first
+    assert made(engine, folder, "--renew") != first
+
+
+def test_a_failure_to_make_certificates_prints_no_variables(engine: dict[str, str], tmp_path: Path) -> None:
+    command = ["sh", "deploy/swarm/certificates.sh", str(tmp_path / "run"), "--days=0"]
+    ended = subprocess.run(command, cwd=ROOT, env=engine, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert ended.returncode == 2 and ended.stdout == "" and "choose 1 to" in ended.stderr
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
+def test_shellcheck_finds_nothing_in_the_scripts() -> None:
+    scripts = [str(path) for path in sorted(SWARM.glob("*.sh"))]
+    assert subprocess.run(["shellcheck", *scripts], capture_output=True, text=True, timeout=PATIENCE_S).stdout == ""
 
 
 def test_services_are_on_one_node_and_actors_on_any() -> None:
@@ -90,7 +188,6 @@ def test_services_are_on_one_node_and_actors_on_any() -> None:
 @pytest.mark.parametrize("service", STACK["services"])
 def test_clients_connect_to_containers_and_not_to_a_virtual_address(service: str) -> None:
     assert of(service)["deploy"]["endpoint_mode"] == "dnsrr"
-    assert of(service)["networks"] == list(STACK["networks"])
 
 
 @pytest.mark.parametrize("service", SERVICES)
@@ -128,8 +225,16 @@ def merged(*files: str, **variables: str) -> Any:
 @pytest.mark.skipif(not has_docker(), reason="needs `docker stack config`, of Docker's client since 25")
 def test_a_run_has_the_settings_of_its_file_and_the_learner_a_gpu_with_its_override(tmp_path: Path) -> None:
     (tmp_path / "run.env").write_text("PENSTOCK_PRESET=pendulum\nPENSTOCK__LEARNER__LISTEN=x:1\n")
+    required = {
+        "GRAFANA_PASSWORD_FILE": "/dev/null",
+        "PENSTOCK_CERTIFICATES": "/a",
+        "PENSTOCK_CERTIFICATES_VERSION": "b",
+    }
     variables = {"PENSTOCK_SETTINGS": str(tmp_path / "run.env"), "PENSTOCK_REGISTRY": "registry.example.com/team/"}
-    services = merged("stack.yml", "gpu.yml", GRAFANA_PASSWORD_FILE="/dev/null", **variables)["services"]
+    stack = merged("stack.yml", "gpu.yml", **required, **variables)
+    services = stack["services"]
+    assert stack["secrets"]["learner_key"] == {"name": "penstock-b-learner-key", "file": "/a/learner/key.pem"}
+    assert services["learner"]["secrets"][1]["mode"] == 0o400
     for service in SERVICES:
         environment = services[service]["environment"]
         assert environment["PENSTOCK_PRESET"] == "pendulum"
@@ -140,7 +245,4 @@ def test_a_run_has_the_settings_of_its_file_and_the_learner_a_gpu_with_its_overr
     reserved = learner["deploy"]["resources"]["reservations"]["generic_resources"]
     assert reserved == [{"discrete_resource_spec": {"kind": "gpu", "value": 1}}]
     assert learner["deploy"]["placement"] == services["replay"]["deploy"]["placement"]
-    assert (
-        "reservations"
-        not in merged("stack.yml", GRAFANA_PASSWORD_FILE="/dev/null")["services"]["learner"]["deploy"]["resources"]
-    )
+    assert "reservations" not in merged("stack.yml", **required)["services"]["learner"]["deploy"]["resources"]

@@ -40,6 +40,7 @@ PROGRAMS = {
     "prometheus",
     "make",
     "docker",
+    "eval",
     "kubectl",
     "ray",
     "rsync",
@@ -211,6 +212,8 @@ def check_command(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
             check_torchrun(arguments, monkeypatch)
         case "srun":
             check_command(arguments[-1], monkeypatch)
+        case "eval":
+            check_command(arguments[0].removeprefix("$(").removesuffix(")"), monkeypatch)
         case "sh":
             check_files(["", *arguments[:1]], ("",))
         case "prometheus":

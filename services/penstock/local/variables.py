@@ -31,6 +31,8 @@ OF_COMPOSE = (
     "PENSTOCK_REGISTRY",
     "PENSTOCK_SETTINGS",
     "PENSTOCK_ACTOR_CPUS",
+    "PENSTOCK_CERTIFICATES",
+    "PENSTOCK_CERTIFICATES_VERSION",
 )
 """Variables that docker-compose.yml and deploy/swarm read themselves; `.env` passes all of them into containers."""
 

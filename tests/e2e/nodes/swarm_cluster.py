@@ -5,6 +5,7 @@ Needs root on this Linux machine, and Docker Engine with buildx. The variable SW
 
 import json
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,6 +27,8 @@ NODES = ("node1", "node2", "node3")
 OUTSIDE = "sw-switch"
 """Network namespace of the bridge that joins the nodes, which no fault of a node reaches."""
 SERVICES_ADDRESS = "10.178.0.11"
+MANAGER = {"DOCKER_HOST": f"unix://{STATE}/node1/docker.sock"}
+"""Variable with which the docker command of this machine uses the engine of the manager."""
 
 FILES = ("deploy/swarm/stack.yml", "deploy/swarm/gpu.yml", "tests/e2e/nodes/swarm.yml")
 TAG, NEXT_TAG = "e2e", "e2e-next"
@@ -48,7 +51,11 @@ starts no containers. It logs `Bulk sync to node ... timed out`, which is not ra
 
 
 class SwarmCluster:
-    """Three nodes of Docker Swarm on this machine; implements `tests.e2e.nodes.cluster.Cluster`."""
+    """Three nodes of Docker Swarm on this machine; implements `tests.e2e.nodes.cluster.Cluster`.
+
+    Attributes:
+        variables: Variables of the shell with which the stack was deployed.
+    """
 
     services_node = "node1"
     actor_nodes: tuple[str, ...] = ("node2", "node3")
@@ -56,7 +63,7 @@ class SwarmCluster:
     def __init__(self) -> None:
         """Starts the nodes, if they do not run, and gives them the images and the label."""
         self._name = ""
-        self._variables: dict[str, str] = {}
+        self.variables: dict[str, str] = {}
         # The tool may ask an engine that does not answer yet, and can be used again.
         with suppress(Failure):
             command(TOOL, "up")
@@ -89,7 +96,7 @@ class SwarmCluster:
         file, password = self._logs / "settings.env", self._logs / "grafana-password"
         file.write_text("".join(lines))
         password.write_text("of no Grafana")
-        self._variables = {
+        self.variables = {
             "PENSTOCK_REGISTRY": REGISTRY,
             "PENSTOCK_TAG": TAG,
             "PENSTOCK_SETTINGS": str(file),
@@ -99,6 +106,7 @@ class SwarmCluster:
             "GRAFANA_PASSWORD_FILE": str(password),
             "DRILL_LOGS": str(self._logs),
             "DRILL_TASK": str(TASK),
+            **self._certificates(),
         }
         files = [f"--compose-file={file}" for file in FILES]
         self.docker("stack", "deploy", "--resolve-image=never", "--detach=true", *files, plan.name)
@@ -106,7 +114,8 @@ class SwarmCluster:
     def watch_command(self) -> Sequence[str]:
         """Returns the command of the watcher, outside of all nodes."""
         watcher = (sys.executable, "-m", "tests.e2e.nodes.watcher", f"{SERVICES_ADDRESS}:7432")
-        return (*from_outside(), *watcher)
+        certificate = Path(self.variables["PENSTOCK_CERTIFICATES"]) / "operator" / "certificate.pem"
+        return (*from_outside(), "env", f"PENSTOCK__SECURITY__CERTIFICATE={certificate}", *watcher)
 
     def scale(self, actors: int) -> None:
         """Scales the service of the actors."""
@@ -193,6 +202,13 @@ class SwarmCluster:
     def _logs(self) -> Path:
         return FOLDER / "runs" / self._name
 
+    def _certificates(self) -> dict[str, str]:
+        """Makes the certificates of the run on the manager, and returns the variables of the stack that name them."""
+        script = ("sh", "deploy/swarm/certificates.sh", str(self._logs / "made"))
+        image = {"PENSTOCK_REGISTRY": REGISTRY, "PENSTOCK_TAG": TAG}
+        _, *variables = shlex.split(command(*script, environment={**image, **MANAGER}))
+        return dict(variable.split("=", 1) for variable in variables)
+
     def _volume(self, name: str) -> Path:
         return STATE / self.services_node / "data" / "volumes" / f"{self._name}_{name}" / "_data"
 
@@ -222,7 +238,7 @@ class SwarmCluster:
 
     def docker(self, *words: str) -> str:
         """Returns the output of a docker command on the manager."""
-        return command(TOOL, "docker", *words, environment=self._variables)
+        return command(TOOL, "docker", *words, environment=self.variables)
 
 
 def from_outside() -> tuple[str, ...]:

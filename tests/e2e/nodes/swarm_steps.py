@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from helpers.timing import wait_for
 from tests.e2e.nodes.cluster import RunPlan
 from tests.e2e.nodes.drill import FEW, PACED, TASK
-from tests.e2e.nodes.swarm_cluster import REGISTRY, STATE, TAG, TOOL, SwarmCluster
+from tests.e2e.nodes.swarm_cluster import MANAGER, REGISTRY, TAG, TOOL, SwarmCluster
 from tests.e2e.nodes.watch import Watch
 from tests.e2e.report import Report
 from tests.e2e.stack import ROOT, command
@@ -27,7 +27,7 @@ def scale_and_drain(cluster: SwarmCluster, report: Report) -> None:
     with Watch(cluster.watch_command()) as watch:
         report.begin(f"deploy/swarm/autoscale.sh, with {FEW} actors and a learner that starves")
         watch.trains()
-        with _autoscaled("watched"):
+        with _autoscaled(cluster, "watched"):
             watch.until(lambda sample: sample.actors == ACTORS, f"{ACTORS} actors")
         report.note("actors of a learner that may want as many", str(ACTORS))
         _check_prometheus(cluster, report)
@@ -54,10 +54,10 @@ def evaluate(report: Report, name: str) -> None:
 
 
 @contextmanager
-def _autoscaled(stack: str) -> Iterator[None]:
+def _autoscaled(cluster: SwarmCluster, stack: str) -> Iterator[None]:
     """Runs the script of automatic scaling, on the manager, inside the context."""
-    engine = os.environ | {"DOCKER_HOST": f"unix://{STATE}/{SwarmCluster.services_node}/docker.sock"}
-    script = subprocess.Popen(["sh", "deploy/swarm/autoscale.sh", stack, "5"], cwd=ROOT, env=engine)
+    environment = {**os.environ, **MANAGER, **cluster.variables}
+    script = subprocess.Popen(["sh", "deploy/swarm/autoscale.sh", stack, "5"], cwd=ROOT, env=environment)
     try:
         yield
     finally:
