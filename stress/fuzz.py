@@ -3,8 +3,9 @@
 One service has certificates and one has none. A separate process with the lowest priority sends malformed inputs to its
 socket: mutated recorded handshakes, and mutated, reordered and invented frames, also within TLS by a client whose
 certificate the service trusts. Spans with and without inputs alternate, so that other load on the machine affects both.
-The test fails if a service ends, hangs, logs a traceback, keeps memory, threads or descriptors, or if the pair loses
-more than a tenth of its throughput or receives an error or a damaged segment. The result is build/bench/fuzz.json.
+The test fails if a service ends, hangs, logs a traceback or many bytes, keeps memory, threads or descriptors, or if the
+pair loses more than a tenth of its throughput or receives an error or a damaged segment. gRPC's own tracebacks about
+clients that left before their call was refused are counted, and no failure. The result is build/bench/fuzz.json.
 """
 
 import argparse
@@ -51,6 +52,10 @@ _SOCKET_S = 2.0
 _LIMIT_S = 600.0
 """Seconds within which inputs are sent."""
 _MOST_GROWTH_BYTES = 16 * 2**20
+_LOGGED_BYTES = 10
+"""Most bytes that a service logs for each input, on average."""
+_UNDELIVERED = "grpc._cython.cygrpc.ExecuteBatchError: "
+"""Last line of these tracebacks, which gRPC prints itself."""
 _MOST_MORE = 8
 """Threads and descriptors that a service may have more than before the inputs, once their connections have ended."""
 
@@ -116,7 +121,9 @@ class Result:
         more_threads, more_descriptors: The same of threads and descriptors.
         damaged: Segments that the learner received and the actor had not sent so.
         answers: Whether the service answered a health check in time, during the inputs and afterwards.
-        alive: Whether it ran until the end without a traceback.
+        alive: Whether it ran until the end without a traceback, apart from these.
+        undelivered: Tracebacks of gRPC about refusals that it could not deliver.
+        logged_bytes: Size of its log.
     """
 
     certified: bool
@@ -128,12 +135,15 @@ class Result:
     damaged: int
     answers: bool
     alive: bool
+    undelivered: int
+    logged_bytes: int
 
     @property
     def holds(self) -> bool:
         """Whether all bounds held."""
         return (
             self.kept >= KEPT
+            and self.logged_bytes <= _LOGGED_BYTES * self.inputs
             and self.grown_bytes <= _MOST_GROWTH_BYTES
             and max(self.more_threads, self.more_descriptors) <= _MOST_MORE
             and not self.damaged
@@ -173,6 +183,7 @@ def measure(inputs: int, certificates: Path | None) -> Result:
         answers &= is_serving(service.address, HEALTH_S, credentials("operator"), "replay")
         growth = after[0] - before[0], after[1] - before[1], after[2] - before[2]
         pair.close()
+        log = service.log()
         rates = [sum(s.batches for s in spans) / sum(s.seconds for s in spans) for spans in (alone, beside)]
         return Result(
             certificate is not None,
@@ -181,7 +192,9 @@ def measure(inputs: int, certificates: Path | None) -> Result:
             *growth,
             sum(span.damaged for span in (*alone, *beside)),
             answers,
-            service.alive and "Traceback" not in service.log(),
+            service.alive and log.count("Traceback") == log.count(_UNDELIVERED),
+            log.count(_UNDELIVERED),
+            len(log),
         )
 
 
@@ -227,7 +240,8 @@ def main() -> int:
                 f"{'ok  ' if result.holds else 'FAIL'} {'with' if result.certified else 'without'} certificates:"
                 f" {result.inputs:,} inputs, {result.kept:.1%} of the throughput kept, {result.grown_bytes / 2**20:.1f}"
                 f" MiB, {result.more_threads} threads and {result.more_descriptors} descriptors more,"
-                f" {result.damaged} damaged segments{'' if result.answers else ', health not answered'}"
+                f" {result.damaged} damaged segments, {result.logged_bytes / 2**10:.0f} KiB logged"
+                f"{'' if result.answers else ', health not answered'}"
                 f"{'' if result.alive else ', ended or logged a traceback'}",
                 soft_wrap=True,
             )
