@@ -3,11 +3,13 @@
 Each pod has a network namespace with an address of its own, and a mount namespace: a read-only root, the volumes of its
 manifest, and the compiled code of the image. Its command, variables and probes are those of the rendered objects,
 unchanged. Names of Services and pods are entries of /etc/hosts, as the cluster's DNS would answer; a pod that is
-started again has another address. Not covered: the user of the pod, the scheduler, controllers, and policies.
+started again has another address. Files of Secrets are links as in a kubelet, which replaces all of a Secret at once.
+Not covered: the user of the pod, who is root here, the scheduler, controllers, and policies.
 
 It needs root, `ip`, `unshare`, `nsenter` and `setpriv`.
 """
 
+import base64
 import os
 import re
 import secrets
@@ -24,10 +26,27 @@ from pathlib import Path
 
 from helpers.processes import PENSTOCK, Command, Ended, run
 from penstock.rpc.health import is_serving
-from tests.deploy.manifests import FOLDER, ROOT, Object, Pod, arguments, environment, pods, rendered_folder, resolved
+from penstock.security.authority import files_of
+from penstock.security.credentials import Credentials
+from tests.deploy.manifests import (
+    CONTAINER,
+    FOLDER,
+    ROOT,
+    Object,
+    Pod,
+    arguments,
+    environment,
+    named,
+    pods,
+    rendered_folder,
+    resolved,
+)
 
 WORKING_DIRECTORY = "/var/lib/penstock"
 """That of the images."""
+
+_SECRET_MODE = 0o400
+"""Mode of a key. In a cluster it is root's and the group of the pod may read it; here the pod's user is root."""
 
 _NAMESPACES = ("unshare", "--mount", "--uts")
 _BEFORE = ("ip", "unshare", "sh", "setpriv")
@@ -39,15 +58,21 @@ echo "$CLUSTER_NAME" > /proc/sys/kernel/hostname
 mount --make-rprivate /
 mount -t tmpfs tmpfs /var/lib
 mount -t tmpfs tmpfs /var/cache
-mkdir -p /var/cache/penstock /var/lib/penstock
+mkdir -p /var/cache/penstock /var/lib/penstock /var/cache/etc
+cp -a /etc/. /var/cache/etc
+mount --bind /var/cache/etc /etc
 mount --bind "$CLUSTER_COMPILED" /var/cache/penstock
 mount -o remount,bind,ro /var/cache/penstock
 for volume in $CLUSTER_VOLUMES; do
-    mkdir -p "${volume#*:}"
-    mount --bind "${volume%%:*}" "${volume#*:}"
+    place=${volume#*:}
+    place=${place%:*}
+    mkdir -p "$place"
+    mount --bind "${volume%%:*}" "$place"
+    mount -o "remount,bind,${volume##*:}" "$place"
 done
 mount -o remount,bind,ro /var/lib
 mount --bind "$CLUSTER_HOSTS" /etc/hosts
+mount -o remount,bind,ro /etc
 mount --bind "$CLUSTER_TMP" /tmp
 mount -o remount,bind,ro /
 cd "$CLUSTER_DIRECTORY"
@@ -202,18 +227,29 @@ class Cluster:
         if not pod.hostnames:
             # Only pods of a StatefulSet keep their names.
             pod = replace(pod, name=f"{pod.name}-{secrets.token_hex(3)}")
-        namespace, address = self._network.pod()
-        variables = {**environment(pod, self.objects), **image()}
-        program = ["ip", "netns", "exec", namespace, *_NAMESPACES, "sh", "-c", _INSIDE, "sh"]
-        if "command" not in pod.container:
-            program.append(PENSTOCK)
-        command = self._stack.enter_context(
-            Command(*arguments(pod, self.objects), environment=variables | self._files(pod), program=program)
+        return self._start(pod, component, self._sources(pod))
+
+    def certify(self) -> None:
+        """Does what the job of the certificates does: makes them in a pod, and stores the Secrets."""
+        template = named(self.objects, "Job", "penstock-certificates")["spec"]["template"]
+        spec, [make] = template["spec"], template["spec"]["initContainers"]
+        container = {**make, "name": CONTAINER}
+        pod = Pod(
+            "Job", "certificates", (), template["metadata"]["labels"], {}, {**spec, "containers": [container]}, {}
         )
-        running = Running(pod, address, variables, command)
-        self._started.setdefault(component, []).append(running)
-        self._publish()
-        return running
+        sources = self._sources(pod)
+        command = self._start(pod, "certificates", sources).command
+        assert command.wait() == 0, command.stderr
+        [folder] = [sources[each["name"]] for each in spec["volumes"] if "emptyDir" in each]
+        for secret in rendered_folder(folder):
+            assert secret["kind"] == "Secret"
+            data = {name: base64.b64decode(value) for name, value in secret["data"].items()}
+            _project(data, self._secret(secret["metadata"]["name"]))
+
+    @property
+    def operator(self) -> Credentials:
+        """Credentials of the user of this cluster."""
+        return Credentials(files_of(self._secret("penstock-certificate-operator")), "operator")
 
     def running(self, component: str) -> Iterator[Running]:
         """Yields the pods of a component that have not ended."""
@@ -227,24 +263,68 @@ class Cluster:
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
-    def _files(self, pod: Pod) -> dict[str, str]:
+    def _start(self, pod: Pod, component: str, sources: Mapping[str, Path]) -> Running:
+        namespace, address = self._network.pod()
+        variables = {**environment(pod, self.objects), **image()}
+        program = ["ip", "netns", "exec", namespace, *_NAMESPACES, "sh", "-c", _INSIDE, "sh"]
+        if "command" not in pod.container:
+            program.append(PENSTOCK)
+        own = variables | self._files(pod, sources)
+        command = self._stack.enter_context(Command(*arguments(pod, self.objects), environment=own, program=program))
+        running = Running(pod, address, variables, command)
+        self._started.setdefault(component, []).append(running)
+        self._publish()
+        return running
+
+    def _files(self, pod: Pod, sources: Mapping[str, Path]) -> dict[str, str]:
         """Returns the variables that tell the pod's mount namespace what to mount."""
-        sources: dict[str, Path] = {name: self.claim(f"{name}-{pod.name}") for name in pod.claims}
-        for volume in pod.spec["volumes"]:
-            if "persistentVolumeClaim" in volume:
-                sources[volume["name"]] = self.claim(volume["persistentVolumeClaim"]["claimName"])
-        tmp = self._place / f"tmp-{secrets.token_hex(4)}"
-        tmp.mkdir()
-        mounts = {mount["name"]: mount["mountPath"] for mount in pod.container["volumeMounts"]}
-        assert mounts.pop("tmp") == "/tmp"
+        mounts = {mount["mountPath"]: mount for mount in pod.container["volumeMounts"]}
+        tmp = sources[mounts.pop("/tmp")["name"]] if "/tmp" in mounts else self._new("tmp")
+        volumes = (
+            f"{sources[mount['name']]}:{path}:{'ro' if mount.get('readOnly') else 'rw'}"
+            for path, mount in mounts.items()
+        )
         return {
             "CLUSTER_NAME": pod.name,
             "CLUSTER_DIRECTORY": pod.container.get("workingDir", WORKING_DIRECTORY),
             "CLUSTER_COMPILED": str(self._compiled),
-            "CLUSTER_VOLUMES": " ".join(f"{sources[name]}:{path}" for name, path in mounts.items()),
+            "CLUSTER_VOLUMES": " ".join(volumes),
             "CLUSTER_HOSTS": str(self._hosts),
             "CLUSTER_TMP": str(tmp),
         }
+
+    def _sources(self, pod: Pod) -> dict[str, Path]:
+        """Returns the folders of this machine that are the pod's volumes."""
+        claimed = {name: self.claim(f"{name}-{pod.name}") for name in pod.claims}
+        return claimed | {volume["name"]: self._source(volume) for volume in pod.spec["volumes"]}
+
+    def _source(self, volume: Object) -> Path:
+        [kind] = volume.keys() - {"name"}
+        of_kind = volume[kind]
+        match kind:
+            case "persistentVolumeClaim":
+                return self.claim(of_kind["claimName"])
+            case "secret":
+                secret = self._secret(of_kind["secretName"])
+                # A pod waits for a Secret that is not optional.
+                assert secret.exists() or of_kind.get("optional"), f"there is no Secret {secret.name}"
+                return secret if secret.exists() else self._new("empty")
+            case "configMap":
+                folder = self._new("settings")
+                for name, text in named(self.objects, "ConfigMap", of_kind["name"])["data"].items():
+                    (folder / name).write_text(text)
+                return folder
+            case "emptyDir":
+                return self._new("empty")
+        raise AssertionError(f"unknown volume {volume}")
+
+    def _secret(self, name: str) -> Path:
+        return self._place / "secrets" / name
+
+    def _new(self, kind: str) -> Path:
+        folder = self._place / f"{kind}-{secrets.token_hex(4)}"
+        folder.mkdir()
+        return folder
 
     def _publish(self) -> None:
         """Writes what the cluster's DNS would answer: the names of pods, and of Services for their pods."""
@@ -269,11 +349,26 @@ class Cluster:
 
 
 def image() -> Mapping[str, str]:
-    """Returns the variables of the image of the actors, but the path of its programs."""
+    """Returns the variables of the image of the actors, with the path of this environment's programs."""
     variables: dict[str, str] = {}
     for line in re.findall(r"^ENV ((?:.*\\\n)*.*)$", _dockerfile().rpartition("FROM")[2], re.MULTILINE):
         variables |= dict(each.split("=", 1) for each in line.replace("\\\n", " ").split())
-    return {name: value for name, value in variables.items() if name not in ("PATH", "PENSTOCK_COMMIT")}
+    own = {name: value for name, value in variables.items() if name not in ("PATH", "PENSTOCK_COMMIT")}
+    return {**own, "PATH": os.pathsep.join([str(Path(PENSTOCK).parent), os.environ["PATH"]])}
+
+
+def _project(data: Mapping[str, bytes], folder: Path) -> None:
+    """Writes or replaces a Secret as a kubelet does: its files are links through one that is replaced."""
+    folder.mkdir(parents=True, exist_ok=True)
+    version = folder / f"..{secrets.token_hex(4)}"
+    version.mkdir()
+    for name, content in data.items():
+        (version / name).write_bytes(content)
+        (version / name).chmod(_SECRET_MODE)
+        if not (folder / name).is_symlink():
+            (folder / name).symlink_to(f"..data/{name}")
+    (folder / "..new").symlink_to(version.name)
+    (folder / "..new").replace(folder / "..data")
 
 
 def ip(*arguments: str) -> None:

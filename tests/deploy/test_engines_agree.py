@@ -30,8 +30,13 @@ OWN: dict[str, set[str]] = {
         "evaluation.learner_address",
         "replay.advertise",
         "learner.advertise",
-        # The kubelet asks gRPC's health service.
+        # The kubelet asks gRPC's health service, and can't use TLS.
         "telemetry.ready_file",
+        "replay.health_listen",
+        "learner.health_listen",
+        "security.certificate",
+        "security.insecure",
+        "telemetry.metrics_host",
         # It tells a pod its node and its name.
         "telemetry.node",
         "telemetry.job",

@@ -9,6 +9,7 @@ import yaml
 from penstock.config import Config
 from penstock.config.exposure import check_listen
 from penstock.exit_codes import GAVE_UP, USAGE_ERROR
+from penstock.security.roles import SERVERS
 from tests.deploy.manifests import (
     CONTAINER,
     ROOT,
@@ -31,12 +32,18 @@ SPARE_BYTES = 400 * 10**6
 """Memory of a replay service beyond the pages of its store."""
 
 CONNECTIONS = {
-    ("actor", "learner", "grpc"),
-    ("actor", "replay", "grpc"),
-    ("evaluator", "learner", "grpc"),
-    ("learner", "replay", "grpc"),
-    # `penstock status`.
-    ("tools", "learner", "grpc"),
+    (source, target, port)
+    for source, target in (
+        ("actor", "learner"),
+        ("actor", "replay"),
+        ("evaluator", "learner"),
+        ("learner", "replay"),
+        # `penstock status`.
+        ("tools", "learner"),
+        ("tools", "replay"),
+    )
+    # `penstock health` says whether a connection is possible.
+    for port in ("grpc", "health")
 }
 """Connections inside a run, by the components that open and accept them."""
 
@@ -53,6 +60,8 @@ def params(*components: str) -> list[Any]:
 EACH_POD = params("replay", "learner", "rank", "actor", "evaluator", "tools")
 SERVICES = params("replay", "learner", "actor", "evaluator")
 RANKS = [each for each in overlays() if of_kind(rendered(each), "JobSet")]
+BASE = "deploy/kubernetes/base"
+ENDING = [each for each in overlays() if each not in (*RANKS, BASE)]
 
 
 def own(config: Config, pod: Pod) -> Any:
@@ -70,10 +79,17 @@ def test_a_service_listens_where_its_ports_and_probes_say(overlay: str, pod: Pod
     config = settings(pod, rendered(overlay))
     section = own(config, pod)
     check_listen("listen", section.listen, config.security)
-    assert pod.ports == {"grpc": split(section.listen)[1], "metrics": section.metrics_port}
-    assert split(section.listen)[0] == "0.0.0.0"
+    serving = {"grpc": section.listen}
+    if pod.component in SERVERS:
+        # The others serve nothing but their health, in plain text.
+        serving["health"] = section.health_listen
+    assert pod.ports == {name: split(address)[1] for name, address in serving.items()} | {
+        "metrics": section.metrics_port
+    }
+    assert {split(address)[0] for address in serving.values()} | {config.telemetry.metrics_host} == {"0.0.0.0"}
     probes = [pod.container[kind] for kind in ("startupProbe", "readinessProbe", "livenessProbe")]
-    assert [probe["grpc"] for probe in probes] == [{"port": pod.ports["grpc"]}] * 3
+    # The kubelet can't use TLS.
+    assert [probe["grpc"] for probe in probes] == [{"port": pod.ports[[*serving][-1]]}] * 3
 
 
 @pytest.mark.parametrize(("overlay", "pod"), SERVICES)
@@ -216,7 +232,9 @@ def test_what_must_survive_is_in_a_claim(overlay: str, pod: Pod) -> None:
     objects = rendered(overlay)
     config = settings(pod, objects)
     folder = {"replay": config.replay.folder, "learner": config.run.dir}.get(pod.component)
-    kept = [mount["mountPath"] for mount in pod.container["volumeMounts"] if mount["name"] != "tmp"]
+    kept = [
+        mount["mountPath"] for mount in pod.container["volumeMounts"] if mount["name"] not in ("tmp", "certificate")
+    ]
     if folder is None:
         # An actor may be anywhere, and killed at any time.
         assert not kept
@@ -312,13 +330,14 @@ def test_a_learner_is_restarted_unless_that_does_not_help(overlay: str) -> None:
     }
 
 
-@pytest.mark.parametrize("overlay", [each for each in overlays() if of_kind(rendered(each), "Role")])
+@pytest.mark.parametrize("overlay", ENDING)
 def test_the_job_that_ends_the_run_may_do_what_it_does(overlay: str) -> None:
     objects = rendered(overlay)
     job, role = named(objects, "Job", "penstock-end")["spec"], named(objects, "Role", "penstock-end")
-    [binding] = of_kind(objects, "RoleBinding")
+    binding = named(objects, "RoleBinding", "penstock-end")
     assert binding["roleRef"]["name"] == role["metadata"]["name"]
     assert [each["name"] for each in binding["subjects"]] == [job["template"]["spec"]["serviceAccountName"]]
+    assert job["template"]["spec"]["automountServiceAccountToken"]
     [wait], [scale] = job["template"]["spec"]["initContainers"], job["template"]["spec"]["containers"]
     granted = {
         (resource, name): set(rule["verbs"])

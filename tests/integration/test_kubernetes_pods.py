@@ -21,6 +21,7 @@ from tests.deploy.cluster import Cluster, Running, unavailable
 
 pytestmark = pytest.mark.slow
 
+RENEWED = "certificate renewed"
 SERVICES = ("replay", "learner", "evaluator")
 STOPPED = BY_SIGNAL + signal.SIGTERM
 SMALL = {"PENSTOCK__REPLAY__CAPACITY_BYTES": 2**26, "PENSTOCK__CHECKPOINT__SAVE_INTERVAL": 10_000}
@@ -41,7 +42,8 @@ class Seen:
         ends: By component, exit codes at the end of the run.
         after: What the replay service's probe says after the end.
         again: Exit code of a learner that is started after the end.
-        status: Result of `penstock status` in the learner's pod.
+        renewed: Components whose pods log renewed certificates.
+        status: Result of `penstock status` in the pod of the tools.
         played: Result of `penstock evaluate` in the pod of the tools, after the end.
         summary: The run's summary.
     """
@@ -55,23 +57,28 @@ class Seen:
     ends: dict[str, int] = field(default_factory=dict)
     after: bool = False
     again: int = -1
+    renewed: set[str] = field(default_factory=set)
     status: Ended | None = None
     played: Ended | None = None
     summary: Summary | None = None
 
 
-def status_of(learner: Running) -> RunStatus | None:
+def status_of(cluster: Cluster, learner: Running) -> RunStatus | None:
     address = f"{learner.address}:{learner.pod.ports['grpc']}"
-    with closing(LoopThread()) as thread, closing(StatusClient(thread, address)) as client, suppress(Unavailable):
+    with (
+        closing(LoopThread(cluster.operator)) as thread,
+        closing(StatusClient(thread, address)) as client,
+        suppress(Unavailable),
+    ):
         return client.get(5.0)
     return None
 
 
-def until(learner: Running, steps: int) -> RunStatus:
+def until(cluster: Cluster, learner: Running, steps: int) -> RunStatus:
     """Waits until the run has more than this number of steps."""
 
     def reached() -> RunStatus | None:
-        status = status_of(learner)
+        status = status_of(cluster, learner)
         return status if status is not None and status.env_steps > steps else None
 
     status = learner.command.until(reached, f"step {steps}")
@@ -85,20 +92,31 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
         pytest.skip(reason)
     place, found = tmp_path_factory.mktemp("cluster"), Seen()
     with Cluster(place, PENSTOCK__RUN__TOTAL_STEPS=ENDLESS_STEPS, **SMALL) as cluster:
+        cluster.certify()
         running = {each: cluster.start(each) for each in (*SERVICES, "actor")}
         another = cluster.start("actor")
         for pod in (*running.values(), another):
             pod.until_started()
-        until(running["learner"], 20_000)
+        until(cluster, running["learner"], 20_000)
         for component, pod in running.items():
             found.probes[component] = [pod.probe(f"{kind}Probe") for kind in ("startup", "readiness", "liveness")]
             with urllib.request.urlopen(pod.metrics, timeout=PATIENCE_S) as response:
                 found.metrics[component] = response.read().decode()
-        found.status = running["learner"].run("status")
+        found.status = cluster.start("tools").run("status", "cartpole")
+        renew(cluster, running, found)
         freeze(another, found)
         drain(cluster, running, found)
         finish(cluster, running, another, found)
     yield found
+
+
+def renew(cluster: Cluster, running: dict[str, Running], found: Seen) -> None:
+    """Does once more what the job of the certificates does, and waits until all pods use the new ones."""
+    cluster.certify()
+    for component, pod in running.items():
+        command = pod.command
+        command.until(lambda command=command: RENEWED in command.stderr + command.stdout, f"{pod.pod} to renew")
+        found.renewed.add(component)
 
 
 def freeze(pod: Running, found: Seen) -> None:
@@ -110,21 +128,21 @@ def freeze(pod: Running, found: Seen) -> None:
 
 def drain(cluster: Cluster, running: dict[str, Running], found: Seen) -> None:
     """Ends all pods but one actor, and starts them again as their controllers do."""
-    before = until(running["learner"], 0)
+    before = until(cluster, running["learner"], 0)
     for component in (*SERVICES, "actor"):
         found.drained[component] = running[component].drain()
     for component in (*SERVICES, "actor"):
         running[component] = cluster.start(component)
     running["learner"].until_started()
-    started = until(running["learner"], 0)
-    after = until(running["learner"], max(before.env_steps, started.env_steps))
+    started = until(cluster, running["learner"], 0)
+    after = until(cluster, running["learner"], max(before.env_steps, started.env_steps))
     found.versions = before.version, after.version
     found.steps = before.env_steps, started.env_steps
 
 
 def finish(cluster: Cluster, running: dict[str, Running], another: Running, found: Seen) -> None:
     """Applies a limit that the run reaches soon, which replaces the learner, and waits for the end."""
-    reached = until(running["learner"], 0).env_steps
+    reached = until(cluster, running["learner"], 0).env_steps
     cluster.apply(PENSTOCK__RUN__TOTAL_STEPS=reached + MORE_STEPS, **SMALL)
     running["learner"].drain()
     running["learner"] = cluster.start("learner")
@@ -191,6 +209,10 @@ def test_the_run_in_the_volume_can_be_evaluated_by_the_tools(seen: Seen) -> None
     assert "return" in seen.played.stdout
 
 
-def test_the_status_of_the_run_is_shown_in_the_pod_of_its_learner(seen: Seen) -> None:
+def test_renewed_secrets_are_taken_without_a_restart(seen: Seen) -> None:
+    assert seen.renewed == {*SERVICES, "actor"}
+
+
+def test_the_status_of_the_run_is_shown_in_the_pod_of_the_tools(seen: Seen) -> None:
     assert seen.status is not None and seen.status.code == 0, seen.status
     assert "actors" in seen.status.stdout
