@@ -175,6 +175,12 @@ def _of_pod(name: str, pod: manifests.Pod, objects: list[manifests.Object]) -> C
         for mount in container["volumeMounts"]
         if mount["name"] in claims.keys() | pod.claims.keys()
     }
+    held = {volume["name"]: volume["secret"]["secretName"] for volume in pod.spec["volumes"] if "secret" in volume}
+    secrets = {
+        mount["mountPath"]: held[mount["name"]] + (":ro" if mount.get("readOnly") else "")
+        for mount in container["volumeMounts"]
+        if mount["name"] in held
+    }
     return Container(
         engine="kubernetes",
         service=name,
@@ -184,7 +190,7 @@ def _of_pod(name: str, pod: manifests.Pod, objects: list[manifests.Object]) -> C
         environment=manifests.environment(pod, objects),
         probe="",
         volumes=volumes,
-        certificate="",
+        certificate=secrets.get(CERTIFICATES, ""),
         memory_bytes=manifests.size(container["resources"]["limits"]["memory"]),
         grace_s=pod.spec["terminationGracePeriodSeconds"],
         user=f"{pod.spec['securityContext']['runAsUser']}:{pod.spec['securityContext']['runAsGroup']}",

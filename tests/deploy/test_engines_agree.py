@@ -23,7 +23,6 @@ OWN: dict[str, set[str]] = {
     # A stack stays, and its tasks must end with the run. Swarm knows the node and the task of a container.
     "swarm": {"replay.stop_with_run", "telemetry.node", "telemetry.job"},
     "kubernetes": {
-        *PLAIN,
         # Pods have longer names, and tell them to the learner.
         "learner.replay_addresses",
         "actor.learner_address",
@@ -34,9 +33,6 @@ OWN: dict[str, set[str]] = {
         "telemetry.ready_file",
         "replay.health_listen",
         "learner.health_listen",
-        "security.certificate",
-        "security.insecure",
-        "telemetry.metrics_host",
         # It tells a pod its node and its name.
         "telemetry.node",
         "telemetry.job",

@@ -5,6 +5,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 
@@ -110,12 +111,15 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
     yield found
 
 
+def has_renewed(pod: Running) -> bool:
+    return RENEWED in pod.command.stderr + pod.command.stdout
+
+
 def renew(cluster: Cluster, running: dict[str, Running], found: Seen) -> None:
     """Does once more what the job of the certificates does, and waits until all pods use the new ones."""
     cluster.certify()
     for component, pod in running.items():
-        command = pod.command
-        command.until(lambda command=command: RENEWED in command.stderr + command.stdout, f"{pod.pod} to renew")
+        pod.command.until(partial(has_renewed, pod), f"{pod.pod} to renew its certificate")
         found.renewed.add(component)
 
 
