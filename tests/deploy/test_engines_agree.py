@@ -17,8 +17,6 @@ from tests.deploy.engines import ENGINES, ROOT, Container
 DEPLOYED = {engine: read() for engine, read in ENGINES.items()}
 EACH = [each for containers in DEPLOYED.values() for each in containers.values()]
 CONTAINERS = [pytest.param(each, id=str(each)) for each in EACH]
-PLAIN = {"security.certificate", "security.insecure", "telemetry.metrics_host"}
-"""Settings of services without certificates."""
 OWN: dict[str, set[str]] = {
     # A stack stays, and its tasks must end with the run. Swarm knows the node and the task of a container.
     "swarm": {"replay.stop_with_run", "telemetry.node", "telemetry.job"},
