@@ -26,7 +26,8 @@ RENEWED = "certificate renewed"
 SERVICES = ("replay", "learner", "evaluator")
 STOPPED = BY_SIGNAL + signal.SIGTERM
 SMALL = {"PENSTOCK__REPLAY__CAPACITY_BYTES": 2**26, "PENSTOCK__CHECKPOINT__SAVE_INTERVAL": 10_000}
-ENDLESS_STEPS, MORE_STEPS = 10**9, 50_000
+ENDLESS_STEPS, MORE_STEPS = 10**9, 200_000
+"""The second is enough for actors to join the last learner before its end, which one that comes later would miss."""
 
 
 @dataclass
