@@ -24,9 +24,9 @@ from penstock.errors import PenstockError
 from penstock.rpc import methods
 from penstock.rpc.clients.snapshots import SnapshotClient
 from penstock.rpc.contract import stamped
+from penstock.rpc.health import blocking_channel
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.service import Method
-from penstock.rpc.tls import channel_options, client_credentials
 from penstock.security.authority import files_of
 from penstock.security.certificate import Files
 from penstock.security.credentials import Credentials
@@ -66,12 +66,8 @@ class Target:
         return None if self.files is None else Credentials(self.files, "actor")
 
     def channel(self) -> grpc.Channel:
-        """Opens a channel without any of our client code but that for TLS."""
-        options, credentials = (("grpc.enable_http_proxy", 0),), self.credentials
-        if credentials is None:
-            return grpc.insecure_channel(self.address, options=options)
-        named = (*options, *channel_options(credentials, "replay"))
-        return grpc.secure_channel(self.address, client_credentials(credentials.current), named)
+        """Opens a channel without our clients' code for calls."""
+        return blocking_channel(self.address, self.credentials, "replay")
 
     def append(self, slot: int, incarnation: int) -> replay_pb2.AppendSegmentsRequest:
         """Returns the opening message of an actor's stream."""

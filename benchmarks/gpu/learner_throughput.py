@@ -11,9 +11,11 @@ import itertools
 import json
 import platform
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import get_args
+from types import MappingProxyType
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -61,6 +63,26 @@ class Workload:
     def spec(self) -> EnvironmentSpec:
         """Spec of the environment."""
         return EnvironmentSpec("workload", Tree.of(self.observation), Tree.of(DiscreteSpace(self.actions)))
+
+    def learner(
+        self,
+        device: torch.device,
+        *,
+        precision: Precision = "float32",
+        execution: Execution = "auto",
+        ppo: Mapping[str, Any] = MappingProxyType({}),
+    ) -> Learner:
+        """Makes a learner of the policy, with further settings of `ppo`."""
+        return Learner(
+            self.spec,
+            self.network,
+            ppo=PPOConfig(epochs=self.epochs, minibatches=self.minibatches, **ppo),
+            sampling=SamplingConfig(batch_segments=self.segments),
+            device=device,
+            seed=0,
+            precision=precision,
+            execution=execution,
+        )
 
 
 WORKLOADS = {
@@ -154,16 +176,7 @@ def measure(
     name: str, workload: Workload, device: torch.device, execution: Execution, precision: Precision, batches: int
 ) -> Case:
     """Measures the pace over this number of batches."""
-    learner = Learner(
-        workload.spec,
-        workload.network,
-        ppo=PPOConfig(epochs=workload.epochs, minibatches=workload.minibatches),
-        sampling=SamplingConfig(batch_segments=workload.segments),
-        device=device,
-        seed=0,
-        precision=precision,
-        execution=execution,
-    )
+    learner = workload.learner(device, precision=precision, execution=execution)
     feed = BatchFeed(device)
     made = [random_batch(workload, number) for number in range(4)]
     valid = [int(batch.columns.column("valid").sum()) for batch in made]

@@ -16,10 +16,9 @@ from torch import Tensor
 from benchmarks.gpu.learner_throughput import RESULTS, WORKLOADS, Workload, machine, precisions_of, random_batch
 from benchmarks.provenance import provenance
 from penstock.algo.policies import Inputs, Policy
-from penstock.config import PPOConfig, Precision, SamplingConfig
+from penstock.config import Precision
 from penstock.learning.batches import to_tensors
 from penstock.learning.devices import autocast, torch_device, use_precision
-from penstock.learning.learner import Learner
 
 _CPU = torch.device("cpu")
 
@@ -42,14 +41,7 @@ class Case:
 
 def measure(name: str, workload: Workload, device: torch.device, batches: int, rows: int) -> list[Case]:
     """Measures every precision of the device on random observations."""
-    learner = Learner(
-        workload.spec,
-        workload.network,
-        ppo=PPOConfig(epochs=workload.epochs, minibatches=workload.minibatches),
-        sampling=SamplingConfig(batch_segments=workload.segments),
-        device=device,
-        seed=0,
-    )
+    learner = workload.learner(device)
     made = [to_tensors(random_batch(workload, number), device) for number in range(4)]
     for number in range(batches):
         learner.train(made[number % len(made)], 0.0)

@@ -13,7 +13,6 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.gpu.learner_throughput import RESULTS, WORKLOADS, Workload, machine, random_batch
-from penstock.config import PPOConfig, SamplingConfig
 from penstock.learning.batches import TrainingBatch, to_tensors
 from penstock.learning.devices import torch_device
 from penstock.learning.learner import Learner
@@ -43,9 +42,7 @@ class Case:
 
 def measure(name: str, workload: Workload, device: torch.device) -> Case:
     """Profiles one batch after some others."""
-    ppo = PPOConfig(epochs=workload.epochs, minibatches=workload.minibatches, target_kl=None)
-    sampling = SamplingConfig(batch_segments=workload.segments)
-    learner = Learner(workload.spec, workload.network, ppo=ppo, sampling=sampling, device=device, seed=0)
+    learner = workload.learner(device, ppo={"target_kl": None})
     batch = to_tensors(random_batch(workload, 0), device)
     for _ in range(_WARM_UPS):
         learner.train(batch, 0.0)

@@ -53,7 +53,7 @@ def _ask_first(
 
 def _ask(address: str, name: str, timeout_s: float, credentials: "Credentials | None", service: Role) -> Any:
     """Returns the status under a name; None without an answer."""
-    with _channel(address, credentials, service) as channel:
+    with blocking_channel(address, credentials, service) as channel:
         try:
             response = health_pb2_grpc.HealthStub(channel).Check(  # type: ignore[attr-defined]
                 health_pb2.HealthCheckRequest(service=name), timeout=timeout_s
@@ -63,7 +63,8 @@ def _ask(address: str, name: str, timeout_s: float, credentials: "Credentials | 
         return response.status
 
 
-def _channel(address: str, credentials: "Credentials | None", service: Role) -> grpc.Channel:
+def blocking_channel(address: str, credentials: "Credentials | None", service: Role) -> grpc.Channel:
+    """Opens a channel without an event loop; with `credentials`, by TLS to a service of this role."""
     options = (("grpc.enable_http_proxy", 0),)
     if credentials is None:
         return grpc.insecure_channel(target(address), options=options)
