@@ -2,15 +2,12 @@
 
 import ast
 import functools
-import json
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import gymnasium
 import numpy as np
-import psutil
 import pytest
 import torch
 from safetensors.numpy import load_file
@@ -18,16 +15,12 @@ from safetensors.numpy import load_file
 from helpers import courier, exact_tasks
 from helpers import single_process as study
 from helpers.processes import WITH_HELPERS, Command, end_of
-from helpers.servers import Loopback
 from penstock.acting.randomness import Streams
 from penstock.algo.noise import Noise, NoiseKind
 from penstock.algo.parameters import flatten
 from penstock.config import Config, build, load_toml
-from penstock.errors import Unavailable
 from penstock.learning import checkpoints
-from penstock.rpc import methods
 from penstock.run_folder import RunFolder
-from penstock.v1 import replay_pb2
 from tests.exactness import textbook_ppo
 from tests.exactness.textbook_ppo import Settings, TextbookPPO
 
@@ -36,9 +29,6 @@ pytestmark = pytest.mark.exactness
 ENVIRONMENTS = 16
 ITERATIONS = 20
 """Each environment takes 640 steps, so episodes of Pendulum, which have 200 steps, are truncated three times."""
-
-ATTEMPTS = 5
-"""Attempts to suspend the services of a run in time."""
 
 PARAMETERS = ("memory.", "actor.", "critic.", "log_std")
 
@@ -67,24 +57,11 @@ def train(tmp_path_factory: pytest.TempPathFactory) -> Train:
     return functools.cache(lambda *arguments: run_of(tmp_path_factory.mktemp("run"), *arguments))
 
 
-class RequestedTooEarly(Exception):
-    """The learner requested its first batch before all actors were connected, so that some had the grants of others."""
-
-
-def run_of(parent: Path, env_id: str, actors: int, *options: str) -> Trained:
-    """Trains in a folder of its own. Begins again where this process was too slow to suspend the services in time."""
-    for attempt in range(ATTEMPTS):
-        with suppress(RequestedTooEarly):
-            return attempt_of(parent / str(attempt), env_id, actors, *options)
-    raise AssertionError(
-        f"the learner requested its first batch before all actors were connected, in each of {ATTEMPTS} attempts"
-    )
-
-
-def attempt_of(folder: Path, env_id: str, actors: int, *options: str) -> Trained:
-    """Trains in this folder. Raises `RequestedTooEarly` as `let_all_actors_connect`."""
+def run_of(folder: Path, env_id: str, actors: int, *options: str) -> Trained:
+    """Trains in this folder with the preset textbook."""
     with Command(
         "train",
+        "--preset=textbook",
         f"--run-dir={folder}",
         f"--env-id={env_id}",
         IMPORTS,
@@ -93,59 +70,18 @@ def attempt_of(folder: Path, env_id: str, actors: int, *options: str) -> Trained
         f"--envs-per-actor={ENVIRONMENTS // actors}",
         "--actor.unroll-length=32",
         f"--total-steps={ENVIRONMENTS * 32 * ITERATIONS}",
-        "--sampling.off-policy-degree=0",
-        "--sampling.fresh-fraction=1",
-        f"--sampling.batch-segments={ENVIRONMENTS}",
-        "--sampling.alpha=0",
         "--ppo.epochs=4",
-        "--ppo.target-kl=none",
-        # Other executions take the same steps up to rounding (test_direct_steps.py).
-        "--learner.execution=eager",
-        "--ppo.learning-rate-schedule=constant",
         "--evaluation.episodes=1",
         "--evaluation.interval-steps=1000000",
         *options,
         environment=WITH_HELPERS,
     ) as command:
-        let_all_actors_connect(command, RunFolder(folder), actors)
         ended = end_of(command)
     assert ended.code == 0, ended.stdout + ended.stderr
     newest = checkpoints.newest(RunFolder(folder))
     assert newest is not None
     config = build(load_toml(RunFolder(folder).config))
     return Trained(config, checkpoints.read_progress(newest).version, load_file(newest))
-
-
-def let_all_actors_connect(command: Command, folder: RunFolder, actors: int) -> None:
-    """Delays the first batch until all actors are connected, so that each is granted its part of it.
-
-    All actors join while the replay service is suspended, so that none connects to it early. They then connect to it
-    while the learner is suspended, so that no batch is requested. Raises `RequestedTooEarly` if one was requested.
-    """
-
-    def started(name: str) -> psutil.Process:
-        return command.until(lambda: command.children().get(name), f"{name} starts")
-
-    replay, learner = started("replay"), started("learner")
-    replay.suspend()
-    logs = [folder.logs / f"actor-{actor}.log" for actor in range(actors)]
-    command.until(lambda: all(log.exists() and '"joined"' in log.read_text() for log in logs), "all actors join")
-    learner.suspend()
-    replay.resume()
-    address = json.loads(folder.services.read_text())["replay"]
-    with Loopback() as loopback:
-
-        def all_connected() -> bool:
-            with suppress(Unavailable):
-                status = loopback.ask(address, methods.GET_REPLAY_STATUS, replay_pb2.GetReplayStatusRequest(), 5.0)
-                return bool(status.actors == actors)
-            return False
-
-        command.until(all_connected, "all actors connect")
-    # A request that was under way when the learner was suspended arrives all the same.
-    if '"learner joined"' in (folder.logs / "replay.log").read_text():
-        raise RequestedTooEarly
-    learner.resume()
 
 
 def textbook(config: Config, iterations: int) -> TextbookPPO:
@@ -226,8 +162,7 @@ def threads_of_a_learner() -> Iterator[None]:
 def test_a_synchronous_run_is_textbook_ppo(
     train: Train, threads_of_a_learner: None, env_id: str, spread: tuple[int, ...], options: tuple[str, ...]
 ) -> None:
-    # The textbook acts in torch, whose rounding differs from NumPy's.
-    runs = {actors: train(env_id, actors, "--actor.inference=torch", *options) for actors in spread}
+    runs = {actors: train(env_id, actors, *options) for actors in spread}
     first = runs[spread[0]]
     assert first.iterations >= ITERATIONS
     learner = textbook(first.config, first.iterations)
@@ -252,7 +187,7 @@ def test_a_synchronous_run_is_textbook_ppo(
 def test_policies_in_numpy_train_alike_with_any_number_of_actors_and_in_one_process(
     train: Train, tmp_path: Path, threads_of_a_learner: None
 ) -> None:
-    services, one_actor = train("CartPole-v1", 4), train("CartPole-v1", 1)
+    services, one_actor = (train("CartPole-v1", actors, "--actor.inference=auto") for actors in (4, 1))
     assert services.config.actor.inference == "auto"
     for name, tensor in one_actor.tensors.items():
         np.testing.assert_array_equal(tensor, services.tensors[name], err_msg=name)

@@ -18,7 +18,10 @@ CHOSEN = {"cartpole_no_replay": "cartpole"}
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-@pytest.mark.parametrize("name", preset_names())
+OF_AN_ENVIRONMENT = [name for name in preset_names() if "environment" in preset_values(name)]
+
+
+@pytest.mark.parametrize("name", OF_AN_ENVIRONMENT)
 def test_a_preset_loads_and_is_unchanged_by_toml(name: str) -> None:
     config = preset(name)
     assert build(tomllib.loads(config.to_toml())) == config
@@ -51,6 +54,17 @@ def test_thresholds_of_toy_text_are_near_the_best_possible_return(name: str, bes
     assert task.initial_state_distrib @ value == pytest.approx(best, abs=0.005)
     assert config.evaluation.threshold is not None
     assert share * best < config.evaluation.threshold < best
+
+
+def test_the_textbook_is_a_preset_for_every_environment_and_chosen_by_name_alone() -> None:
+    assert set(preset_names()) - set(OF_AN_ENVIRONMENT) == {"textbook"}
+    for environment_id in ("Pendulum-v1", "my_package:MyEnv-v0"):
+        found = configured({"environment": {"id": environment_id}}, preset="textbook")
+        assert (found.preset, found.config.environment.id) == ("textbook", environment_id)
+        assert preset_for(environment_id) != "textbook"
+    config = preset("textbook", train={"actors": 4}, actor={"environments": 4}, ppo={"epochs": 4})
+    assert (config.train.awaited_actors, config.sampling.batch_segments, config.ppo.epochs) == (4, 16, 4)
+    assert config.sampling.fresh_segments == 16 and config.ppo.target_kl is None
 
 
 def test_values_override_a_preset() -> None:

@@ -44,6 +44,7 @@ from penstock.telemetry import metrics
 from penstock.telemetry.logs import Logger
 from penstock.types.place import Place
 from penstock.types.replay import Batch
+from penstock.types.waits import Awaited
 
 _ACTOR_WAIT_S = 0.05
 _FAREWELL_S = 3.0
@@ -80,7 +81,7 @@ def run(config: Config) -> int:
         with (
             _listed_for_prometheus(session, service) as targets,
             _serving(session, roster, targets, service) as serving,
-            _seen_by_others(session, service, serving, targets),
+            _seen_by_others(session, service, serving, targets) as watch,
         ):
             service.logger.info(
                 "serving",
@@ -104,6 +105,8 @@ def run(config: Config) -> int:
             elif config.run.start_from is not None:
                 checkpoints.start_from(learner, find_checkpoint(Path(config.run.start_from)))
             lead.open(config, roster.schema, learner)
+            if not service.wait_until(partial(_all_awaited_are_here, session, watch, lead), _ACTOR_WAIT_S):
+                return service.stop_code
             conclusion = _train(session, service, serving, roster, learner, lead)
             summary = summary_of(session, conclusion, time.monotonic() - started)
             session.writes.write(folder.summary.name, partial(summary.write, folder.summary))
@@ -208,6 +211,18 @@ def _has_begun(roster: Roster, lead: Lead) -> bool:
     return roster.schema is not None
 
 
+def _all_awaited_are_here(session: Session, watch: ReplayWatch, lead: Lead) -> bool:
+    """Returns whether train.await_actors are connected to the replay services; shows how many are."""
+    lead.check()
+    awaited = session.config.train.awaited_actors
+    # The first actor has joined, and one that is alone needs no others.
+    if awaited == 1:
+        return True
+    found = watch.connected_actors()
+    session.statistics.waits(f"{Awaited.ACTORS}: {found} of {awaited} are connected (train.await_actors)")
+    return found >= awaited
+
+
 def _train(
     session: Session, service: Service, serving: _Serving, roster: Roster, learner: Learner, lead: Lead
 ) -> Conclusion:
@@ -267,8 +282,8 @@ def _train(
 
 
 @contextlib.contextmanager
-def _seen_by_others(session: Session, service: Service, serving: _Serving, targets: Targets) -> Iterator[None]:
-    """Learns where the replay services are inside the context, and lists their metrics.
+def _seen_by_others(session: Session, service: Service, serving: _Serving, targets: Targets) -> Iterator[ReplayWatch]:
+    """Learns where the replay services are inside the context, and lists their metrics. Yields their watch.
 
     Unless a launcher does, it also logs progress, and lists the services' addresses in the run's folder.
     """
@@ -293,7 +308,7 @@ def _seen_by_others(session: Session, service: Service, serving: _Serving, targe
             stay.callback(file.remove)
             stay.enter_context(contextlib.closing(ProgressLog(session.statistics.status, service.logger)))
         stay.enter_context(contextlib.closing(watch))
-        yield
+        yield watch
 
 
 @contextlib.contextmanager

@@ -21,6 +21,8 @@ _MINIBATCH_SEGMENTS = 4
 def batch_segments(*, actors: int, window: int, fresh_fraction: float, degree: int, shards: int) -> int:
     """Returns the segments in a batch, whose fresh ones are whole windows, at least one of every actor.
 
+    Without replay and with degree 0, it is exactly one window of every actor, as a rollout of synchronous PPO.
+
     Args:
         actors: Actors, at least as many as shards.
         window: Segments in an actor's window, one per environment.
@@ -32,7 +34,9 @@ def batch_segments(*, actors: int, window: int, fresh_fraction: float, degree: i
         return max(_LEAST_BATCH, 2 * actors * window)
     # With degree 0, every shard provides the same number of whole windows.
     unit = shards * window if degree == 0 else window
-    least = max(actors * window, round(_LEAST_BATCH * fresh_fraction), shards * least_part(degree, window))
+    rollout = degree == 0 and fresh_fraction == 1.0
+    usual = 0 if rollout else round(_LEAST_BATCH * fresh_fraction)
+    least = max(actors * window, usual, shards * least_part(degree, window))
     fresh = -(-least // unit) * unit
     # The bound on the result, which is far beyond the largest batch, keeps it finite for the smallest fractions.
     return round(min(fresh / fresh_fraction, 2.0**62))

@@ -54,6 +54,10 @@ class TrainConfig(Section):
     """Actor processes. auto: one per two cores at first, then more while the learner waits for fresh segments, and
     fewer while actors wait for the learner. With individually started services: planned number of actors, over
     which environment.variants and temperatures are spread."""
+    await_actors: PositiveInt | Literal["all"] = 1
+    """Actors that must be connected before the learner requests a session's first batch; all: train.actors. Then every
+    one of them collects its share of the first batches, which the first actors to connect would otherwise collect
+    alone. A lost actor is not awaited later."""
     replay_shards: PositiveInt = 1
     """Replay services, over which the actors are spread; each has a store of the configured size. One is enough until
     it limits the throughput."""
@@ -65,6 +69,20 @@ class TrainConfig(Section):
     def least_actors(self) -> int:
         """The smallest number of actors in the run."""
         return self.replay_shards if self.actors == "auto" else self.actors
+
+    @property
+    def awaited_actors(self) -> int:
+        """The number of actors that must be connected before the first batch."""
+        return self.least_actors if self.await_actors == "all" else self.await_actors
+
+    @pydantic.model_validator(mode="after")
+    def _check_awaited(self) -> "TrainConfig":
+        if self.awaited_actors > self.least_actors:
+            raise ValueError(
+                f"train.await_actors {self.await_actors} exceeds the {self.least_actors} actors of train.actors"
+                f" {self.actors}, so the run would wait for ever; set it to all"
+            )
+        return self
 
     @pydantic.model_validator(mode="after")
     def _check_shards(self) -> "TrainConfig":

@@ -110,13 +110,13 @@ def preset_values(name: str) -> dict[str, object]:
 
 
 def described_presets() -> list[tuple[str, str, str, str]]:
-    """Returns the name, the environment, the steps and the threshold of each preset."""
+    """Returns the name, the environment ("any" if it names none), the steps and the threshold of each preset."""
     rows = []
     for name in preset_names():
         config = build(preset_values(name))
         steps, threshold = config.run.total_steps, config.evaluation.threshold
         ends, solved = f"{steps:,}" if steps else "", "" if threshold is None else f"{threshold:g}"
-        rows.append((name, config.environment.short_name, ends, solved))
+        rows.append((name, config.environment.short_name if _environment_of(name) else "any", ends, solved))
     return rows
 
 
@@ -128,18 +128,18 @@ def _resolved(name: str) -> str:
 
 def preset_for(environment_id: str) -> str | None:
     """Returns the name of the preset that ships for this environment, the first by name, or None."""
-    return next((name for name in preset_names() if _is_for(name, environment_id)), None)
+    return next((name for name in preset_names() if _environment_of(name) and _is_for(name, environment_id)), None)
 
 
 def _is_for(name: str, environment_id: str) -> bool:
-    """Returns whether a preset is for an environment.
+    """Returns whether a preset is for an environment. One that names no environment is for all.
 
     It recognises Gymnasium's other spellings of an id: `package:Id-v0` imports a package first, and an id without a
     version means the latest, to which the presets apply. The class `my_module:Pendulum` is another environment.
     """
     place, wanted = split(environment_id)
     own = _environment_of(name)
-    return wanted == own or (place in ("", "gymnasium") and wanted == _VERSION.sub("", own))
+    return own is None or wanted == own or (place in ("", "gymnasium") and wanted == _VERSION.sub("", own))
 
 
 def _named(environment: object, settings: Mapping[str, object]) -> dict[str, object]:
@@ -155,11 +155,10 @@ def _named(environment: object, settings: Mapping[str, object]) -> dict[str, obj
     return merge(values, *layers)
 
 
-def _environment_of(name: str) -> str:
-    """Returns the id of the environment that a preset is for."""
-    environment = preset_values(name)["environment"]
-    assert isinstance(environment, dict)
-    return str(environment["id"])
+def _environment_of(name: str) -> str | None:
+    """Returns the id of the environment that a preset is for; None if it is for all."""
+    environment = preset_values(name).get("environment")
+    return str(environment["id"]) if isinstance(environment, dict) else None
 
 
 def _misfit(name: str, environment_id: str) -> str:

@@ -16,7 +16,8 @@ def test_every_combination_of_powers_of_2_has_a_batch_that_opens_the_gate(fracti
             continue
         segments = batch_segments(actors=actors, window=window, fresh_fraction=fraction, degree=degree, shards=shards)
         fresh = round(segments * fraction)
-        assert segments >= 32 and fresh >= actors * window
+        assert fresh >= actors * window
+        assert segments >= 32 or (fraction, degree) == (1.0, 0)
         conflicts = (
             shards_conflict(fresh, shards),
             window_conflict(fresh, degree, window),
@@ -57,3 +58,8 @@ def test_minibatches_have_256_steps_and_with_memory_4_segments_or_more() -> None
 
 def test_without_fresh_segments_a_batch_is_replayed_alone() -> None:
     assert batch_segments(actors=2, window=8, fresh_fraction=0.0, degree=1, shards=1) == 32
+
+
+def test_a_synchronous_run_without_replay_trains_on_one_window_of_every_actor() -> None:
+    for actors, window in itertools.product(POWERS, POWERS):
+        assert batch_segments(actors=actors, window=window, fresh_fraction=1.0, degree=0, shards=1) == actors * window

@@ -51,6 +51,26 @@ class ReplayWatch:
         for connection in self._connections:
             connection.close()
 
+    def connected_actors(self) -> int:
+        """Asks the replay services how many actors are connected to them, and returns the sum.
+
+        A service that can't be reached has none. Call it from other threads than the loop's. It returns within the time
+        limit of a unary call.
+        """
+        return self._thread.run(self._connected_actors())
+
+    async def _connected_actors(self) -> int:
+        # A connection has a channel once it has an address.
+        asked = [self._ask(connection) for connection in self._connections if connection.address]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        found = 0
+        for answer in answers:
+            if isinstance(answer, replay_pb2.GetReplayStatusResponse):
+                found += answer.actors
+            elif not isinstance(answer, PenstockError):
+                raise answer
+        return found
+
     async def _watch(self, service: int) -> None:
         connection, backoff = self._connections[service], Backoff()
         while True:
