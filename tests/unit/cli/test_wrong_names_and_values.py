@@ -55,7 +55,8 @@ REFUSED = {
     ),
     "an_unknown_preset": Refused("train --preset Pongg", "unknown preset 'Pongg'; did you mean pong?"),
     "more_actors_awaited_than_started": Refused(
-        "train --actors 2 --train.await-actors 4", "exceeds the 2 actors of train.actors 2, so the run would wait for ever"
+        "train --actors 2 --train.await-actors 4",
+        "exceeds the 2 actors of train.actors 2, so the run would wait for ever",
     ),
     "a_setting_under_two_names": Refused(
         "train --train.actors 4 --actors 3", "train.actors is given as '4' and as '3'; give it once"
