@@ -35,9 +35,10 @@ install: .venv/.installed ## install Penstock and its development tools into .ve
 train: install ## train an agent on CartPole-v1 through real services
 	@$(BIN)/penstock train $(ARGS)
 
-# Each worker runs whole files, in collection order, so that the long files do not run last.
+# Each worker runs whole files, in the order of testpaths, so that a wrong formula is found first and the long files do
+# not run last. A fault that breaks everything ends the run early, because each of its tests may wait for minutes.
 test: install ## run the tests
-	$(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder --maxfail=20 $(ARGS)
 
 all-environments: install ### train on every environment of Gymnasium, ALE, MiniGrid, highway-env and dm_control
 	@$(BIN)/python -m tests.environments.all_environments $(ARGS)

@@ -1,5 +1,6 @@
 """Descriptions, in one line, of exceptions that code of users raised: environments, networks and their modules."""
 
+import functools
 import signal
 import site
 import sys
@@ -103,11 +104,10 @@ def _folders_of_libraries() -> list[str]:
 
 
 def _is_within(file: str, folders: Iterable[str]) -> bool:
-    """Returns whether a file is below one of these folders, by its own path or by the path to which links lead."""
-    paths = {Path(file).absolute(), Path(file).resolve()}
-    return any(
-        path.is_relative_to(place)
-        for folder in folders
-        for place in (Path(folder).absolute(), Path(folder).resolve())
-        for path in paths
-    )
+    return any(path.is_relative_to(place) for folder in folders for place in _paths(folder) for path in _paths(file))
+
+
+@functools.lru_cache
+def _paths(name: str) -> tuple[Path, Path]:
+    """Returns the path of a file or folder, and the path to which links lead."""
+    return Path(name).absolute(), Path(name).resolve()
