@@ -35,8 +35,8 @@ install: .venv/.installed ## install Penstock and its development tools into .ve
 train: install ## train an agent on CartPole-v1 through real services
 	@$(BIN)/penstock train $(ARGS)
 
-# Each worker runs whole files, in the order of testpaths, so that a wrong formula is found first and the long files do
-# not run last. A fault that breaks everything ends the run early, because each of its tests may wait for minutes.
+# Each worker runs whole files, in collection order, so that the long files do not run last. A fault that breaks everything
+# ends the run early, because each of its tests may wait for minutes.
 test: install ## run the tests
 	$(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder --maxfail=20 $(ARGS)
 
