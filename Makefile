@@ -23,10 +23,10 @@ help-all: help ## list all targets, including benchmarks and stress tests
 install: .venv/.installed ## install Penstock and its development tools into .venv
 
 .venv/.installed: pyproject.toml requirements.lock
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Penstock needs Python 3.11 or newer; set PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@echo "installing into .venv: about 1.8 GB (6 GB if torch includes CUDA), 1 to 5 minutes, once"
-	$(PYTHON) -m venv .venv
+	"$(PYTHON)" -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@$(BIN)/python -c 'import penstock.replay.buffer, penstock.learning.learner' # compiles their loops once, into a cache
@@ -35,9 +35,10 @@ install: .venv/.installed ## install Penstock and its development tools into .ve
 train: install ## train an agent on CartPole-v1 through real services
 	@$(BIN)/penstock train $(ARGS)
 
-# Each worker runs whole files, in collection order, so that the long files do not run last.
+# Each worker runs whole files, in collection order, so that the long files do not run last. A fault that breaks everything
+# ends the run early, because each of its tests may wait for minutes.
 test: install ## run the tests
-	$(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder --maxfail=20 $(ARGS)
 
 all-environments: install ### train on every environment of Gymnasium, ALE, MiniGrid, highway-env and dm_control
 	@$(BIN)/python -m tests.environments.all_environments $(ARGS)

@@ -1,10 +1,22 @@
-"""Settings of all tests: one torch thread, reproducible hypothesis examples, and default signal handlers."""
+"""Settings of all tests: one torch thread, reproducible hypothesis examples, default signal handlers, and no lines of
+gRPC's core among the results, which end with the reasons of skipped tests.
+"""
 
 import os
 import signal
+from collections import Counter
+from pathlib import Path
 
 import hypothesis
+import pytest
 import torch
+
+with pytest.MonkeyPatch.context() as during_import:
+    # gRPC's core reads it when it is imported. The processes that tests start have their own.
+    during_import.setenv("GRPC_VERBOSITY", os.environ.get("GRPC_VERBOSITY", "NONE"))
+    import grpc  # noqa: F401
+
+_UNIT_TESTS = Path(__file__).parent / "tests" / "unit"
 
 # A shell starts background jobs with SIGINT ignored, and their child processes inherit this.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -20,3 +32,16 @@ hypothesis.settings.load_profile("penstock")
 def pytest_xdist_auto_num_workers(config: object) -> int:
     """Returns the number of processes for `-n auto`: two more than cores, because many tests wait."""
     return (os.cpu_count() or 1) + 2
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts the unit tests first, because they find most faults in the shortest time."""
+    items.sort(key=lambda item: not item.path.is_relative_to(_UNIT_TESTS))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Prints each reason for skipped tests once, with their number."""
+    skipped = (report.longrepr for report in terminalreporter.stats.get("skipped", ()))
+    reasons = Counter(str(place[2]).removeprefix("Skipped: ") for place in skipped if isinstance(place, tuple))
+    for reason, count in reasons.most_common():
+        terminalreporter.write_line(f"{count} skipped: {reason}")

@@ -6,17 +6,21 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 NOBODY = 65_534
-_SCRIPT = f"""
+_BECOME = f"""
 import json, os, socket, sys
 
-paths, addresses = json.load(sys.stdin)
+given = json.load(sys.stdin)
 os.setgroups([])
 os.setgid({NOBODY})
 os.setuid({NOBODY})
+"""
+_OPEN = """
+paths, addresses = given
 
 def succeeds(action):
     try:
@@ -40,6 +44,17 @@ print(json.dumps([
     *(address for address in addresses if succeeds(lambda: connect(address))),
 ]))
 """
+_SEND = """
+address, message = given
+with socket.socket(socket.AF_UNIX) as client:
+    client.connect(address)
+    try:
+        client.sendall(bytes.fromhex(message))
+        received = client.recv(2**16)
+    except ConnectionError:
+        received = b""
+print(json.dumps(received.hex()))
+"""
 
 
 def open_to_others(paths: Iterable[Path], sockets: Iterable[Path] = ()) -> list[str]:
@@ -47,11 +62,23 @@ def open_to_others(paths: Iterable[Path], sockets: Iterable[Path] = ()) -> list[
 
     The test is skipped without root.
     """
+    found: list[str] = _as_nobody(_OPEN, [[str(path) for path in paths], [str(path) for path in sockets]])
+    return found
+
+
+def answer_to_others(address: str, message: bytes) -> bytes:
+    """Returns the first bytes that a local socket answers to a message of another user; empty if it hangs up.
+
+    An abstract address begins with a null byte. The test is skipped without root.
+    """
+    return bytes.fromhex(_as_nobody(_SEND, [address, message.hex()]))
+
+
+def _as_nobody(script: str, given: object) -> Any:
+    """Runs a script as another user, with `given`, and returns the value that it prints."""
     if os.geteuid() != 0:
         pytest.skip("only root can become another user")
-    request = json.dumps([[str(path) for path in paths], [str(path) for path in sockets]])
     result = subprocess.run(
-        [sys.executable, "-ISc", _SCRIPT], input=request, capture_output=True, text=True, check=True
+        [sys.executable, "-ISc", _BECOME + script], input=json.dumps(given), capture_output=True, text=True, check=True
     )
-    found: list[str] = json.loads(result.stdout)
-    return found
+    return json.loads(result.stdout)

@@ -1,14 +1,37 @@
 """Descriptions, in one line, of exceptions that code of users raised: environments, networks and their modules."""
 
+import functools
 import signal
+import site
+import sys
+import sysconfig
 import traceback
+from collections.abc import Iterable
+from enum import IntEnum
+from pathlib import Path
+from types import FrameType
 
 MISBEHAVIOUR = (Exception, SystemExit, KeyboardInterrupt)
 """Exceptions that count as a failure of that code and do not end the process."""
 
 _SHOWN = 300
-_NOT_THEIRS = ("/gymnasium/", "/penstock/", "/numpy/", "<frozen ")
-"""Parts of the file names of code that calls environments or imports them."""
+_LIBRARIES = ("penstock", "gymnasium", "numpy", "torch")
+"""Packages that call code of users, or are called by it, so that their lines do not say what a user can correct."""
+
+_SESSIONS = ("<stdin>", "<console>", "<ipython-input-", "<python-input-")
+"""Beginnings of the names that Python and IPython give to the code of a session.
+
+All other names in angle brackets are of code that a program has generated.
+"""
+
+
+class _Owner(IntEnum):
+    """Owner of the code of a frame. The last frame of the highest owner is shown."""
+
+    LIBRARY = 0
+    GENERATED = 1
+    INSTALLED = 2
+    USER = 3
 
 
 def describe(error: BaseException) -> str:
@@ -19,10 +42,23 @@ def describe(error: BaseException) -> str:
 
 def explain(error: BaseException) -> str:
     """Returns an exception's class and text, and the line of the user's code that raised it."""
-    frames = ((frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__))
-    theirs = [frame for frame in frames if not any(part in frame[0] for part in _NOT_THEIRS)]
-    place = f" ({theirs[-1][0]}, line {theirs[-1][1]})" if theirs else ""
-    return f"{describe(error).rstrip('.')}{place}"
+    text, place = describe(error).rstrip("."), place_of(error)
+    return f"{text} ({place})" if place else text
+
+
+def place_of(error: BaseException) -> str:
+    """Returns the file and line of the user's code that raised an exception; empty if no code of the user raised it.
+
+    It is the last line in a file of the user. Without one, it is the last line in an installed package, such as the
+    package of an environment. Penstock, Gymnasium, NumPy, PyTorch and the standard library do not count: an exception
+    that they alone raised has the place of the exception that caused it.
+    """
+    calls = [(_owner(frame), frame, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    owner = max((call[0] for call in calls), default=_Owner.LIBRARY)
+    if owner == _Owner.LIBRARY:
+        return place_of(error.__cause__) if error.__cause__ is not None else ""
+    frame, line = [call[1:] for call in calls if call[0] == owner][-1]
+    return f"{one_line(frame.f_code.co_filename)}, line {line}"
 
 
 def one_line(text: str) -> str:
@@ -40,3 +76,38 @@ def let_ctrl_c_pass(error: BaseException) -> None:
     """Re-raises a KeyboardInterrupt of the user. In a service, which handles SIGINT, it is an environment's."""
     if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         raise error
+
+
+def _owner(frame: FrameType) -> _Owner:
+    name, variables = frame.f_code.co_filename, frame.f_globals
+    # Compiled modules name their source relative to the folder of their build.
+    file = name if Path(name).is_absolute() else variables.get("__file__")
+    if _is_of_library(str(variables.get("__name__")).partition(".")[0], file):
+        return _Owner.LIBRARY
+    if name.startswith("<") and name.endswith(">") and not name.startswith(_SESSIONS):
+        return _Owner.GENERATED
+    installed = file is not None and _is_within(file, [*site.getsitepackages(), site.getusersitepackages()])
+    return _Owner.INSTALLED if installed else _Owner.USER
+
+
+def _is_of_library(package: str, file: str | None) -> bool:
+    standard = package in sys.stdlib_module_names
+    if file is None:
+        return standard or package in _LIBRARIES
+    # Other packages can be installed below the folder of the standard library.
+    return _is_within(file, _folders_of_libraries()) or (standard and _is_within(file, [sysconfig.get_path("stdlib")]))
+
+
+def _folders_of_libraries() -> list[str]:
+    loaded = (sys.modules.get(name) for name in _LIBRARIES)
+    return [folder for module in loaded for folder in getattr(module, "__path__", ())]
+
+
+def _is_within(file: str, folders: Iterable[str]) -> bool:
+    return any(path.is_relative_to(place) for folder in folders for place in _paths(folder) for path in _paths(file))
+
+
+@functools.lru_cache
+def _paths(name: str) -> tuple[Path, Path]:
+    """Returns the path of a file or folder, and the path to which links lead."""
+    return Path(name).absolute(), Path(name).resolve()

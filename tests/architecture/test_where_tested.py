@@ -84,7 +84,6 @@ ELSEWHERE = {
     "config/setting_types.py": "unit/config/test_config.py",
     "config/wanted.py": "unit/config/test_config.py",
     "errors.py": "contract/test_errors_and_health.py",
-    "foreign_errors.py": "unit/acting/test_failing_environments.py",
     "module_imports.py": "unit/acting/test_registry.py",
     "exit_codes.py": "integration/test_bad_input.py",
     "launch/slurm.py": "unit/launch/test_slurm_launch.py",

@@ -5,10 +5,11 @@ import signal
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 import psutil
 import pytest
@@ -57,9 +58,9 @@ def checked(config: Config) -> Checked:
     return Checked([line for line in lines if line not in slow], refusal, slow)
 
 
-def checked_here(env_id: str) -> Checked:
+def checked_here(env_id: str, arguments: Mapping[str, str] = MappingProxyType({})) -> Checked:
     """Runs the check in this process, which takes a hundredth of the time."""
-    tasks, stages = [Task([{}], 2)], list[str]()
+    tasks, stages = [Task([arguments], 2)], list[str]()
     try:
         found = check(
             env_id,
@@ -227,3 +228,48 @@ def test_an_environment_that_ends_its_process_while_its_mask_is_read_is_named(
         patch.chdir(tmp_path)
         refusal = checked(settings("Aborting-v0", "aborting_masks")).refusal
     assert refusal.startswith("reading the action mask of the environment 'Aborting-v0' ended its process with SIGABRT")
+
+
+OWN_FAULTS = """
+import gymnasium
+
+
+class Arm(gymnasium.Env):
+    action_space = observation_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, flaw=""):
+        self.flaw = flaw
+
+    def reset(self, **kwargs):
+        if self.flaw == "argument":
+            int(None)
+        return 0, {}
+
+    def step(self, action):
+        if self.flaw == "unpack":
+            one, two = (1,)
+        if self.flaw == "raise":
+            raise RuntimeError("joint limit")
+        return (0, 0.0, False, {}) if self.flaw == "old" else (0, 0.0, False, False, {})
+
+
+class Unseeded(Arm):
+    def reset(self):
+        return 0, {}
+"""
+
+
+@pytest.mark.parametrize("folder", ["project", "penstock", "gymnasium", "wörk späce/numpy"])
+def test_a_refusal_names_the_line_of_the_user_or_what_the_call_needs(folder: str, tmp_path: Path) -> None:
+    file = tmp_path / folder / "arm.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(OWN_FAULTS)
+    correct = "correct the environment, or choose another by --env-id"
+    for name, flaw, end in (
+        ("Arm", "raise", f"RuntimeError: joint limit ({file}, line 20); {correct}"),
+        ("Arm", "unpack", f"not enough values to unpack (expected 2, got 1) ({file}, line 18); {correct}"),
+        ("Arm", "argument", f"not 'NoneType' ({file}, line 13); {correct}"),
+        ("Arm", "old", "(expected 5, got 4); step must return observation, reward, terminated, truncated and info"),
+        ("Unseeded", "", "keyword argument 'seed'; reset must take the keywords seed and options"),
+    ):
+        assert end in checked_here(f"{file}:{name}", {"flaw": flaw}).refusal

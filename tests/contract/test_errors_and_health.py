@@ -1,6 +1,7 @@
 import asyncio
 import contextlib
 import socket
+import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
@@ -180,6 +181,19 @@ def test_a_peer_without_the_service_is_a_user_error(loopback: Loopback, tmp_path
     sink = loopback.sink(0, server)
     with pytest.raises(ConfigurationError, match=server.address):
         sink.next_grant(PATIENCE_S)
+
+
+@pytest.mark.parametrize("folder", ["project", "handshake", "hostname", "http_request", "not known", "späce ünd"])
+def test_the_reason_of_a_failed_connection_is_not_read_from_the_path_of_a_socket(
+    loopback: Loopback, folder: str
+) -> None:
+    # The path of a socket has at most 107 bytes.
+    with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as place:
+        address = f"unix:{place}/{folder}/service"
+        with pytest.raises(Unavailable) as caught:
+            loopback.ask(address, methods.GET_REPLAY_STATUS, STATUS, timeout_s=PATIENCE_S)
+    ended = "it is not listening yet, or it has ended; see its log"
+    assert str(caught.value) == f"the peer at {address} can't be reached: {ended}"
 
 
 def test_bytes_that_are_not_a_message_are_invalid(loopback: Loopback) -> None:

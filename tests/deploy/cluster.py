@@ -18,7 +18,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -54,8 +54,11 @@ _BEFORE = ("ip", "unshare", "sh", "setpriv")
 
 _INSIDE = """
 set -e
+IFS='
+'
 echo "$CLUSTER_NAME" > /proc/sys/kernel/hostname
 mount --make-rprivate /
+mount --rbind / /mnt
 mount -t tmpfs tmpfs /var/lib
 mount -t tmpfs tmpfs /var/cache
 mkdir -p /var/cache/penstock /var/lib/penstock /var/cache/etc
@@ -74,9 +77,16 @@ mount -o remount,bind,ro /var/lib
 mount --bind "$CLUSTER_HOSTS" /etc/hosts
 mount -o remount,bind,ro /etc
 mount --bind "$CLUSTER_TMP" /tmp
+for folder in $CLUSTER_PROGRAMS; do
+    if ! [ -d "$folder" ]; then
+        mkdir -p "$folder"
+        mount --bind "/mnt$folder" "$folder"
+    fi
+done
+umount --recursive --lazy /mnt
 mount -o remount,bind,ro /
 cd "$CLUSTER_DIRECTORY"
-unset CLUSTER_NAME CLUSTER_DIRECTORY CLUSTER_COMPILED CLUSTER_VOLUMES CLUSTER_HOSTS CLUSTER_TMP
+unset IFS CLUSTER_NAME CLUSTER_DIRECTORY CLUSTER_COMPILED CLUSTER_VOLUMES CLUSTER_HOSTS CLUSTER_TMP CLUSTER_PROGRAMS
 exec setpriv --bounding-set=-all --inh-caps=-all --no-new-privs "$@"
 """
 
@@ -288,9 +298,10 @@ class Cluster:
             "CLUSTER_NAME": pod.name,
             "CLUSTER_DIRECTORY": pod.container.get("workingDir", WORKING_DIRECTORY),
             "CLUSTER_COMPILED": str(self._compiled),
-            "CLUSTER_VOLUMES": " ".join(volumes),
+            "CLUSTER_VOLUMES": "\n".join(volumes),
             "CLUSTER_HOSTS": str(self._hosts),
             "CLUSTER_TMP": str(tmp),
+            "CLUSTER_PROGRAMS": "\n".join(_hidden_programs(("/tmp", "/var/lib", "/var/cache", *mounts))),
         }
 
     def _sources(self, pod: Pod) -> dict[str, Path]:
@@ -355,6 +366,12 @@ def image() -> Mapping[str, str]:
         variables |= dict(each.split("=", 1) for each in line.replace("\\\n", " ").split())
     own = {name: value for name, value in variables.items() if name not in ("PATH", "PENSTOCK_COMMIT")}
     return {**own, "PATH": os.pathsep.join([str(Path(PENSTOCK).parent), os.environ["PATH"]])}
+
+
+def _hidden_programs(places: Iterable[str]) -> list[str]:
+    """Returns the folders that take the place of the image's, as far as a pod's volumes at these places hide them."""
+    programs = (str(ROOT), sys.prefix, sys.base_prefix)
+    return [folder for folder in programs if any(Path(folder).is_relative_to(place) for place in places)]
 
 
 def _project(data: Mapping[str, bytes], folder: Path) -> None:

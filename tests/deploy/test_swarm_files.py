@@ -3,6 +3,7 @@
 import os
 import re
 import runpy
+import shlex
 import shutil
 import subprocess
 import sys
@@ -125,7 +126,7 @@ def engine(tmp_path: Path) -> dict[str, str]:
     program.write_text(
         f"""#!/bin/bash
 while [[ $1 != certificates ]]; do [[ $1 != --volume ]] || mount=$2; shift; done
-exec {sys.executable} -m penstock "${{@/${{mount#*:}}/${{mount%%:*}}}}"
+exec {shlex.quote(sys.executable)} -m penstock "${{@/${{mount#*:}}/${{mount%%:*}}}}"
 """
     )
     program.chmod(0o755)

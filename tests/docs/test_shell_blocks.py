@@ -4,6 +4,7 @@ A block that can't be run has a comment above it, which no reader sees: `<!-- no
 """
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -35,7 +36,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         (folder / "bin").mkdir()
         for name, arguments in (("penstock", "-m penstock"), ("python", "")):
             command = folder / "bin" / name
-            command.write_text(f'#!/bin/sh\nexec {sys.executable} {arguments} "$@"\n')
+            command.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {arguments} "$@"\n')
             command.chmod(0o755)
     return found
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from helpers import provenance
 from tests.environments.runs import Result
-from tests.environments.suites import ROOT, SUITES, Listed, Suite
+from tests.environments.suites import FOLDER, ROOT, SUITES, Listed, Suite
 
 PROCEDURE = 1
 """Number of the procedure. After a change of what is run or recorded, a greater number makes all results void."""
@@ -100,7 +100,8 @@ def write(path: Path, records: Iterable[Record], registered: dict[str, dict[str,
 
 def _neutral(text: str, run: Path | None = None) -> str:
     """Returns a text without the paths of this machine."""
-    # The list of a suite may have been made in another copy of this repository.
+    text = text.replace(str(FOLDER), "ENVIRONMENTS")
+    # The list of a suite may have been made in another copy of this repository, whose path has no spaces.
     text = re.sub(r"[\w./-]*/build/environments\b", "ENVIRONMENTS", text)
     for path, name in ((run, "RUNS"), (ROOT, "PENSTOCK"), (sys.prefix, "PYTHON")):
         text = text if path is None else text.replace(str(path), name)

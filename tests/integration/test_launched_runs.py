@@ -4,6 +4,7 @@ They start the scripts as processes of this machine. `make e2e-slurm` uses a rea
 """
 
 import os
+import random
 import shutil
 import signal
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from penstock.run_folder import RunFolder
 PROGRAMS = {
     "sbatch": r"""
 for script; do :; done
-job=$(($(ls "$JOBS" | wc -l) + 41))
+job=$(($(ls "$JOBS" | wc -l) + FIRST_JOB))
 mkdir "$JOBS/$job"
 output=$(sed -n 's/^#SBATCH --output=//p' "$script")
 tasks=$(sed -n 's/^#SBATCH --array=.*%//p' "$script")
@@ -57,13 +58,16 @@ def cluster(tmp_path: Path) -> Iterator[dict[str, str]]:
         (programs / name).chmod(0o755)
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    yield {"PATH": f"{programs}:{os.environ['PATH']}", "JOBS": str(jobs), "SLURM_TMPDIR": str(scratch)}
+    # The folder of a run on a node has the job's number, and several users may test on this machine.
+    first = str(random.SystemRandom().randrange(10**6, 6 * 10**7))
+    variables = {"JOBS": str(jobs), "FIRST_JOB": first, "SLURM_TMPDIR": str(scratch)}
+    yield {"PATH": f"{programs}:{os.environ['PATH']}", **variables}
     for pid in (int(line) for path in jobs.glob("*/pids") for line in path.read_text().split()):
         for process in psutil.process_iter():
             if process.pid != os.getpid() and _session(process.pid) == pid:
                 process.kill()
-    for job in jobs.iterdir():
-        shutil.rmtree(f"/tmp/penstock-{job.name}", ignore_errors=True)
+    for folder in jobs.iterdir():
+        shutil.rmtree(f"/tmp/penstock-{folder.name}", ignore_errors=True)
 
 
 def _session(pid: int) -> int:
@@ -78,8 +82,13 @@ def launched(cluster: dict[str, str], place: Path, *options: str, steps: int = 2
     return Command("launch", "slurm", *SHORT, *own, *options, environment=cluster, directory=place)
 
 
-def cancelled(cluster: dict[str, str], job: int) -> bool:
-    return (Path(cluster["JOBS"]) / str(job) / "cancelled").exists()
+def job(cluster: dict[str, str], place: int) -> int:
+    """Returns the number of a job: the services are the first, and the array of actors is the second."""
+    return int(cluster["FIRST_JOB"]) + place
+
+
+def array_is_cancelled(cluster: dict[str, str]) -> bool:
+    return (Path(cluster["JOBS"]) / str(job(cluster, 1)) / "cancelled").exists()
 
 
 @pytest.mark.slow
@@ -90,7 +99,7 @@ def test_a_run_is_followed_to_its_end_and_leaves_everything_in_its_folder(
     folder, scratch = RunFolder(tmp_path / "run"), Path(cluster["SLURM_TMPDIR"])
     with launched(cluster, tmp_path, *options) as command:
         end = end_of(command)
-        wait_for(lambda: cancelled(cluster, 42), "the array to be cancelled")
+        wait_for(lambda: array_is_cancelled(cluster), "the array to be cancelled")
         wait_for(lambda: not list(scratch.iterdir()), "the store to be removed")
     assert (end.code, end.stderr) == (0, "")
     assert "ended by total_steps" in end.stdout
@@ -109,7 +118,9 @@ def test_ctrl_c_leaves_the_run_alone_and_tells_how_to_come_back(cluster: dict[st
         command.process.send_signal(signal.SIGINT)
         assert command.wait() == 0
         assert "the run goes on" in command.stdout
-        assert command.stdout.splitlines()[-1].endswith("status run --watch, end it with scancel 41 42")
+        assert command.stdout.splitlines()[-1].endswith(
+            f"status run --watch, end it with scancel {job(cluster, 0)} {job(cluster, 1)}"
+        )
         assert services.exists()
 
 
@@ -119,7 +130,8 @@ def test_a_setting_that_a_service_refuses_ends_the_command_with_the_reason(
 ) -> None:
     with launched(cluster, tmp_path, "--replay.listen=192.0.2.1:7431") as command:
         end = end_of(command)
-        wait_for(lambda: cancelled(cluster, 42), "the array to be cancelled")
+        wait_for(lambda: array_is_cancelled(cluster), "the array to be cancelled")
     assert end.code == 3
-    assert "the run ended without a summary, and job 41 is COMPLETED: can't listen on 192.0.2.1:7431" in end.stderr
+    ended = f"job {job(cluster, 0)} is COMPLETED"
+    assert f"the run ended without a summary, and {ended}: can't listen on 192.0.2.1:7431" in end.stderr
     assert len(end.stderr.splitlines()) == 1

@@ -131,7 +131,7 @@ class _Check:
             try:
                 made.append(gymnasium.make(found, **arguments))
             except BaseException as error:
-                raise can_not_make(self._name, error, found) from error
+                raise can_not_make(self._name, error, found, arguments) from error
             check_arguments(made[-1], env_id, arguments)
         with self._stage("spaces"):
             spec = self._spec_of(env_id, made, frames)
@@ -263,9 +263,12 @@ def _named(name: str, stage: str) -> Iterator[None]:
 
 
 def _remedy(error: BaseException) -> str:
-    if isinstance(error, TypeError) and "argument" in str(error):
+    # Python's texts for a call with other arguments, and for a result of another length, say something about reset and
+    # step only if no line of the user raised them.
+    called = not foreign_errors.place_of(error)
+    if called and isinstance(error, TypeError) and "argument" in str(error):
         return "reset must take the keywords seed and options, and step one action"
-    if isinstance(error, ValueError) and "to unpack" in str(error):
+    if called and isinstance(error, ValueError) and "to unpack" in str(error):
         return "step must return observation, reward, terminated, truncated and info, and reset observation and info"
     if isinstance(error, SystemExit):
         return "an environment must raise an exception, not end its process"

@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import inspect
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 import gymnasium
@@ -166,7 +166,7 @@ def make_environments(
     envs: list[gymnasium.Env[Any, Any]] = []
     try:
         while len(envs) < count:
-            envs.append(_made(env_id, found, lambda: gymnasium.make(found, **kwargs)))
+            envs.append(_made(env_id, found, kwargs, lambda: gymnasium.make(found, **kwargs)))
             check_arguments(envs[-1], env_id, kwargs)
         described = describe(env_id, envs[0].observation_space, envs[0].action_space)
         for env in envs[1:]:
@@ -212,7 +212,10 @@ def _make_native(
     find_masks: FindMasks,
 ) -> Environments:
     made = _made(
-        env_id, found, lambda: gymnasium.make_vec(found, count, vectorization_mode="vector_entry_point", **kwargs)
+        env_id,
+        found,
+        kwargs,
+        lambda: gymnasium.make_vec(found, count, vectorization_mode="vector_entry_point", **kwargs),
     )
     check_arguments(made, env_id, kwargs)
     envs = SeparateGenerators(made)
@@ -261,14 +264,14 @@ def _masks_of(
     return dataclasses.replace(spec, mask_bits=source.bits if source else 0), source
 
 
-def _made(env_id: str, found: str | EnvSpec, make: Callable[[], Made]) -> Made:
+def _made(env_id: str, found: str | EnvSpec, given: Collection[str], make: Callable[[], Made]) -> Made:
     try:
         # Gymnasium prints hints about versions on stderr, which would garble a terminal display.
         with contextlib.redirect_stderr(io.StringIO()):
             return make()
     except foreign_errors.MISBEHAVIOUR as error:
         foreign_errors.let_ctrl_c_pass(error)
-        raise can_not_make(env_id, error, found) from error
+        raise can_not_make(env_id, error, found, given) from error
 
 
 def _spaces(env: gymnasium.Env[Any, Any]) -> str:

@@ -28,6 +28,8 @@ _MOST_WEIGHTS = 300_000
 """Most weights of a network that is small. With two layers of 512, NumPy and torch take the same time for 64 rows; with
 larger ones, products in blocks take longer than torch's of all rows."""
 
+_ENDED = "the window has ended with a later call of its runner; read its log probabilities before that call"
+
 
 def applies_to(description: Description) -> bool:
     """Returns whether NumPy can act with a policy of this kind, and is fast."""
@@ -67,6 +69,7 @@ class NumpyRunner:
         self._layers = Layers(names, widths, network.activation)
         self.noise: tuple[Noise, ...] = self._actions.noise
         self.squashes, self._count, self._rows = network.squash_actions, 0, 0
+        self._window: _Window | None = None
         # Diverged weights lead to numbers that the collector refuses with a reason. `np.errstate` in every step would
         # take as long as an operation on all environments.
         self._quiet = contextvars.copy_context()
@@ -79,6 +82,7 @@ class NumpyRunner:
         Raises `ConfigurationError` if the bytes are cut short or belong to another architecture.
         """
         if weights.version != self.version:
+            self._end_window()
             self._load(weights)
 
     def act(
@@ -96,10 +100,12 @@ class NumpyRunner:
 
     def begin(self, noise: NDArray[np.float32]) -> WindowPolicy:
         """Begins a window, as `acting.protocols.Runner`."""
+        self._end_window()
         count, steps, _ = noise.shape
         self._resize(count, min(steps, self._actions.most_rows(count)))
         self._quiet.run(self._actions.begin, noise)
-        return _Window(self._quiet, self._inputs, self._layers, self._actions, count, steps)
+        self._window = _Window(self._quiet, self._inputs, self._layers, self._actions, count, steps)
+        return self._window
 
     def act_greedily(
         self,
@@ -110,8 +116,14 @@ class NumpyRunner:
     ) -> Leaves:
         """Returns the most likely action per row, as `acting.protocols.Runner`."""
         del begun
+        self._end_window()
         self._resize(len(observation[0]), 1)
         return self._quiet.run(self._most_likely, observation, mask)
+
+    def _end_window(self) -> None:
+        """Ends the window whose rows the caller is about to overwrite."""
+        if self._window is not None:
+            self._window.end()
 
     def _most_likely(self, observation: Leaves, mask: NDArray[np.bool_] | None) -> Leaves:
         self._inputs.fill(observation)
@@ -151,6 +163,11 @@ class _Window:
         self._quiet, self._inputs, self._layers, self._actions = quiet, inputs, layers, actions
         self._log_probs = np.zeros((steps, count), np.float32)
         self._step = self._row = 0
+        self._ended = False
+
+    def end(self) -> None:
+        """Ends the window, because its runner uses the parts for another call."""
+        self._ended = True
 
     def act(
         self, observation: Leaves, *, mask: NDArray[np.bool_] | None = None, begun: NDArray[np.bool_] | None = None
@@ -164,6 +181,7 @@ class _Window:
         return self._log_probs.T
 
     def _act(self, observation: Leaves, mask: NDArray[np.bool_] | None) -> Leaves:
+        assert not self._ended, _ENDED
         if self._row == len(self._layers.outputs):
             self._complete()
         self._inputs.fill(observation)
@@ -174,6 +192,7 @@ class _Window:
 
     def _complete(self) -> None:
         """Computes the log probabilities of the rows that are kept, and frees the rows."""
+        assert not self._ended, _ENDED
         self._log_probs[self._step - self._row : self._step] = self._actions.log_probs(self._row)
         self._row = 0
 

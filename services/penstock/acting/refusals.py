@@ -3,6 +3,7 @@
 import contextlib
 import inspect
 import re
+from collections.abc import Collection
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
@@ -16,16 +17,26 @@ _OF_NOTHING = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _SETTINGS = "environment.kwargs, environment.variants and environment.training_kwargs"
 
 
-def can_not_make(name: str, error: BaseException, found: str | EnvSpec) -> ConfigurationError:
-    """Returns the error for an exception of `gymnasium.make(found)`; `name` is the environment's name in messages."""
+def can_not_make(name: str, error: BaseException, found: str | EnvSpec, given: Collection[str]) -> ConfigurationError:
+    """Returns the error for an exception of `gymnasium.make(found)`.
+
+    Args:
+        name: The environment's name in messages.
+        error: The exception.
+        found: What could not be made.
+        given: Names of the arguments that it was given.
+    """
     kind = UnknownEnvironment if isinstance(error, gymnasium.error.UnregisteredEnv) else ConfigurationError
-    return kind(f"can't make the environment {name!r}: {_reason(error, found)}")
+    return kind(f"can't make the environment {name!r}: {_reason(error, found, given)}")
 
 
-def _reason(error: BaseException, found: str | EnvSpec) -> str:
+def _reason(error: BaseException, found: str | EnvSpec, given: Collection[str]) -> str:
     unexpected = _UNEXPECTED.search(str(error)) if isinstance(error, TypeError) else None
-    if unexpected:
-        return f"it takes no argument {unexpected[1]!r}{_taken(found)}; check {_SETTINGS}"
+    taken = _taken(found)
+    # A constructor can also pass other names on to code that does not take them, which is a fault of the environment.
+    if unexpected and unexpected[1] in given and unexpected[1] not in taken:
+        known = f"; it takes {', '.join(taken)}" if taken else ""
+        return f"it takes no argument {unexpected[1]!r}{known}; check {_SETTINGS}"
     text = foreign_errors.shortened(str(error)).rstrip(".")
     if isinstance(error, (gymnasium.error.NamespaceNotFound, gymnasium.error.NameNotFound)):
         # A suggestion of Gymnasium ends with a question mark.
@@ -41,22 +52,22 @@ def _reason(error: BaseException, found: str | EnvSpec) -> str:
 
 
 def _remedy(error: BaseException) -> str:
-    if isinstance(error, TypeError) and "argument" in str(error):
+    # Python's text for a call with other arguments than a constructor takes, if no line of the user made that call.
+    if isinstance(error, TypeError) and "argument" in str(error) and not foreign_errors.place_of(error):
         return f"check {_SETTINGS}"
     if isinstance(error, SystemExit):
         return "an environment must raise an exception, not end its process"
     return "correct the environment, or choose another by --env-id"
 
 
-def _taken(found: str | EnvSpec) -> str:
-    """Returns a clause with the arguments of the environment's constructor; empty if they are unknown."""
+def _taken(found: str | EnvSpec) -> list[str]:
+    """Returns the names of the arguments of the environment's constructor; none if they are unknown."""
     spec = gymnasium.registry.get(found) if isinstance(found, str) else found
     entry = None if spec is None else spec.entry_point or spec.vector_entry_point
     if entry is None:
-        return ""
-    names: list[str] = []
+        return []
     with contextlib.suppress(Exception):
         creator = load_env_creator(entry) if isinstance(entry, str) else entry
         parameters = inspect.signature(creator).parameters.values()
-        names = [each.name for each in parameters if each.kind not in _OF_NOTHING and each.name not in _NOT_ARGUMENTS]
-    return f"; it takes {', '.join(names)}" if names else ""
+        return [each.name for each in parameters if each.kind not in _OF_NOTHING and each.name not in _NOT_ARGUMENTS]
+    return []

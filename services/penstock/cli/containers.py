@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from penstock.cli.finding import Finding
 from penstock.local.ports import refusal
@@ -62,10 +63,14 @@ def _check_compose() -> Finding:
     return Finding("Compose", True, version)
 
 
-def _check_toolkit(info: Mapping[str, object]) -> Finding:
+def _check_toolkit(info: Mapping[str, Any]) -> Finding:
     """Checks the NVIDIA Container Toolkit, which a host needs only if it has NVIDIA's driver."""
     devices, runtimes = info.get("DiscoveredDevices") or [], info.get("Runtimes") or {}
-    if "nvidia" in str(devices) or "nvidia" in str(runtimes) or shutil.which(_HOOK):
+    if (
+        any(each.get("ID", "").startswith("nvidia.com/") for each in devices)
+        or "nvidia" in runtimes
+        or shutil.which(_HOOK)
+    ):
         return Finding("NVIDIA toolkit", True, "containers can use the GPU")
     fit = None if shutil.which("nvidia-smi") is None else False
     return Finding(

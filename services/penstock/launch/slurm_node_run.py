@@ -63,7 +63,10 @@ class NodeRun:
             )
             packed.seek(0)
             with tarfile.open(fileobj=packed) as archive:
-                archive.extractall(self._folder.root, filter="data")
+                # Filters exist since Python 3.11.4; Debian 12 has 3.11.2.
+                if hasattr(tarfile, "data_filter"):
+                    archive.extraction_filter = tarfile.data_filter
+                archive.extractall(self._folder.root)
         self._on_node(f"touch {self._place}/launch/copied")
         with contextlib.suppress(OSError):
             self._folder.services.unlink()

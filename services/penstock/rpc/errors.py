@@ -3,6 +3,8 @@
 The trailing metadata also names the error, so that Penstock's clients raise the error that the server raised.
 """
 
+import re
+
 import grpc
 
 from penstock import errors
@@ -24,6 +26,9 @@ _CODES: dict[type[PenstockError], grpc.StatusCode] = {
     errors.RunFinished: grpc.StatusCode.FAILED_PRECONDITION,
     errors.PermissionDenied: grpc.StatusCode.PERMISSION_DENIED,
 }
+_ADDRESS = re.compile(r"\b(unix|ipv4|ipv6):\S+")
+"""An address in gRPC's description of a failed connection, in which the path of a socket file has no spaces."""
+
 _BY_NAME = {error.__name__: error for error in _CODES}
 _WITHOUT_NAME: dict[grpc.StatusCode, type[PenstockError]] = {
     grpc.StatusCode.INVALID_ARGUMENT: errors.InvalidSegment,
@@ -59,11 +64,13 @@ def from_rpc(error: grpc.aio.AioRpcError, peer: str) -> PenstockError:
         return _WITHOUT_NAME[error.code()](f"{peer}: {details}")
     if error.code() == grpc.StatusCode.UNKNOWN:
         return errors.PeerFailed(f"{peer} failed with an error that it did not expect ({details}); see its log")
-    if meaning := explained(details):
+    # gRPC gives the reason as text alone, beside addresses whose paths are chosen by users.
+    reason = _ADDRESS.sub("", details)
+    if meaning := explained(reason):
         return errors.Unavailable(f"{peer} can't be reached: {meaning}")
-    if "Connection refused" in details:
+    if "Connection refused" in reason or "No such file or directory" in reason:
         return errors.Unavailable(f"{peer} can't be reached: it is not listening yet, or it has ended; see its log")
-    if "DNS resolution failed" in details or "not known" in details:
+    if any(part in reason for part in ("DNS resolution failed", "errors resolving", "not known")):
         return errors.Unavailable(f"{peer} can't be reached: no host has this name here; name another address of it")
     return errors.Unavailable(f"{peer} can't be reached or did not answer ({error.code().name}: {details})")
 

@@ -388,6 +388,29 @@ def test_a_window_has_the_actions_of_its_steps_one_by_one(case: Case, steps: int
         assert np.array_equal(window.log_probs(), log_probs)
 
 
+@pytest.mark.parametrize("later", ["begin", "act", "act greedily", "act greedily on fewer rows", "refresh"])
+def test_a_window_is_refused_after_a_later_call_of_its_runner(later: str) -> None:
+    spec = spec_of("CartPole-v1")
+    runner = runner_of(decided_weights(spec))
+    observation, noise = (np.zeros((2, 4), np.float32),), np.full((2, 3, runner.noise[0].size), 0.5, np.float32)
+    window = runner.begin(noise)
+    window.act(observation)
+    match later:
+        case "begin":
+            runner.begin(noise)
+        case "act":
+            runner.act(observation, noise[:, 0])
+        case "act greedily":
+            runner.act_greedily(observation)
+        case "act greedily on fewer rows":
+            runner.act_greedily((observation[0][:1],))
+        case "refresh":
+            runner.refresh(decided_weights(spec, version=runner.version + 1))
+    for use in (window.log_probs, lambda: window.act(observation)):
+        with pytest.raises(AssertionError, match="the window has ended with a later call of its runner"):
+            use()
+
+
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Taxi-v4", "Pendulum-v1"])
 def test_a_policy_neither_warns_nor_changes_how_numpy_warns(env_id: str) -> None:
     spec = spec_of(env_id)

@@ -135,3 +135,60 @@ def test_a_file_that_fails_when_it_is_imported_is_refused_in_one_line(tmp_path: 
     with pytest.raises(ConfigurationError, match="can't import") as caught:
         find(f"{tmp_path}/failing_file.py:Thing")
     assert "\n" not in str(caught.value)
+
+
+FITTING = """
+import gymnasium
+
+
+class Arm(gymnasium.Env):
+    action_space = observation_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, size=1, flaw=""):
+        if flaw == "unexpected":
+            dict.fromkeys([], sizes=3)
+        if flaw == "passed on":
+            super().__init__(size=size)
+        if flaw == "argument":
+            int(None)
+
+    def reset(self, *, seed=None, options=None):
+        return 0, {}
+
+
+class Sized(Arm):
+    def __init__(self, size):
+        super().__init__(size)
+
+
+def factory(**kwargs):
+    return Arm(**kwargs)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "kwargs", "said"),
+    [
+        ("Arm", {"sizes": 2}, "it takes no argument 'sizes'; it takes size, flaw; check environment.kwargs"),
+        ("factory", {"sizes": 2}, "it takes no argument 'sizes'; check environment.kwargs"),
+        ("Sized", {}, "missing 1 required positional argument: 'size'"),
+        ("Arm", {"flaw": "unexpected"}, "/arm.py, line 10); correct the environment, or choose another by --env-id"),
+        ("Arm", {"flaw": "passed on"}, "/arm.py, line 12); correct the environment, or choose another by --env-id"),
+        (
+            "Arm",
+            {"flaw": "passed on", "size": 2},
+            "/arm.py, line 12); correct the environment, or choose another by --env-id",
+        ),
+        ("Arm", {"flaw": "argument"}, "/arm.py, line 14); correct the environment, or choose another by --env-id"),
+    ],
+)
+@pytest.mark.parametrize("folder", ["project", "gymnasium"])
+def test_only_an_argument_of_the_settings_is_blamed_on_the_settings(
+    tmp_path: Path, folder: str, name: str, kwargs: dict[str, object], said: str
+) -> None:
+    (tmp_path / folder).mkdir()
+    (tmp_path / folder / "arm.py").write_text(FITTING)
+    with pytest.raises(ConfigurationError) as caught:
+        make_environments(f"{tmp_path}/{folder}/arm.py:{name}", 1, kwargs=kwargs)
+    assert said in str(caught.value)
+    assert ("check environment.kwargs" in str(caught.value)) == ("/arm.py, line" not in str(caught.value))

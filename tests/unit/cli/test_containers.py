@@ -72,8 +72,10 @@ def test_an_engine_without_access_is_reported_with_a_remedy(
         (ENGINE | {"Runtimes": None, "DiscoveredDevices": None}, None),
         (ENGINE | {"Runtimes": {"runc": {}, "nvidia": {}}}, True),
         (ENGINE | {"DiscoveredDevices": [{"Source": "cdi", "ID": "nvidia.com/gpu=all"}]}, True),
+        (ENGINE | {"Runtimes": {"runc": {"path": "/opt/nvidia/bin/runc"}}}, None),
+        (ENGINE | {"DiscoveredDevices": [{"Source": "cdi", "ID": "example.com/not-nvidia=0"}]}, None),
     ],
-    ids=["plain", "older", "runtime", "cdi"],
+    ids=["plain", "older", "runtime", "cdi", "path", "other"],
 )
 def test_hosts_whose_containers_can_use_the_gpu_are_recognised(
     commands: Path, folder: Path, info: Mapping[str, object], fit: bool | None

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from helpers.other_user import answer_to_others
 from helpers.timing import PATIENCE_S
 from penstock.addresses import Address
 from penstock.errors import InvalidSegment
@@ -182,6 +183,29 @@ def test_a_socket_is_neither_offered_to_other_ports_nor_after_its_stream() -> No
         assert await local_socket.connect(offer) is None
         listener.close()
         assert await local_socket.connect(offer) is None
+
+    asyncio.run(run())
+
+
+def test_a_socket_is_not_given_to_another_user_who_has_the_secret() -> None:
+    async def run() -> None:
+        listener, moved = LocalListener(), list[LocalSocket]()
+
+        def move(local: LocalSocket) -> int:
+            moved.append(local)
+            return 7
+
+        with listener.offered(called("host:81"), Address("0.0.0.0", 81), move) as offer:
+            assert offer is not None
+            message = len(offer.secret).to_bytes(4, "little") + offer.secret
+            assert await asyncio.to_thread(answer_to_others, f"\0{offer.name}", message) == b""
+            assert moved == []
+            # The secret is still valid, so it was not read.
+            connected = await local_socket.connect(offer)
+            assert connected is not None and len(moved) == 1
+            connected[0].close()
+            moved[0].close()
+        listener.close()
 
     asyncio.run(run())
 
