@@ -23,6 +23,7 @@ from penstock.apps.environments import variants_of
 from penstock.config import EnvironmentConfig
 from penstock.errors import ConfigurationError
 from penstock.module_imports import import_modules
+from penstock.system_errors import in_words
 from penstock.types.evaluation import EvaluationTask
 from penstock.types.spaces import is_image
 
@@ -53,7 +54,7 @@ def film(
     try:
         return Path(shutil.move(filmed, output))
     except OSError as error:
-        raise ConfigurationError(f"can't write {output}: {error.strerror}; the film is {filmed}") from None
+        raise ConfigurationError(f"can't write {output}: {in_words(error, output)}; the film is {filmed}") from None
 
 
 def _film_rendering(

@@ -85,8 +85,11 @@ class Child:
         """Starts the process, forked from the template where possible."""
         self.ended_at = self.restart_at = None
         with self.log.opened() as file, signals_held_back():
-            forked = template.fork(self.command, self.name, file.fileno()) if template else None
-            process = forked or CommandProcess(self.command, stdout=file, environment=service_environment(self.name))
+            variables = service_environment(self.name) | self.log.named
+            memory = () if self.log.memory is None else (self.log.memory,)
+            outputs = (file.fileno(), *memory)
+            forked = template.fork(self.command, self.name, outputs, self.log.path) if template else None
+            process = forked or CommandProcess(self.command, stdout=file, environment=variables, pass_fds=memory)
             self.group = ProcessGroup(process, guard)
 
     def terminate(self) -> None:
@@ -158,6 +161,7 @@ class Children(AbstractContextManager["Children"]):
             if child.exit_code is not None or time.monotonic() > deadline:
                 self.dismissed.remove((child, deadline))
                 child.end(0.0)
+                child.log.close()
         for child in self.members:
             child.log.cut()
             if child.restart_at is None and self._has_died(child):
@@ -200,6 +204,7 @@ class Children(AbstractContextManager["Children"]):
         # Shortest grace period first, since all periods run at the same time.
         for child in sorted(children, key=_grace_s):
             child.end(max(0.0, began + _grace_s(child) - time.monotonic()))
+            child.log.close()
 
 
 def _grace_s(child: Child) -> float:

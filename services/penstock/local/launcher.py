@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 
@@ -30,6 +30,7 @@ from penstock.rpc.loop import LoopThread
 from penstock.run_folder import LEARNER, RunFolder
 from penstock.store_place import StorePlace, choose_place, record_place, remove_store
 from penstock.summary import Summary, nothing_left
+from penstock.system_errors import in_words
 from penstock.types.extents import Extent
 from penstock.types.status import RunStatus
 
@@ -91,16 +92,19 @@ def train(
         with start.undone():
             folder.create()
             start.made(place.root)
-            record_place(folder, place)
-            earlier = _identity(folder.summary)
-            try:
-                _Session(config, folder, place, start, observer=observer, template=template).run()
-            except stopping.StopTraining:
-                pass
-            except stopping.Interrupted:
-                with contextlib.suppress(OSError, PenstockError):
-                    _draw(folder)
-                raise
+            with _failing_in_words(folder):
+                record_place(folder, place)
+                earlier = _identity(folder.summary)
+                session = _Session(config, folder, place, start, observer=observer, template=template)
+                try:
+                    session.run()
+                except stopping.StopTraining:
+                    pass
+                except stopping.Interrupted:
+                    session.show("drawing the learning curve")
+                    with contextlib.suppress(OSError, PenstockError):
+                        _draw(folder)
+                    raise
     if _identity(folder.summary) == earlier:
         raise PenstockError(f"the run ended without a summary; see the logs in {folder.logs}")
     return _conclude(folder, place, started)
@@ -137,6 +141,19 @@ def _check_folder(folder: RunFolder, *, resume: bool) -> None:
     places = folder.places().values() if folder.services.exists() else ()
     if any(is_serving(place.addresses, _LIVE_TIMEOUT_S) for place in places):
         raise ConfigurationError(f"the run in {folder.root} is still active; stop it first, or wait for its end")
+
+
+@contextlib.contextmanager
+def _failing_in_words(folder: RunFolder) -> Iterator[None]:
+    """Turns errors of the operating system into a line with the reason and what to do."""
+    try:
+        yield
+    except BrokenPipeError:
+        # The command's own output was closed, which is how its user ends it.
+        raise
+    except OSError as error:
+        reason = in_words(error, folder.root, "choose another --run-dir")
+        raise ConfigurationError(f"can't keep the run in {folder.root}: {reason}") from error
 
 
 class _Session:
@@ -192,6 +209,10 @@ class _Session:
             with contextlib.suppress(OSError):
                 folder.services.unlink(missing_ok=True)
             self._thread.close()
+
+    def show(self, doing: str) -> None:
+        """Shows the user work after the end of the services."""
+        self._observer(dataclasses.replace(self._status, phase="stopping", waiting_for=""), [doing])
 
     def _await_template(self) -> None:
         waiting = dataclasses.replace(self._status, waiting_for="the services to load")
@@ -265,6 +286,7 @@ class _Session:
             self._observer = lambda status, news: None
         reason = str(error) if isinstance(error, PenstockError) else ""
         finished = stopping.finish(learner, self._status, self._observer, reason=reason)
+        self.show("ending the other services")
         if isinstance(error, KeyboardInterrupt) and self._start.has_trained:
             saved_steps = self._folder.newest_checkpoint_steps()
             raise stopping.Interrupted(saved_steps, self._status.env_steps, finished) from None
@@ -296,8 +318,8 @@ def _conclude(folder: RunFolder, place: StorePlace, started: float) -> Summary:
         summary.write(folder.summary)
     except OSError as error:
         raise PenstockError(
-            f"the run has ended, but its summary or curve could not be written in {folder.root}: {error.strerror}; free"
-            " space there, and draw the curve with penstock plot"
+            f"the run has ended, but its summary or curve could not be written in {folder.root}:"
+            f" {in_words(error, folder.root)}; the checkpoints are complete, and penstock plot draws the curve"
         ) from error
     if summary.stopped != "interrupted":
         # If a finished run is extended later, it starts from new experience.

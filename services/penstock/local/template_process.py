@@ -4,7 +4,9 @@ Requests and replies are JSON messages on the Unix socket whose descriptor is th
 padding, which a forked service overwrites with its own command line.
 
     {"ready": true}                   the imports are done
-    {"arguments": [...], "name": ...} forks a service; comes with two descriptors, for standard input and output
+    {"arguments": [...], "name": ..., "log": ...}
+                                      forks a service; comes with descriptors for standard input, for standard output
+                                      and, where the system has one, of the log's block of memory (`telemetry.output`)
     {"reap": pid}                     reaps a service that has ended
     {"started": pid}                  reply of a new service, which leads its own session and process group
     {"ended": pid, "code": ...}       a service has ended; its process id is not reused before it is reaped
@@ -30,6 +32,7 @@ import numpy
 
 from penstock.local.imports import uncollected
 from penstock.process.service import SUPERVISED_VARIABLE
+from penstock.telemetry.output import LOG_VARIABLE
 
 _MODULES = ("apps.replay", "apps.learner", "apps.actor", "apps.evaluator", "cli.options", "cli.main")
 _LARGEST_MESSAGE = 65_536
@@ -83,7 +86,7 @@ class _Template:
                 if key.fileobj is not self._control:
                     self._report(key.fd, key.data)
                     continue
-                data, descriptors, _, _ = socket.recv_fds(self._control, _LARGEST_MESSAGE, 2)
+                data, descriptors, _, _ = socket.recv_fds(self._control, _LARGEST_MESSAGE, 3)
                 if not data:
                     return None
                 request = json.loads(data)
@@ -114,7 +117,7 @@ class _Template:
             if key.fileobj is not self._control:
                 os.close(key.fd)
         self._selector.close()
-        standard_input, output = descriptors
+        standard_input, output, *memory = descriptors
         for target, source in enumerate((standard_input, output, output)):
             os.dup2(source, target)
         os.close(standard_input)
@@ -122,6 +125,8 @@ class _Template:
         for number in (signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
         os.environ[SUPERVISED_VARIABLE] = request["name"]
+        if memory:
+            os.environ[LOG_VARIABLE] = f"{memory[0]}:{request['log']}"
         # Some environments draw from NumPy's global generator, whose state would be the same in every service.
         numpy.random.seed()
         arguments: list[str] = request["arguments"]
