@@ -13,7 +13,7 @@ from typing import IO
 
 from penstock.files import PRIVATE_FILE
 from penstock.system_errors import disk_fault
-from penstock.telemetry.output import KEPT_BYTES, LOG_VARIABLE
+from penstock.telemetry.output import KEPT_BYTES, LOG_VARIABLE, NOTE
 
 MOST_BYTES = 64 * 2**20
 """Size in bytes above which a log is cut: above the logs of normal runs, and small compared with the store."""
@@ -50,11 +50,12 @@ class ChildLog:
         """Opens the log for the child's next process, which appends to it."""
         self.close()
         self.memory = _memory()
+        file: IO[bytes]
         try:
             file = os.fdopen(os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, PRIVATE_FILE), "ab")
         except OSError:
             # A full or read-only disk must not keep a child from starting. Its writes fail, and it opens the log later.
-            file = Path(os.devnull).open("rb")  # noqa: SIM115 - closed below
+            file = os.fdopen(os.open(os.devnull, os.O_RDONLY), "rb")
         with file:
             self._life_from = self._size()
             yield file
@@ -74,11 +75,15 @@ class ChildLog:
 
     def cause(self) -> str:
         """Returns the reason why the process gave up or died, as far as the log shows it, in one line."""
-        lines = self._last_lines()
-        reason = _last_after(_OURS, lines) or _last_after(_FATAL, lines) or _exception(lines) or _last_of_others(lines)
+        reason = self.error() or _last_of_others(self._last_lines())
         fault = disk_fault(self.path.parent)
         reasons = [reason[:_LONGEST_CAUSE] or "no output", f"its log can't be written: {fault}" if fault else ""]
         return "; ".join(filter(None, reasons))
+
+    def error(self) -> str:
+        """Returns the last error that the process, which may still run, has reported; empty if there is none."""
+        lines = self._last_lines()
+        return _last_after(_OURS, lines) or _last_after(_FATAL, lines) or _exception(lines)
 
     def own_reason(self) -> str:
         """Returns the reason that Penstock itself logged when it gave up; empty if there is none."""
@@ -95,7 +100,7 @@ class ChildLog:
             # The last line may be incomplete, because the child is writing it.
             tail = file.read()
             tail = tail[: tail.rfind(b"\n") + 1]
-            note = f"[penstock: {dropped:,} bytes were cut out of this log here]\n".encode()
+            note = f"{NOTE}{dropped:,} bytes were cut out of this log here]\n".encode()
             file.seek(head)
             file.write(note + tail)
             file.truncate()
@@ -160,6 +165,8 @@ def _last_of_others(lines: list[str]) -> str:
 
 
 def _is_event(line: str) -> bool:
+    if line.startswith(NOTE):
+        return True
     try:
         return isinstance(event := json.loads(line), dict) and "event" in event
     except ValueError:

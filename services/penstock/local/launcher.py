@@ -42,6 +42,7 @@ _STATUS_INTERVAL_S, _STATUS_SHARE = 1.0, 0.05
 A short run has a status at every look, and a long one spends less on them."""
 _START_TIMEOUT_S = 120.0
 _LIVE_TIMEOUT_S = 1.0
+_ERRORS_INTERVAL_S = 1.0
 
 Observer = Callable[[RunStatus, list[str]], None]
 """Callback that receives the run's status and lines of news a few times per second."""
@@ -175,7 +176,7 @@ class _Session:
         self._status = _beginning(config)
         self._children = Children(config.train.max_restarts, template)
         self._thread = LoopThread()
-        self._newest_notice = 0
+        self._newest_notice, self._errors_at = 0, 0.0
 
     def run(self) -> None:
         """Runs the services until the learner exits with code 0, or an error or a signal ends the run."""
@@ -239,7 +240,7 @@ class _Session:
             # The learner of a finished run may exit before it serves.
             while not is_serving(address, _POLL_S) and learner.exit_code != 0:
                 waiting = dataclasses.replace(self._status, waiting_for=f"the {name} service to start")
-                self._observer(waiting, self._children.revive())
+                self._observer(waiting, [*self._children.revive(), *self._new_errors()])
                 if time.monotonic() > deadline:
                     raise PenstockError(f"{name} did not become ready: {self._children.find(name).log.cause()}")
                 time.sleep(0.02)
@@ -250,7 +251,7 @@ class _Session:
         try:
             began, asked = time.monotonic(), 0.0
             while learner.exit_code != 0:
-                news, now = self._children.revive(), time.monotonic()
+                news, now = [*self._children.revive(), *self._new_errors()], time.monotonic()
                 try:
                     if now - asked >= min((now - began) * _STATUS_SHARE, _STATUS_INTERVAL_S):
                         asked, self._status = now, client.get(_STATUS_TIMEOUT_S)
@@ -262,6 +263,13 @@ class _Session:
             self._observer(dataclasses.replace(self._status, phase="finished", waiting_for=""), [])
         finally:
             client.close()
+
+    def _new_errors(self) -> list[str]:
+        """Returns errors that running children have reported, as long as no batch was trained, about once a second."""
+        if self._start.has_trained or time.monotonic() < self._errors_at:
+            return []
+        self._errors_at = time.monotonic() + _ERRORS_INTERVAL_S
+        return self._children.new_errors()
 
     def _note_status(self) -> list[str]:
         """Records the children's progress from the status; returns the learner's new notices."""

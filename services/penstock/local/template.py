@@ -98,7 +98,7 @@ class Template(AbstractContextManager["Template"]):
         finally:
             os.close(reading)
         started = self._next_started()
-        if started is None:
+        if started is None or started < 0:
             os.close(writing)
             return None
         self._forked.add(started)

@@ -8,7 +8,8 @@ padding, which a forked service overwrites with its own command line.
                                       forks a service; comes with descriptors for standard input, for standard output
                                       and, where the system has one, of the log's block of memory (`telemetry.output`)
     {"reap": pid}                     reaps a service that has ended
-    {"started": pid}                  reply of a new service, which leads its own session and process group
+    {"started": pid}                  reply of a new service, which leads its own session and process group; -1: the
+                                      system refused a process
     {"ended": pid, "code": ...}       a service has ended; its process id is not reused before it is reaped
 
 The process ends when the other end of the socket is closed. Its services do not.
@@ -36,6 +37,7 @@ from penstock.telemetry.output import LOG_VARIABLE
 
 _MODULES = ("apps.replay", "apps.learner", "apps.actor", "apps.evaluator", "cli.options", "cli.main")
 _LARGEST_MESSAGE = 65_536
+_NONE = -1
 _ARGUMENTS_BEGIN = 45
 """Index of `arg_start` among the fields of /proc/self/stat after the command name; `arg_end` follows (proc(5))."""
 
@@ -96,10 +98,16 @@ class _Template:
                     return self._become(request, descriptors)
 
     def _fork(self, descriptors: list[int]) -> int:
-        pid = os.fork()
+        """Returns 0 in the new process; in the template its id, or -1 if the system refuses one, and says so."""
+        try:
+            pid = os.fork()
+        except OSError:
+            self._control.send(json.dumps({"started": _NONE}).encode())
+            pid = _NONE
         if pid != 0:
             for descriptor in descriptors:
                 os.close(descriptor)
+        if pid > 0:
             self._selector.register(os.pidfd_open(pid), selectors.EVENT_READ, pid)
         return pid
 

@@ -23,6 +23,9 @@ LOG_VARIABLE = "PENSTOCK_LOG"
 KEPT_BYTES = 4096
 """Bytes of the last lost output at the beginning of the block. A crash writes its stack after them."""
 
+NOTE = "[penstock: "
+"""Beginning of a line about the log itself."""
+
 _ERROR = 2
 
 
@@ -88,7 +91,7 @@ class _Descriptor(io.RawIOBase):
     def _recovers(self) -> bool:
         """Writes how many lines were lost; returns whether that worked."""
         begin = "\n" if self._torn else ""
-        note = f"{begin}[penstock: {self._lost_lines:,} lines of this log were lost here: {self._reason}]\n"
+        note = f"{begin}{NOTE}log lines lost here: {self._lost_lines:,} ({self._reason})]\n"
         if not self._put(note.encode()):
             return False
         self._lost_lines, self._torn = 0, False
@@ -138,4 +141,4 @@ def protected(descriptor: int) -> TextIO:
 
 def _text(descriptor: int, log: _Log | None) -> TextIO:
     raw = _Descriptor(descriptor, log)
-    return io.TextIOWrapper(raw, "utf-8", errors="backslashreplace", line_buffering=True)  # type: ignore[arg-type]
+    return io.TextIOWrapper(raw, "utf-8", errors="backslashreplace", line_buffering=True)  # type: ignore[type-var]
