@@ -47,7 +47,7 @@ ALLOWED: dict[str, set[str]] = {
     "run_folder": {"types", "errors", "system_errors", "files"},
     "run_metrics": {"errors", "system_errors", "run_folder"},
     "known_runs": {"errors", "run_folder"},
-    "summary": {"types", "errors", "system_errors", "config", "files", "run_folder", "run_metrics"},
+    "summary": {"types", "errors", "config", "files", "run_folder", "run_metrics"},
     "services_file": {
         "types",
         "errors",
@@ -78,7 +78,6 @@ ALLOWED: dict[str, set[str]] = {
     "acting": {
         "types",
         "errors",
-        "system_errors",
         "environment_names",
         "extras",
         "foreign_errors",
@@ -123,6 +122,7 @@ ALLOWED: dict[str, set[str]] = {
     "process": {
         "types",
         "errors",
+        "files",
         "system_errors",
         "addresses",
         "config",
@@ -145,7 +145,6 @@ ALLOWED: dict[str, set[str]] = {
     "apps": {
         "types",
         "errors",
-        "system_errors",
         "addresses",
         "foreign_errors",
         "config",
@@ -182,7 +181,7 @@ ALLOWED: dict[str, set[str]] = {
         "process",
         "local",
     },
-    "launch": {"errors", "system_errors", "config", "files", "run_folder", "security", "launch"},
+    "launch": {"errors", "config", "files", "run_folder", "security", "launch"},
     "cli": {
         "types",
         "errors",

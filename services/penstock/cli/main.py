@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if _is_service(given):
         # Before anything is printed. It loads NumPy, which needs the variables above.
         with uncollected():
-            from penstock.telemetry import output
+            from penstock.process import output
         output.protect()
     if name in _MAKE_ENVIRONMENTS:
         # An environment may be a module in the current folder; installed modules take precedence.

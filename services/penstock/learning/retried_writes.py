@@ -89,7 +89,8 @@ class RetriedWrites:
         while failed := [(kind, known) for kind, known in self._all() if not self._settled(kind, known)]:
             if self._clock() >= deadline:
                 kinds = ", ".join(kind for kind, _ in failed)
-                raise PenstockError(f"can't write {kinds} of the run: {self.reason(failed[0][0])}; {advice}")
+                reason = self.reason(failed[0][0])
+                raise PenstockError(f"can't write the results of the run ({kinds}): {reason}; {advice}")
             wait(_LAST_DELAY_S)
 
     def _settled(self, kind: str, known: _Kind) -> bool:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import IO
 
 from penstock.files import PRIVATE_FILE
+from penstock.process.output import KEPT_BYTES, LOG_VARIABLE, NOTE
 from penstock.system_errors import disk_fault
-from penstock.telemetry.output import KEPT_BYTES, LOG_VARIABLE, NOTE
 
 MOST_BYTES = 64 * 2**20
 """Size in bytes above which a log is cut: above the logs of normal runs, and small compared with the store."""
@@ -38,7 +38,7 @@ class ChildLog:
         self.path = path
         self._life_from = begin
         self.memory: int | None = None
-        """Descriptor of a block of memory for output that the disk does not take (`telemetry.output`), if possible."""
+        """Descriptor of a block of memory for output that the disk does not take (`process.output`), if possible."""
 
     @property
     def named(self) -> dict[str, str]:
@@ -54,8 +54,8 @@ class ChildLog:
         try:
             file = os.fdopen(os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, PRIVATE_FILE), "ab")
         except OSError:
-            # A full or read-only disk must not keep a child from starting. Its writes fail, and it opens the log later.
-            file = os.fdopen(os.open(os.devnull, os.O_RDONLY), "rb")
+            # A full or read-only disk must not keep a child from starting. The child opens the log later.
+            file = Path(os.devnull).open("ab")  # noqa: SIM115 - closed below
         with file:
             self._life_from = self._size()
             yield file
@@ -75,15 +75,15 @@ class ChildLog:
 
     def cause(self) -> str:
         """Returns the reason why the process gave up or died, as far as the log shows it, in one line."""
-        reason = self.error() or _last_of_others(self._last_lines())
+        reason = self.own_reason() or self.error() or _last_of_others(self._last_lines())
         fault = disk_fault(self.path.parent)
         reasons = [reason[:_LONGEST_CAUSE] or "no output", f"its log can't be written: {fault}" if fault else ""]
         return "; ".join(filter(None, reasons))
 
     def error(self) -> str:
-        """Returns the last error that the process, which may still run, has reported; empty if there is none."""
+        """Returns the last crash or exception of the process, which may still run; empty if there is none."""
         lines = self._last_lines()
-        return _last_after(_OURS, lines) or _last_after(_FATAL, lines) or _exception(lines)
+        return _last_after(_FATAL, lines) or _exception(lines)
 
     def own_reason(self) -> str:
         """Returns the reason that Penstock itself logged when it gave up; empty if there is none."""

@@ -2,6 +2,9 @@
 
 import contextlib
 import dataclasses
+import errno
+import os
+import resource
 import shlex
 import time
 from collections.abc import Callable, Iterator
@@ -42,6 +45,9 @@ _STATUS_INTERVAL_S, _STATUS_SHARE = 1.0, 0.05
 A short run has a status at every look, and a long one spends less on them."""
 _START_TIMEOUT_S = 120.0
 _LIVE_TIMEOUT_S = 1.0
+_LEAST_DESCRIPTORS = 24
+"""Open files of the launcher and of the learner without those for each actor and each replay service."""
+
 _ERRORS_INTERVAL_S = 1.0
 
 Observer = Callable[[RunStatus, list[str]], None]
@@ -71,6 +77,7 @@ def train(
     """
     started = time.monotonic() if started is None else started
     _check_unprotected(config)
+    _check_descriptors(config)
     resumed = RunFolder(Path(config.run.dir or ".")).summary
     # Before anything is changed, because resuming a finished run would only replace its summary.
     if resume and (reason := nothing_left(resumed, config.run)):
@@ -130,6 +137,14 @@ def _check_unprotected(config: Config) -> None:
             f"security.certificate is {config.security.certificate}, but penstock train connects its services by Unix"
             " sockets in a private folder, without TLS; unset it, or start the services individually"
         )
+
+
+def _check_descriptors(config: Config) -> None:
+    # Without enough of them, gRPC may crash in place of raising an error.
+    needed = _LEAST_DESCRIPTORS + 2 * (config.train.least_actors + config.train.replay_shards)
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < needed:
+        reason = in_words(OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
+        raise ConfigurationError(f"each process of this run may need to open {needed} files: {reason}")
 
 
 def _check_folder(folder: RunFolder, *, resume: bool) -> None:

@@ -6,7 +6,7 @@ padding, which a forked service overwrites with its own command line.
     {"ready": true}                   the imports are done
     {"arguments": [...], "name": ..., "log": ...}
                                       forks a service; comes with descriptors for standard input, for standard output
-                                      and, where the system has one, of the log's block of memory (`telemetry.output`)
+                                      and, where the system has one, of the log's block of memory (`process.output`)
     {"reap": pid}                     reaps a service that has ended
     {"started": pid}                  reply of a new service, which leads its own session and process group; -1: the
                                       system refused a process
@@ -32,8 +32,8 @@ from typing import Any, NoReturn
 import numpy
 
 from penstock.local.imports import uncollected
+from penstock.process.output import LOG_VARIABLE
 from penstock.process.service import SUPERVISED_VARIABLE
-from penstock.telemetry.output import LOG_VARIABLE
 
 _MODULES = ("apps.replay", "apps.learner", "apps.actor", "apps.evaluator", "cli.options", "cli.main")
 _LARGEST_MESSAGE = 65_536

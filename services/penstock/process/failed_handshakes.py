@@ -11,8 +11,8 @@ import threading
 from collections.abc import Mapping
 from typing import IO, TextIO
 
+from penstock.process.output import protected
 from penstock.telemetry import logs, metrics
-from penstock.telemetry.output import protected
 
 _INFORMATION = (b"I", b"W")
 _FROM_GRPC = re.compile(rb"^([IWEF])\d{4} [\d:.]+ +\d+ [\w.-]+:\d+\] ")

@@ -1,7 +1,7 @@
-"""Standard output and error of a service: a write that fails loses its lines, and never raises.
+"""Standard output and error of services and of `penstock train`: a write that fails loses lines and never raises.
 
-The log of a service may be on a full disk, and its reader may have gone. Python would raise in the middle of the work
-that has something to log. Lost lines are counted, and the first line that can be written again follows their number.
+The log of a service may be on a full disk, and its reader may have gone. An exception would end the work that had
+something to log. Lost lines are counted, and the first line that can be written again follows their number.
 
 Under a launcher, `LOG_VARIABLE` names the log and a block of memory. The last output that the log lacks is in that
 block, with the stack of a crash, so that the launcher can show the reason for the service's death.
@@ -15,6 +15,7 @@ import sys
 import threading
 from typing import Any, TextIO
 
+from penstock.files import PRIVATE_FILE
 from penstock.telemetry import metrics
 
 LOG_VARIABLE = "PENSTOCK_LOG"
@@ -34,6 +35,7 @@ class _Log:
 
     def __init__(self, memory: int, path: str) -> None:
         self._memory, self._path, self._kept = memory, path, b""
+        self._is_missing = os.path.samestat(os.fstat(_ERROR), os.stat(os.devnull))  # noqa: PTH116 - a descriptor
         os.set_inheritable(memory, False)
         # A crash appends at the descriptor's position.
         os.lseek(memory, KEPT_BYTES, os.SEEK_SET)
@@ -47,16 +49,15 @@ class _Log:
         self._kept = b""
         self._write()
 
-    def reopen(self) -> bool:
-        """Opens a log that the launcher could not open, or that was closed, for this process and its children."""
-        try:
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        except OSError:
-            return False
+    def opened(self) -> None:
+        """Opens the log for this process if the launcher could not. Raises `OSError`."""
+        if not self._is_missing:
+            return
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, PRIVATE_FILE)
         for target in (1, _ERROR):
             os.dup2(descriptor, target)
         os.close(descriptor)
-        return True
+        self._is_missing = False
 
     def _write(self) -> None:
         os.pwrite(self._memory, self._kept.ljust(KEPT_BYTES, b"\0"), 0)
@@ -65,8 +66,8 @@ class _Log:
 class _Descriptor(io.RawIOBase):
     """A descriptor whose writes never raise. Any thread may write."""
 
-    def __init__(self, descriptor: int, log: _Log | None) -> None:
-        self._descriptor, self._log = descriptor, log
+    def __init__(self, descriptor: int, log: _Log | None, raised: int | None = None) -> None:
+        self._descriptor, self._log, self._raised = descriptor, log, raised
         self._lost_lines, self._torn, self._reason = 0, False, ""
         self._lock = threading.Lock()
         # A process that an environment forks has no other thread that could release it.
@@ -103,13 +104,15 @@ class _Descriptor(io.RawIOBase):
         """Writes all of the data; returns whether that worked."""
         rest = memoryview(data)
         try:
+            if self._log is not None:
+                self._log.opened()
             while rest:
                 rest = rest[os.write(self._descriptor, rest) :]
         except OSError as error:
+            if error.errno == self._raised:
+                raise
             self._torn = self._torn or 0 < len(rest) < len(data)
             self._reason = error.strerror or str(error)
-            if error.errno == errno.EBADF and self._log is not None and self._log.reopen():
-                return self._put(bytes(rest))
             return False
         return True
 
@@ -134,11 +137,19 @@ def protect() -> None:
     sys.stdout, sys.stderr = _text(1, log), _text(_ERROR, log)
 
 
+def protect_command() -> None:
+    """Replaces both for a command whose work must not end because its output is on a full disk.
+
+    A reader that goes ends the command, as usual in a pipeline: `BrokenPipeError` passes.
+    """
+    sys.stdout, sys.stderr = _text(1, None, errno.EPIPE), _text(_ERROR, None, errno.EPIPE)
+
+
 def protected(descriptor: int) -> TextIO:
     """Returns a stream on another descriptor, whose writes lose lines in place of raising."""
     return _text(descriptor, None)
 
 
-def _text(descriptor: int, log: _Log | None) -> TextIO:
-    raw = _Descriptor(descriptor, log)
+def _text(descriptor: int, log: _Log | None, raised: int | None = None) -> TextIO:
+    raw = _Descriptor(descriptor, log, raised)
     return io.TextIOWrapper(raw, "utf-8", errors="backslashreplace", line_buffering=True)  # type: ignore[type-var]
