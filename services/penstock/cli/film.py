@@ -1,5 +1,6 @@
 """Films of episodes: renderings of the environment or, for a policy that acts on images, its observations."""
 
+import contextlib
 import os
 import shutil
 import warnings
@@ -54,6 +55,9 @@ def film(
     try:
         return Path(shutil.move(filmed, output))
     except OSError as error:
+        # A copy to another disk may have begun.
+        with contextlib.suppress(OSError):
+            output.unlink(missing_ok=True)
         raise ConfigurationError(f"can't write {output}: {in_words(error, output)}; the film is {filmed}") from None
 
 
