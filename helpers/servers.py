@@ -9,6 +9,7 @@ import queue
 import secrets
 import threading
 import time
+import urllib.request
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -110,6 +111,13 @@ def until(condition: Callable[[], T | None], what: str, timeout_s: float = PATIE
 def sample(name: str, **labels: str) -> float:
     """Returns the value of a metric of this process; 0 if it was never counted."""
     return REGISTRY.get_sample_value(name, labels) or 0.0
+
+
+def gauge(metrics_port: int, name: str) -> float:
+    """Returns the value of a metric without labels that a service exports at this port."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{metrics_port}/metrics", timeout=PATIENCE_S) as response:
+        (line,) = [line for line in response.read().decode().splitlines() if line.startswith(f"{name} ")]
+    return float(line.split()[1])
 
 
 def assignment(

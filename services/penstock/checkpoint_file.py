@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.errors import ConfigurationError, DamagedFile
+from penstock.system_errors import in_words
 
 FORMAT = 2
 """Format of the files that are written. Files of format 2 and of earlier releases, without a format, are read."""
@@ -67,7 +68,7 @@ def read(path: Path) -> CheckpointFile:
             f"the checkpoint {path} does not exist; choose a run folder or a .safetensors file"
         ) from None
     except OSError as error:
-        raise damaged(path, f"it can't be read: {error.strerror or error}") from None
+        raise damaged(path, f"it can't be read: {in_words(error, path)}") from None
     verified = _verify(path, data)
     try:
         header, _ = _split(data)

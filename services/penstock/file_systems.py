@@ -96,6 +96,12 @@ def existing(folder: Path) -> Path:
     return next(parent for parent in (place, *place.parents) if parent.exists())
 
 
+def mount_of(path: Path) -> Path:
+    """Returns the folder at which the file system is mounted that a path is on, or would be created on."""
+    place = existing(path).resolve()
+    return next(folder for folder in (place, *place.parents) if folder.is_mount() or folder == folder.parent)
+
+
 def is_own_folder(path: Path) -> bool:
     """Returns whether a path is a folder of this user, and no link, which another user could have made."""
     try:

@@ -26,6 +26,7 @@ from penstock.replay.snapshots.restoring import Restored, restore_store
 from penstock.replay.store.layout import bytes_of
 from penstock.run_folder import RunFolder, of_service, replay_services
 from penstock.store_place import StorePlace, choose_place, record_place
+from penstock.system_errors import in_words
 from penstock.types.snapshots import SnapshotProgress
 
 Show = Callable[[str, SnapshotProgress], None]
@@ -79,8 +80,8 @@ def restore_run(
                 record_place(folder, place)
             _check_still_there(name, sources, manifests)
     except OSError as error:
-        reason = f"can't restore snapshot {name!r} into {into}: {error.strerror or error}"
-        raise ConfigurationError(f"{reason}; free space, or choose another folder") from None
+        reason = in_words(error, into, "choose another folder")
+        raise ConfigurationError(f"can't restore snapshot {name!r} into {into}: {reason}") from None
     return RestoredRun(progress.version, progress.env_steps, tuple(restored), place.notes)
 
 
@@ -125,9 +126,9 @@ def _write_run(
     if run.metrics.exists():
         shutil.copyfile(run.metrics, folder.metrics)
         # Drops the records after the snapshot.
-        writes = RetriedWrites(lambda reason: None)
+        writes = RetriedWrites(lambda reason: None, folder=folder.root)
         Journal(folder.metrics, writes=writes, notice=lambda text: None).resume(progress.env_steps)
-        writes.finish(f"free space for {folder.root}")
+        writes.finish("restore the snapshot again")
     write_successor(run.roster, folder.roster, [store.incarnations for store in stores])
     # Policy and store have this version, so the learner continues at it.
     mark = VersionMark(folder.versions)

@@ -27,6 +27,7 @@ from typing import Final
 
 from penstock.errors import ConfigurationError
 from penstock.files import PRIVATE_FILE, make_folder
+from penstock.system_errors import in_words
 from penstock.types.place import Place
 
 LEARNER: Final = "learner"
@@ -134,9 +135,8 @@ class RunFolder:
             probe.touch(PRIVATE_FILE)
             probe.unlink()
         except OSError as error:
-            raise ConfigurationError(
-                f"can't write the run's folder {self.root}: {error.strerror}; choose another with --run-dir"
-            ) from None
+            reason = in_words(error, self.root, "choose another with --run-dir")
+            raise ConfigurationError(f"can't write the run's folder {self.root}: {reason}") from None
 
     def numbered_checkpoints(self) -> list[Path]:
         """Returns all checkpoints except the best, oldest first."""

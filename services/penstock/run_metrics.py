@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import ConfigurationError
 from penstock.run_folder import RunFolder
+from penstock.system_errors import in_words
 
 Columns = Mapping[str, NDArray[np.float64]]
 """Numbers by name, <float64>[N] each, in the order of the records; NaN where a record has no number."""
@@ -48,7 +49,8 @@ def load_metrics(run: str | Path) -> Metrics:
         lines = path.read_text(errors="replace").splitlines()
     except OSError as error:
         raise ConfigurationError(
-            f"can't read the metrics {path}: {error.strerror}; choose the folder of a run that has begun to train"
+            f"can't read the metrics {path}: "
+            + in_words(error, path, "choose the folder of a run that has begun to train")
         ) from None
     records = [record for line in lines if (record := _record(line)) is not None]
     return Metrics(

@@ -19,6 +19,7 @@ from penstock.files import make_folder, write_json
 from penstock.learning.replay_places import ReplayPlaces
 from penstock.run_folder import CERTIFIED, IDENTITY, LEARNER, RunFolder, replay_services
 from penstock.summary import nothing_left
+from penstock.system_errors import in_words
 from penstock.types.place import Place
 
 _RESUMED_WITHIN_S = 60.0
@@ -103,7 +104,7 @@ class AddressFile:
             write_json(self._path, {"addresses": ",".join(place.addresses), IDENTITY: f"{place.identity:x}"})
         except OSError as error:
             raise ConfigurationError(
-                f"can't write {self._path}: {error.strerror}; choose another replay.address_file"
+                f"can't write {self._path}: {in_words(error, self._path, 'choose another replay.address_file')}"
             ) from None
 
     def remove(self) -> None:

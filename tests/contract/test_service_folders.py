@@ -1,7 +1,6 @@
 """Processes of services with a folder: on disks that fail, and a replay service at the end of its run."""
 
 import json
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +14,7 @@ from helpers.disks import make_full, make_read_only, mounted
 from helpers.ports import free_ports
 from helpers.processes import Command, run
 from helpers.segments import make_window
-from helpers.servers import Loopback, plan_with, until
+from helpers.servers import Loopback, gauge, plan_with, until
 from helpers.timing import PATIENCE_S
 from penstock.cli.status import disk_lines
 from penstock.rpc.health import STORAGE, is_serving, storage_fails
@@ -42,12 +41,6 @@ def stays_broken(disk: Path, breaks: Callable[[Path, bool], None]) -> bool:
     """Breaks the disk again, because a file removed meanwhile leaves room on a full one."""
     breaks(disk, True)
     return True
-
-
-def gauge(metrics_port: int, name: str) -> float:
-    with urllib.request.urlopen(f"http://127.0.0.1:{metrics_port}/metrics", timeout=PATIENCE_S) as response:
-        (line,) = [line for line in response.read().decode().splitlines() if line.startswith(f"{name} ")]
-    return float(line.split()[1])
 
 
 @pytest.fixture
@@ -87,7 +80,7 @@ def test_a_store_on_a_disk_that_can_not_be_written_continues_and_reports_it(
         assert gauge(metrics_port, "penstock_storage_fails") == 1
         (begin,) = lines(command, "disk not writable, service continues")
         assert begin["folder"] == str(disk / "store")
-        assert begin["reason"] in ("No space left on device", "Read-only file system")
+        assert begin["reason"].startswith(("No space left on device (the file", "Read-only file system (the file"))
         breaks(disk, False)
         command.until(lambda: not storage_fails(server.address, 5.0), f"{STORAGE} serves")
         train(2)

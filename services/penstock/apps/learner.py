@@ -115,9 +115,7 @@ def run(config: Config) -> int:
                 metrics.LEARNER_RUN_FINISHED.set(1)
                 serving[1].finish(conclusion.stopped, _FAREWELL_S)
             roster.dismiss()
-            session.writes.finish(
-                f"the run is saved in {folder.checkpoints}; free space or make {folder.root} writable"
-            )
+            session.writes.finish(f"the checkpoints are saved in {folder.checkpoints}")
             if conclusion.stopped == "interrupted":
                 return service.stop_code
             service.await_scrape()

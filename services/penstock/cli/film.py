@@ -1,5 +1,6 @@
 """Films of episodes: renderings of the environment or, for a policy that acts on images, its observations."""
 
+import contextlib
 import os
 import shutil
 import warnings
@@ -23,6 +24,7 @@ from penstock.apps.environments import variants_of
 from penstock.config import EnvironmentConfig
 from penstock.errors import ConfigurationError
 from penstock.module_imports import import_modules
+from penstock.system_errors import in_words
 from penstock.types.evaluation import EvaluationTask
 from penstock.types.spaces import is_image
 
@@ -53,7 +55,10 @@ def film(
     try:
         return Path(shutil.move(filmed, output))
     except OSError as error:
-        raise ConfigurationError(f"can't write {output}: {error.strerror}; the film is {filmed}") from None
+        # A copy to another disk may have begun.
+        with contextlib.suppress(OSError):
+            output.unlink(missing_ok=True)
+        raise ConfigurationError(f"can't write {output}: {in_words(error, output)}; the film is {filmed}") from None
 
 
 def _film_rendering(

@@ -1,5 +1,6 @@
 """`penstock COMMAND`: runs a command; reports expected errors in one line, with an exit code from `exit_codes`."""
 
+import contextlib
 import difflib
 import faulthandler
 import importlib
@@ -14,6 +15,7 @@ from penstock.errors import ConfigurationError, EnvironmentFailed, PenstockError
 from penstock.exit_codes import CRASHED, GAVE_UP, INTERRUPTED, USAGE_ERROR
 from penstock.local import blas
 from penstock.local.imports import uncollected
+from penstock.system_errors import exhaustion
 
 _SERVICES = ("replay", "learner", "actor", "evaluator")
 _MAKE_ENVIRONMENTS = ("actor", "evaluator", "evaluate")
@@ -49,6 +51,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     in_log = name in _SERVICES and not sys.stderr.isatty()
     blas.use_one_thread(os.environ)
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR" if in_log else "NONE")
+    if _is_service(given):
+        # Before anything is printed. It loads NumPy, which needs the variables above.
+        with uncollected():
+            from penstock.process import output
+        output.protect()
     if name in _MAKE_ENVIRONMENTS:
         # An environment may be a module in the current folder; installed modules take precedence.
         sys.path.append(str(Path.cwd()))
@@ -59,7 +66,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise
     finally:
         if name in _SERVICES:
-            threading.Thread(target=_leave, args=(code,), name="leaving", daemon=True).start()
+            # Without memory for another thread, the process ends without this help.
+            with contextlib.suppress(RuntimeError):
+                threading.Thread(target=_leave, args=(code,), name="leaving", daemon=True).start()
     sys.exit(code)
 
 
@@ -97,10 +106,13 @@ def _run(arguments: list[str]) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         return 0
-    except RuntimeError as error:
-        # Ctrl-C during an import: Python before 3.12 wraps exceptions from `__set_name__`.
+    except Exception as error:
+        # Ctrl-C during an import: Python before 3.12 wraps exceptions from `__set_name__` in a RuntimeError.
         if isinstance(error.__cause__, KeyboardInterrupt):
             return INTERRUPTED
+        if reason := exhaustion(error):
+            # The launcher of a service starts it again, because the machine may recover.
+            return _fail(reason, CRASHED if _is_service(arguments) else USAGE_ERROR)
         raise
 
 
@@ -115,13 +127,18 @@ def _help() -> str:
     return "\n".join([*lines, "", "`penstock COMMAND --help` lists a command's options."])
 
 
+def _is_service(arguments: list[str]) -> bool:
+    name, *rest = arguments or [""]
+    return name in _SERVICES and (name != "replay" or not rest or rest[0] not in _OF_REPLAY)
+
+
 def _execute(name: str, arguments: list[str]) -> int:
     """Imports and runs a command: the replay service must not load torch, and `--help` loads nothing."""
-    module = _OF_REPLAY.get(arguments[0]) if name == "replay" and arguments else None
-    if name in _SERVICES and module is None:
+    if _is_service([name, *arguments]):
         return _serve(name, arguments)
+    module = _OF_REPLAY[arguments[0]] if name == "replay" else name
     with uncollected():
-        command = importlib.import_module(f"penstock.cli.{module or name}").command
+        command = importlib.import_module(f"penstock.cli.{module}").command
     code: int = command(arguments)
     return code
 
@@ -130,8 +147,6 @@ def _serve(name: str, arguments: list[str]) -> int:
     """Runs a service until it ends; returns its exit code."""
     with uncollected():
         from penstock.cli.options import parse
-    # A crash in a library leaves a stack in the log.
-    faulthandler.enable()
     options = parse(f"penstock {name}", _COMMANDS[name], arguments, trains=False)
     if options.config.security.certificate:
         with uncollected():

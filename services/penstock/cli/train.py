@@ -18,6 +18,7 @@ from penstock.cli.program import how_to_resume, program
 from penstock.exit_codes import INTERRUPTED
 from penstock.local import launcher
 from penstock.local.stopping import REPEAT_S, Interrupted
+from penstock.process import output
 from penstock.run_folder import RunFolder
 
 
@@ -27,6 +28,7 @@ def command(arguments: Sequence[str]) -> int:
     options = parse(
         "penstock train", "Train an agent, with all services as processes on this machine.", arguments, trains=True
     )
+    output.protect_command()
     console = Console(highlight=False)
     if options.resume is None:
         environment = options.config.environment.short_name

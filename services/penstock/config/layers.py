@@ -5,6 +5,7 @@ from pathlib import Path
 
 from penstock.config import alternatives
 from penstock.errors import ConfigurationError
+from penstock.system_errors import in_words
 
 
 def load_toml(path: Path) -> dict[str, object]:
@@ -12,7 +13,7 @@ def load_toml(path: Path) -> dict[str, object]:
     try:
         return tomllib.loads(path.read_text())
     except OSError as error:
-        raise ConfigurationError(f"can't read the configuration {path}: {error.strerror}") from None
+        raise ConfigurationError(f"can't read the configuration {path}: {in_words(error, path)}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{path} is not valid TOML: {error}") from None
 

@@ -39,7 +39,7 @@ def open_session(config: Config, folder: RunFolder, recovered: Recovered) -> Ses
     )
     for complaint in recovered.complaints:
         statistics.notice(complaint)
-    return Session(config, folder, recovered, statistics, RetriedWrites(statistics.notice))
+    return Session(config, folder, recovered, statistics, RetriedWrites(statistics.notice, folder=folder.root))
 
 
 Kind = TypeVar("Kind", bound=Learner)

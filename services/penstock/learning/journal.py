@@ -12,6 +12,7 @@ from penstock.files import PRIVATE_FILE, json_of, write_atomically
 from penstock.learning.records import Record
 from penstock.learning.retried_writes import RetriedWrites
 from penstock.run_folder import damaged_lines_of
+from penstock.system_errors import in_words
 from penstock.types.records import plain
 
 _MAX_WAITING = 10_000
@@ -38,7 +39,7 @@ class Journal:
         try:
             lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
         except OSError as error:
-            self._notice(f"can't read {path}: {error.strerror or error}; new records are appended to it")
+            self._notice(f"can't read {path}: {in_words(error, path)}; new records are appended to it")
             with contextlib.suppress(OSError):
                 self._written = path.stat().st_size
             return

@@ -8,8 +8,10 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from penstock.errors import PenstockError
+from penstock.system_errors import in_words
 from penstock.telemetry import logs, metrics
 
 _FIRST_DELAY_S = 1.0
@@ -33,9 +35,19 @@ class _Kind:
 class RetriedWrites:
     """Writer that retries failed writes. Any thread may call, and waits only for its kind of file."""
 
-    def __init__(self, notice: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
-        """Creates a writer. `notice` shows the user the first failure of a kind and the end of its failures."""
-        self._notice, self._clock = notice, clock
+    def __init__(
+        self,
+        notice: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        folder: Path | None = None,
+    ) -> None:
+        """Creates a writer.
+
+        `notice` shows the user the first failure of a kind and the end of its failures. `folder` is that of the files,
+        whose disk it describes; None: unknown.
+        """
+        self._notice, self._folder, self._clock = notice, folder, clock
         self._kinds: dict[str, _Kind] = {}
         self._lock = threading.Lock()
 
@@ -62,6 +74,12 @@ class RetriedWrites:
                 finally:
                     known.lock.release()
 
+    def reason(self, kind: str) -> str:
+        """Returns why the last write of a kind failed, and what to do; empty if it succeeded."""
+        with self._lock:
+            known = self._kinds.get(kind)
+        return self._in_words(known.error) if known is not None and known.error is not None else ""
+
     def finish(self, advice: str, wait: Callable[[float], object] = time.sleep) -> None:
         """Retries the failed writes for some seconds at the end of a run.
 
@@ -70,8 +88,9 @@ class RetriedWrites:
         deadline = self._clock() + _LAST_CHANCE_S
         while failed := [(kind, known) for kind, known in self._all() if not self._settled(kind, known)]:
             if self._clock() >= deadline:
-                reasons = "; ".join(f"{kind}: {known.error}" for kind, known in failed)
-                raise PenstockError(f"can't write the results of the run ({reasons}); {advice}")
+                kinds = ", ".join(kind for kind, _ in failed)
+                reason = self.reason(failed[0][0])
+                raise PenstockError(f"can't write the results of the run ({kinds}): {reason}; {advice}")
             wait(_LAST_DELAY_S)
 
     def _settled(self, kind: str, known: _Kind) -> bool:
@@ -95,14 +114,15 @@ class RetriedWrites:
         known.pending, known.error, known.delay_s, known.due_at = None, None, _FIRST_DELAY_S, 0.0
         return True
 
+    def _in_words(self, error: OSError) -> str:
+        return in_words(error, self._folder)
+
     def _note_failure(self, kind: str, known: _Kind, error: OSError) -> None:
         metrics.LEARNER_WRITE_FAILURES.labels(kind).inc()
-        logs.note("write failed", file=kind, error=str(error), retried_in_s=f"{known.delay_s:g}")
+        reason = self._in_words(error)
+        logs.note("write failed", file=kind, error=reason, retried_in_s=f"{known.delay_s:g}")
         if known.error is None:
-            self._notice(
-                f"can't write {kind}: {error}; training continues and the write is retried. Free space or make"
-                " the run's folder writable"
-            )
+            self._notice(f"can't write {kind}; training continues and the write is retried: {reason}")
         known.error = error
         known.due_at = self._clock() + known.delay_s
         known.delay_s = min(2.0 * known.delay_s, _LONGEST_DELAY_S)

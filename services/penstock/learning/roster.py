@@ -223,7 +223,8 @@ class Roster:
         if not self._write() and incarnation > self._unrecorded_until:
             del self._members[assignment.token]
             raise Overloaded(
-                f"a new actor's place can't be recorded in {self._path}; free space, or make the run's folder writable"
+                f"a new actor's place can't be recorded in {self._path}:"
+                f" {self._writes.reason(self._path.name) or 'the write is retried'}"
             )
         return member
 

@@ -380,7 +380,7 @@ class TrainingRun:
         newest = checkpoints.newest(self._folder)
         saved = f"the newest checkpoint is {newest}" if newest else "there is no checkpoint"
         return (
-            f"{saved}. Free space or make {self._folder.root} writable, and continue with penstock train --resume"
+            f"{saved}, and training after it is lost. Continue with penstock train --resume"
             f" {shlex.quote(str(self._folder.root))}"
         )
 

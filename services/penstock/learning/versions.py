@@ -19,6 +19,7 @@ from pathlib import Path
 
 from penstock.errors import ConfigurationError
 from penstock.files import write_atomically
+from penstock.system_errors import in_words
 from penstock.types.run import LARGEST_VERSION_JUMP
 
 RESERVED_AHEAD = 100
@@ -86,7 +87,7 @@ class VersionMark:
         try:
             data = path.read_bytes() if path.exists() else None
         except OSError as error:
-            raise ConfigurationError(f"can't read {path}: {error.strerror}; make it readable for the learner") from None
+            raise ConfigurationError(f"can't read {path}: {in_words(error, path)}") from None
         known = -1 if newest_checkpoint is None else newest_checkpoint
         self._used, damage = self._last_used(data, known)
         if self._used < known:
@@ -168,8 +169,8 @@ class VersionMark:
     def _note_failure(self, error: OSError) -> None:
         if not self._failed:
             self._notice(
-                f"can't record the version in use in {self._path}: {error.strerror or error}; free space or make it"
-                " writable before restarting the learner"
+                f"can't record the version in use in {self._path}: {in_words(error, self._path)}, before the learner is"
+                " restarted"
             )
         self._failed = True
 

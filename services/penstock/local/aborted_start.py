@@ -60,8 +60,10 @@ class AbortedStart:
                 # Temporary files of interrupted writes.
                 for left in path.parent.glob(f".{path.name}.*"):
                     left.unlink(missing_ok=True)
-        if self._config is not None and self._folder.config.read_bytes() != self._config:
-            write_atomically(self._folder.config, self._config)
+        # The error that ended the start must reach the user.
+        with contextlib.suppress(OSError):
+            if self._config is not None and self._folder.config.read_bytes() != self._config:
+                write_atomically(self._folder.config, self._config)
         for path in self._missing:
             # A folder that is not empty stays.
             with contextlib.suppress(OSError):

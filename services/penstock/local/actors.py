@@ -8,6 +8,7 @@ from penstock.local.actor_count import ActorCount
 from penstock.local.children import Children, service_command
 from penstock.local.sockets import Sockets
 from penstock.run_folder import RunFolder
+from penstock.system_errors import in_words
 from penstock.types.status import RunStatus
 
 _STUCK_MARGIN_S = 15.0
@@ -38,7 +39,8 @@ class Actors:
         self._stuck_s, self._killed_at = step_timeout_s + _STUCK_MARGIN_S, dict[str, float]()
         self._sockets, self._number, self._count = sockets, first, count
         self._children, self._folder, self._settings, self._others = children, folder, settings, others
-        self._list_services()
+        self._unlisted = False
+        self._list_services(first)
 
     def start(self) -> None:
         """Starts the first actors."""
@@ -51,16 +53,29 @@ class Actors:
         if self._count is None:
             return killed
         decision = self._count.follow(status)
-        while self._number < self._count.number:
+        lines = [*killed, decision] if decision else killed
+        try:
+            self._reach(self._count.number)
+            self._unlisted = False
+        except OSError as error:
+            # Tried again with the next status.
+            if not self._unlisted:
+                services = self._folder.services
+                lines.append(f"{self._number} actors for now: can't write {services}: {in_words(error, services)}")
+            self._unlisted = True
+        return lines
+
+    def _reach(self, number: int) -> None:
+        """Starts or dismisses actors. Raises `OSError`, before the change, if the services can't be listed."""
+        while self._number < number:
+            self._list_services(self._number + 1)
+            self._start(self._number)
             self._number += 1
-            self._list_services()
-            self._start(self._number - 1)
-        while self._number > self._count.number:
+        while self._number > number:
+            self._list_services(self._number - 1)
             self._number -= 1
-            self._list_services()
             # The actor may finish and send its window before it ends.
             self._children.dismiss(_name(self._number))
-        return [*killed, decision] if decision else killed
 
     def _kill_stuck(self, status: RunStatus) -> list[str]:
         lines, now = [], time.monotonic()
@@ -79,8 +94,8 @@ class Actors:
         command = service_command("actor", *self._settings, f"--actor.listen={self._sockets.address(name)}")
         self._children.add(name, command, self._folder.logs / f"{name}.log")
 
-    def _list_services(self) -> None:
-        actors = {name: self._sockets.address(name) for name in map(_name, range(self._number))}
+    def _list_services(self, actors_listed: int) -> None:
+        actors = {name: self._sockets.address(name) for name in map(_name, range(actors_listed))}
         write_json(self._folder.services, {**self._others, **actors})
 
 

@@ -22,6 +22,7 @@ from penstock.local.process_group import (
 from penstock.local.template import PENSTOCK, Template
 from penstock.local.variables import without_settings
 from penstock.process.service import SUPERVISED_VARIABLE
+from penstock.system_errors import disk_fault, in_words
 
 _GRACE_S = 8.0
 """Seconds to end for the replay service, which writes its store to disk, and for a learner with nothing to save."""
@@ -64,6 +65,7 @@ class Child:
         deaths: Number of deaths since the service last made progress.
         progress: Largest amount of work reported so far, in any unit that only grows.
         restart_at: Time of the planned restart, by `time.monotonic`; None: no restart is planned.
+        error: Last error that the running process had reported when `Children.new_errors` last looked.
         ended_at: Time at which exit code 0 was first seen, by `time.monotonic`; None: it was not seen.
     """
 
@@ -74,6 +76,7 @@ class Child:
     deaths: int = 0
     progress: int = 0
     restart_at: float | None = None
+    error: str = ""
     ended_at: float | None = None
 
     @property
@@ -85,8 +88,11 @@ class Child:
         """Starts the process, forked from the template where possible."""
         self.ended_at = self.restart_at = None
         with self.log.opened() as file, signals_held_back():
-            forked = template.fork(self.command, self.name, file.fileno()) if template else None
-            process = forked or CommandProcess(self.command, stdout=file, environment=service_environment(self.name))
+            variables = service_environment(self.name) | self.log.named
+            memory = () if self.log.memory is None else (self.log.memory,)
+            outputs = (file.fileno(), *memory)
+            forked = template.fork(self.command, self.name, outputs, self.log.path) if template else None
+            process = forked or CommandProcess(self.command, stdout=file, environment=variables, pass_fds=memory)
             self.group = ProcessGroup(process, guard)
 
     def terminate(self) -> None:
@@ -158,12 +164,23 @@ class Children(AbstractContextManager["Children"]):
             if child.exit_code is not None or time.monotonic() > deadline:
                 self.dismissed.remove((child, deadline))
                 child.end(0.0)
+                child.log.close()
         for child in self.members:
             child.log.cut()
             if child.restart_at is None and self._has_died(child):
                 lines.append(self._plan_restart(child))
             if child.restart_at is not None and time.monotonic() >= child.restart_at:
-                child.start(self.guard, self.template)
+                lines += self._restart(child)
+        return lines
+
+    def new_errors(self) -> list[str]:
+        """Returns a line for each error that a running child has reported since the last call. It reads all logs."""
+        lines = []
+        for child in self.members:
+            error = child.log.error() if child.exit_code is None else ""
+            if error and error != child.error:
+                lines.append(f"{child.name} runs, and has reported: {error} (see {child.log.path})")
+            child.error = error
         return lines
 
     def kill(self, name: str) -> None:
@@ -174,16 +191,27 @@ class Children(AbstractContextManager["Children"]):
         code = child.exit_code
         return code is not None and not (code == 0 and (child.name == "learner" or child.ended_just_now()))
 
+    def _restart(self, child: Child) -> list[str]:
+        try:
+            child.start(self.guard, self.template)
+        except OSError as error:
+            # The machine may recover, and the other services continue.
+            child.restart_at = time.monotonic() + _LONGEST_PAUSE_S
+            return [f"{child.name} can't be started: {in_words(error)}; trying again in {_LONGEST_PAUSE_S:g} s"]
+        return []
+
     def _plan_restart(self, child: Child) -> str:
         code, log = child.exit_code or 0, child.log.path
         # An environment may exit with any code. The code is Penstock's only if Penstock logged a reason.
         reason = child.log.own_reason()
-        if code == USAGE_ERROR and reason:
+        # A run that has made progress could use its folder, and can do so again when the disk recovers.
+        waits_for_disk = any(each.progress for each in self.members) and disk_fault(log.parent)
+        if code == USAGE_ERROR and reason and not waits_for_disk:
             raise ConfigurationError(reason)
         if code == GAVE_UP and reason:
             raise PenstockError(f"{child.name}: {reason} (see {log})")
         how = f"{describe_exit(code)}: {child.log.cause()}"
-        child.deaths += 1
+        child.deaths = min(child.deaths + 1, self.max_restarts) if waits_for_disk else child.deaths + 1
         if child.deaths > self.max_restarts:
             raise PenstockError(
                 f"{child.name} died {child.deaths} times without progress, most recently with {how} (see {log})"
@@ -200,6 +228,7 @@ class Children(AbstractContextManager["Children"]):
         # Shortest grace period first, since all periods run at the same time.
         for child in sorted(children, key=_grace_s):
             child.end(max(0.0, began + _grace_s(child) - time.monotonic()))
+            child.log.close()
 
 
 def _grace_s(child: Child) -> float:

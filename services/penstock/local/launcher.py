@@ -2,9 +2,12 @@
 
 import contextlib
 import dataclasses
+import errno
+import os
+import resource
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 
@@ -30,6 +33,7 @@ from penstock.rpc.loop import LoopThread
 from penstock.run_folder import LEARNER, RunFolder
 from penstock.store_place import StorePlace, choose_place, record_place, remove_store
 from penstock.summary import Summary, nothing_left
+from penstock.system_errors import in_words
 from penstock.types.extents import Extent
 from penstock.types.status import RunStatus
 
@@ -41,6 +45,10 @@ _STATUS_INTERVAL_S, _STATUS_SHARE = 1.0, 0.05
 A short run has a status at every look, and a long one spends less on them."""
 _START_TIMEOUT_S = 120.0
 _LIVE_TIMEOUT_S = 1.0
+_LEAST_DESCRIPTORS = 24
+"""Open files of the launcher and of the learner without those for each actor and each replay service."""
+
+_ERRORS_INTERVAL_S = 1.0
 
 Observer = Callable[[RunStatus, list[str]], None]
 """Callback that receives the run's status and lines of news a few times per second."""
@@ -69,6 +77,7 @@ def train(
     """
     started = time.monotonic() if started is None else started
     _check_unprotected(config)
+    _check_descriptors(config)
     resumed = RunFolder(Path(config.run.dir or ".")).summary
     # Before anything is changed, because resuming a finished run would only replace its summary.
     if resume and (reason := nothing_left(resumed, config.run)):
@@ -91,16 +100,19 @@ def train(
         with start.undone():
             folder.create()
             start.made(place.root)
-            record_place(folder, place)
-            earlier = _identity(folder.summary)
-            try:
-                _Session(config, folder, place, start, observer=observer, template=template).run()
-            except stopping.StopTraining:
-                pass
-            except stopping.Interrupted:
-                with contextlib.suppress(OSError, PenstockError):
-                    _draw(folder)
-                raise
+            with _failing_in_words(folder):
+                record_place(folder, place)
+                earlier = _identity(folder.summary)
+                session = _Session(config, folder, place, start, observer=observer, template=template)
+                try:
+                    session.run()
+                except stopping.StopTraining:
+                    pass
+                except stopping.Interrupted:
+                    session.show("drawing the learning curve")
+                    with contextlib.suppress(OSError, PenstockError):
+                        _draw(folder)
+                    raise
     if _identity(folder.summary) == earlier:
         raise PenstockError(f"the run ended without a summary; see the logs in {folder.logs}")
     return _conclude(folder, place, started)
@@ -127,6 +139,14 @@ def _check_unprotected(config: Config) -> None:
         )
 
 
+def _check_descriptors(config: Config) -> None:
+    # Without enough of them, gRPC may crash in place of raising an error.
+    needed = _LEAST_DESCRIPTORS + 2 * (config.train.least_actors + config.train.replay_shards)
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < needed:
+        reason = in_words(OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
+        raise ConfigurationError(f"each process of this run may need to open {needed} files: {reason}")
+
+
 def _check_folder(folder: RunFolder, *, resume: bool) -> None:
     if not resume and folder.config.exists():
         raise ConfigurationError(
@@ -137,6 +157,19 @@ def _check_folder(folder: RunFolder, *, resume: bool) -> None:
     places = folder.places().values() if folder.services.exists() else ()
     if any(is_serving(place.addresses, _LIVE_TIMEOUT_S) for place in places):
         raise ConfigurationError(f"the run in {folder.root} is still active; stop it first, or wait for its end")
+
+
+@contextlib.contextmanager
+def _failing_in_words(folder: RunFolder) -> Iterator[None]:
+    """Turns errors of the operating system into a line with the reason and what to do."""
+    try:
+        yield
+    except BrokenPipeError:
+        # The command's own output was closed, which is how its user ends it.
+        raise
+    except OSError as error:
+        reason = in_words(error, folder.root, "choose another --run-dir")
+        raise ConfigurationError(f"can't keep the run in {folder.root}: {reason}") from error
 
 
 class _Session:
@@ -158,7 +191,7 @@ class _Session:
         self._status = _beginning(config)
         self._children = Children(config.train.max_restarts, template)
         self._thread = LoopThread()
-        self._newest_notice = 0
+        self._newest_notice, self._errors_at = 0, 0.0
 
     def run(self) -> None:
         """Runs the services until the learner exits with code 0, or an error or a signal ends the run."""
@@ -193,6 +226,10 @@ class _Session:
                 folder.services.unlink(missing_ok=True)
             self._thread.close()
 
+    def show(self, doing: str) -> None:
+        """Shows the user work after the end of the services."""
+        self._observer(dataclasses.replace(self._status, phase="stopping", waiting_for=""), [doing])
+
     def _await_template(self) -> None:
         waiting = dataclasses.replace(self._status, waiting_for="the services to load")
         deadline = time.monotonic() + _START_TIMEOUT_S
@@ -218,7 +255,7 @@ class _Session:
             # The learner of a finished run may exit before it serves.
             while not is_serving(address, _POLL_S) and learner.exit_code != 0:
                 waiting = dataclasses.replace(self._status, waiting_for=f"the {name} service to start")
-                self._observer(waiting, self._children.revive())
+                self._observer(waiting, [*self._children.revive(), *self._new_errors()])
                 if time.monotonic() > deadline:
                     raise PenstockError(f"{name} did not become ready: {self._children.find(name).log.cause()}")
                 time.sleep(0.02)
@@ -229,7 +266,7 @@ class _Session:
         try:
             began, asked = time.monotonic(), 0.0
             while learner.exit_code != 0:
-                news, now = self._children.revive(), time.monotonic()
+                news, now = [*self._children.revive(), *self._new_errors()], time.monotonic()
                 try:
                     if now - asked >= min((now - began) * _STATUS_SHARE, _STATUS_INTERVAL_S):
                         asked, self._status = now, client.get(_STATUS_TIMEOUT_S)
@@ -241,6 +278,13 @@ class _Session:
             self._observer(dataclasses.replace(self._status, phase="finished", waiting_for=""), [])
         finally:
             client.close()
+
+    def _new_errors(self) -> list[str]:
+        """Returns errors that running children have reported, as long as no batch was trained, about once a second."""
+        if self._start.has_trained or time.monotonic() < self._errors_at:
+            return []
+        self._errors_at = time.monotonic() + _ERRORS_INTERVAL_S
+        return self._children.new_errors()
 
     def _note_status(self) -> list[str]:
         """Records the children's progress from the status; returns the learner's new notices."""
@@ -265,6 +309,7 @@ class _Session:
             self._observer = lambda status, news: None
         reason = str(error) if isinstance(error, PenstockError) else ""
         finished = stopping.finish(learner, self._status, self._observer, reason=reason)
+        self.show("ending the other services")
         if isinstance(error, KeyboardInterrupt) and self._start.has_trained:
             saved_steps = self._folder.newest_checkpoint_steps()
             raise stopping.Interrupted(saved_steps, self._status.env_steps, finished) from None
@@ -296,8 +341,8 @@ def _conclude(folder: RunFolder, place: StorePlace, started: float) -> Summary:
         summary.write(folder.summary)
     except OSError as error:
         raise PenstockError(
-            f"the run has ended, but its summary or curve could not be written in {folder.root}: {error.strerror}; free"
-            " space there, and draw the curve with penstock plot"
+            f"the run has ended, but its summary or curve could not be written in {folder.root}:"
+            f" {in_words(error, folder.root)}; the checkpoints are complete, and penstock plot draws the curve"
         ) from error
     if summary.stopped != "interrupted":
         # If a finished run is extended later, it starts from new experience.

@@ -14,6 +14,7 @@ from penstock.config import build, load_toml
 from penstock.errors import ConfigurationError
 from penstock.run_folder import RunFolder
 from penstock.run_metrics import Columns, load_metrics
+from penstock.system_errors import in_words
 
 _GRID_POINTS = 200
 _MAX_DIFFERENCES = 3
@@ -123,7 +124,8 @@ def draw(folders: Sequence[RunFolder], output: Path) -> None:
     try:
         figure.savefig(output)
     except OSError as error:
-        raise ConfigurationError(f"can't write {output}: {error.strerror}; choose another --output") from None
+        reason = in_words(error, output, "choose another --output")
+        raise ConfigurationError(f"can't write {output}: {reason}") from None
     except ValueError:
         known = ", ".join(f".{suffix}" for suffix in sorted(figure.canvas.get_supported_filetypes()))
         raise ConfigurationError(

@@ -15,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
+from pathlib import Path
 from typing import IO
 
 from penstock.local import blas
@@ -78,26 +79,26 @@ class Template(AbstractContextManager["Template"]):
             pass
         return not self._ready and self._control is not None
 
-    def fork(self, command: Sequence[str], name: str, output: int) -> "ForkedProcess | None":
+    def fork(self, command: Sequence[str], name: str, outputs: Sequence[int], log: Path) -> "ForkedProcess | None":
         """Starts a service in a process that leads its own session and process group.
 
-        `name` is the service's name in this run, and `output` the descriptor of the file for its standard output and
-        error. Returns None if the template can't fork the command now; the caller then starts it. It forks those that
-        begin with `PENSTOCK`.
+        `name` is the service's name in this run. `outputs` are descriptors: of the file `log`, for standard output and
+        error, and of the log's block of memory, if it has one (`local.child_log`). Returns None if the template can't
+        fork the command now; the caller then starts it. It forks those that begin with `PENSTOCK`.
         """
         program, arguments = list(command[: len(PENSTOCK)]), list(command[len(PENSTOCK) :])
         if program != PENSTOCK or self.pending or self._control is None:
             return None
         reading, writing = os.pipe()
-        request = json.dumps({"arguments": arguments, "name": name}).encode()
+        request = json.dumps({"arguments": arguments, "name": name, "log": str(log.absolute())}).encode()
         try:
-            socket.send_fds(self._control, [request], [reading, output])
+            socket.send_fds(self._control, [request], [reading, *outputs])
         except OSError:
             self._lose()
         finally:
             os.close(reading)
         started = self._next_started()
-        if started is None:
+        if started is None or started < 0:
             os.close(writing)
             return None
         self._forked.add(started)

@@ -4,9 +4,12 @@ Requests and replies are JSON messages on the Unix socket whose descriptor is th
 padding, which a forked service overwrites with its own command line.
 
     {"ready": true}                   the imports are done
-    {"arguments": [...], "name": ...} forks a service; comes with two descriptors, for standard input and output
+    {"arguments": [...], "name": ..., "log": ...}
+                                      forks a service; comes with descriptors for standard input, for standard output
+                                      and, where the system has one, of the log's block of memory (`process.output`)
     {"reap": pid}                     reaps a service that has ended
-    {"started": pid}                  reply of a new service, which leads its own session and process group
+    {"started": pid}                  reply of a new service, which leads its own session and process group; -1: the
+                                      system refused a process
     {"ended": pid, "code": ...}       a service has ended; its process id is not reused before it is reaped
 
 The process ends when the other end of the socket is closed. Its services do not.
@@ -29,10 +32,12 @@ from typing import Any, NoReturn
 import numpy
 
 from penstock.local.imports import uncollected
+from penstock.process.output import LOG_VARIABLE
 from penstock.process.service import SUPERVISED_VARIABLE
 
 _MODULES = ("apps.replay", "apps.learner", "apps.actor", "apps.evaluator", "cli.options", "cli.main")
 _LARGEST_MESSAGE = 65_536
+_NONE = -1
 _ARGUMENTS_BEGIN = 45
 """Index of `arg_start` among the fields of /proc/self/stat after the command name; `arg_end` follows (proc(5))."""
 
@@ -83,7 +88,7 @@ class _Template:
                 if key.fileobj is not self._control:
                     self._report(key.fd, key.data)
                     continue
-                data, descriptors, _, _ = socket.recv_fds(self._control, _LARGEST_MESSAGE, 2)
+                data, descriptors, _, _ = socket.recv_fds(self._control, _LARGEST_MESSAGE, 3)
                 if not data:
                     return None
                 request = json.loads(data)
@@ -93,10 +98,16 @@ class _Template:
                     return self._become(request, descriptors)
 
     def _fork(self, descriptors: list[int]) -> int:
-        pid = os.fork()
+        """Returns 0 in the new process; in the template its id, or -1 if the system refuses one, and says so."""
+        try:
+            pid = os.fork()
+        except OSError:
+            self._control.send(json.dumps({"started": _NONE}).encode())
+            pid = _NONE
         if pid != 0:
             for descriptor in descriptors:
                 os.close(descriptor)
+        if pid > 0:
             self._selector.register(os.pidfd_open(pid), selectors.EVENT_READ, pid)
         return pid
 
@@ -114,7 +125,7 @@ class _Template:
             if key.fileobj is not self._control:
                 os.close(key.fd)
         self._selector.close()
-        standard_input, output = descriptors
+        standard_input, output, *memory = descriptors
         for target, source in enumerate((standard_input, output, output)):
             os.dup2(source, target)
         os.close(standard_input)
@@ -122,6 +133,8 @@ class _Template:
         for number in (signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
         os.environ[SUPERVISED_VARIABLE] = request["name"]
+        if memory:
+            os.environ[LOG_VARIABLE] = f"{memory[0]}:{request['log']}"
         # Some environments draw from NumPy's global generator, whose state would be the same in every service.
         numpy.random.seed()
         arguments: list[str] = request["arguments"]

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from penstock.system_errors import disk_fault, in_words
 from penstock.telemetry import logs, metrics
 
 _INTERVAL_S = 5.0
@@ -73,15 +74,15 @@ def _probe(folder: Path) -> str:
     path = folder / _PROBE_FILE
     try:
         if os.statvfs(folder).f_flag & os.ST_RDONLY:
-            return os.strerror(errno.EROFS)
+            return disk_fault(folder)
         try:
             with path.open("wb", buffering=0) as file:
                 # A full disk may accept only a part.
                 if file.write(_PROBE) < len(_PROBE):
-                    return os.strerror(errno.ENOSPC)
+                    return disk_fault(folder) or os.strerror(errno.ENOSPC)
                 os.fsync(file.fileno())
         finally:
             path.unlink(missing_ok=True)
     except OSError as error:
-        return error.strerror or str(error)
+        return in_words(error, folder)
     return ""

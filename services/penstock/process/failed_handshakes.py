@@ -9,8 +9,9 @@ import re
 import sys
 import threading
 from collections.abc import Mapping
-from typing import IO
+from typing import IO, TextIO
 
+from penstock.process.output import protected
 from penstock.telemetry import logs, metrics
 
 _INFORMATION = (b"I", b"W")
@@ -61,16 +62,16 @@ def watch() -> None:
     os.dup2(into_pipe[1], 2)
     os.close(into_pipe[1])
     # Python's own output takes the direct way, so that nothing of it is lost if the process is killed.
-    sys.stderr = os.fdopen(os.dup(output), "w", buffering=1, errors="backslashreplace")
+    sys.stderr = protected(os.dup(output))
     # gRPC reads them once, when it is imported.
     os.environ["GRPC_VERBOSITY"] = "INFO"
     os.environ["GRPC_TRACE"] = ",".join(filter(None, (os.environ.get("GRPC_TRACE"), _TRACE)))
     threading.Thread(
-        target=_read, args=(os.fdopen(into_pipe[0], "rb"), output), name="failed handshakes", daemon=True
+        target=_read, args=(os.fdopen(into_pipe[0], "rb"), protected(output)), name="failed handshakes", daemon=True
     ).start()
 
 
-def _read(lines: IO[bytes], output: int) -> None:
+def _read(lines: IO[bytes], output: TextIO) -> None:
     logged: set[str] = set()
     dropping = False
     for line in lines:
@@ -79,7 +80,7 @@ def _read(lines: IO[bytes], output: int) -> None:
             continue
         dropping = found is not None and found[1] in _INFORMATION
         if not dropping:
-            os.write(output, line)
+            output.buffer.write(line)
         elif _FAILED.search(line) and _OF_A_CLIENT not in line:
             label, meaning = reason_of(line.decode(errors="replace"))
             metrics.FAILED_HANDSHAKES.labels(label).inc()

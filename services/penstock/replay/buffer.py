@@ -36,6 +36,7 @@ from penstock.replay.intake import Intakes
 from penstock.replay.leases import Leases
 from penstock.replay.segments import VERSIONS_AHEAD, Segments
 from penstock.replay.store.ring_store import RingStore
+from penstock.system_errors import in_words
 from penstock.types.replay import Mass, SamplingPlan, StoreCounts
 from penstock.types.waits import Awaited
 
@@ -155,8 +156,8 @@ class ReplayBuffer:
                 self.store.belong_to(plan.run)
             except OSError as error:
                 raise Unavailable(
-                    f"the run of the store can't be recorded in {self.store.folder}: {error.strerror}; free space, or"
-                    " make the folder writable"
+                    f"the run of the store can't be recorded in {self.store.folder}:"
+                    f" {in_words(error, self.store.folder)}"
                 ) from None
 
     def _check_successor(self, plan: SamplingPlan, connected: bool) -> None:

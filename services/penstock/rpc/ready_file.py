@@ -9,6 +9,7 @@ import contextlib
 from pathlib import Path
 
 from penstock.errors import ConfigurationError
+from penstock.system_errors import in_words
 
 INTERVAL_S = 5.0
 """Seconds between two touches. A health check allows several of them."""
@@ -24,8 +25,8 @@ class ReadyFile:
             path.touch()
         except OSError as error:
             raise ConfigurationError(
-                f"can't write telemetry.ready_file {path}: {error.strerror}; name a file in a folder that exists and"
-                " can be written, or none"
+                f"can't write telemetry.ready_file {path}: "
+                + in_words(error, path, "name a file in a folder that exists and can be written, or none")
             ) from None
         self._task = asyncio.get_running_loop().create_task(self._touch())
 

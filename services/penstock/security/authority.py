@@ -28,6 +28,7 @@ from penstock.security import signing
 from penstock.security.certificate import Files, covers, is_signed, read, stated
 from penstock.security.pem_files import certificates, content, private_content
 from penstock.security.roles import ROLES, Identity, Role, check_run_name
+from penstock.system_errors import in_words
 
 DAYS = 90
 """Days for which the certificate of a service is valid by default."""
@@ -104,7 +105,8 @@ def issue(
                 authority.drop_old(issued)
             return issued
     except OSError as error:
-        raise ConfigurationError(f"can't write certificates in {folder}: {error}; choose another folder") from None
+        reason = in_words(error, folder, "choose another folder")
+        raise ConfigurationError(f"can't write certificates in {folder}: {reason}") from None
 
 
 def run_of(folder: Path) -> str:

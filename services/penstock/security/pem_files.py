@@ -9,6 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from penstock.errors import ConfigurationError
+from penstock.system_errors import in_words
 
 _OTHERS, _ALL_BUT_READING_GROUP = 0o077, 0o037
 
@@ -59,8 +60,8 @@ def certificates(pem: bytes, path: Path) -> list[x509.Certificate]:
 
 def _unreadable(path: Path, error: OSError) -> ConfigurationError:
     return ConfigurationError(
-        f"can't read {path}: {error.strerror}; make it with penstock certificates RUN, or name another file in"
-        " [security]"
+        f"can't read {path}: "
+        + in_words(error, path, "make it with penstock certificates RUN, or name another file in [security]")
     )
 
 

@@ -96,6 +96,9 @@ FAILED_HANDSHAKES = Counter(
     "penstock_tls_handshakes_failed", "Connections refused during their TLS handshake, by reason.", ("reason",)
 )
 STORAGE_FAILS = Gauge("penstock_storage_fails", "1 while the disk of the store or of the run can't be written, else 0.")
+LOST_LOG_LINES = Counter(
+    "penstock_lost_log_lines", "Lines of the service's output that could not be written, such as to a full disk."
+)
 REPLAY_VERSION = Gauge("penstock_replay_policy_version", "Policy version of the last commit.")
 REPLAY_RUN_FINISHED = Gauge(
     "penstock_replay_run_finished", "1 from the end of a run until the next one starts, else 0."

@@ -45,7 +45,7 @@ def template(shared: Template) -> Template:
 
 def fork(template: Template, output: Path, *arguments: str) -> ForkedProcess:
     with output.open("wb") as file:
-        process = template.fork(service_command(*arguments), "a service", file.fileno())
+        process = template.fork(service_command(*arguments), "a service", [file.fileno()], output)
     assert process is not None
     return process
 
@@ -64,9 +64,9 @@ def replay_arguments() -> tuple[str, list[str]]:
 def test_other_commands_and_early_requests_are_not_forked(shared: Template, tmp_path: Path) -> None:
     # This test must run first, while the template is still importing.
     with (tmp_path / "output").open("wb") as file:
-        assert shared.fork(service_command("--version"), "early", file.fileno()) is None
+        assert shared.fork(service_command("--version"), "early", [file.fileno()], Path(file.name)) is None
         wait_for(lambda: not shared.pending, "the imports")
-        assert shared.fork(["/bin/true"], "another", file.fileno()) is None
+        assert shared.fork(["/bin/true"], "another", [file.fileno()], Path(file.name)) is None
 
 
 def test_a_forked_service_runs_and_ends_like_its_command(template: Template, tmp_path: Path) -> None:

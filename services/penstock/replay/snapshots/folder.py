@@ -28,6 +28,7 @@ from penstock.errors import ConfigurationError, InvalidSegment, Overloaded
 from penstock.files import make_folder, sync_folder, write_json
 from penstock.replay.store.description import describe_schema, schema_of
 from penstock.replay.store.layout import HEADER
+from penstock.system_errors import in_words
 from penstock.types.block import Schema
 from penstock.types.snapshots import Snapshot
 
@@ -145,7 +146,7 @@ class SnapshotFolder:
         try:
             content = path.read_bytes()
         except OSError as error:
-            raise ConfigurationError(f"can't read {path}: {error.strerror}; choose another snapshot") from None
+            raise ConfigurationError(f"can't read {path}: {in_words(error, path, 'choose another snapshot')}") from None
         if digest(content) != expected:
             raise ConfigurationError(f"{path} is damaged; choose another snapshot")
         return content

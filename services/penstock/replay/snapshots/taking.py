@@ -16,6 +16,7 @@ from penstock.errors import ConfigurationError, NotReady, Overloaded, PenstockEr
 from penstock.replay.buffer import ReplayBuffer
 from penstock.replay.snapshots.folder import SnapshotFolder
 from penstock.replay.snapshots.work import RunningSnapshot, SnapshotWork
+from penstock.system_errors import in_words
 from penstock.types.block import Schema
 from penstock.types.snapshots import Snapshot, SnapshotRequest
 
@@ -131,7 +132,7 @@ class Snapshots:
         except OSError as error:
             outcome = ConfigurationError(
                 f"can't write snapshot {running.request.name!r}, or remove an older one, in {folder.root}:"
-                f" {error.strerror or error}; free space, or choose another replay.snapshot_folder"
+                f" {in_words(error, folder.root, 'choose another replay.snapshot_folder')}"
             )
         except Exception as error:
             # No caller joins this thread, so unexpected errors must also reach the requester.

@@ -14,6 +14,7 @@ from penstock.file_systems import network_kind
 from penstock.files import PRIVATE_FILE, make_folder
 from penstock.replay.store.description import DESCRIPTION_FILE, Description, damaged_store, read_description
 from penstock.replay.store.layout import PAGE, RECORDS_BYTES, RECORDS_FILE, SEGMENTS_FILE
+from penstock.system_errors import in_words
 
 
 def check_place(folder: Path) -> None:
@@ -80,16 +81,11 @@ def allocate(folder: Path | None, name: str, size: int) -> mmap.mmap:
             return mmap.mmap(descriptor, size)
         finally:
             os.close(descriptor)
-    except PermissionError as error:
-        raise ConfigurationError(
-            f"can't write the replay store at {path}: {error.strerror}; change who owns the folder, or choose another"
-            " replay.folder"
-        ) from None
     except OSError as error:
-        raise ConfigurationError(
-            f"can't allocate {size} bytes for the replay store at {path}: {error.strerror}; free space, lower"
-            " replay.capacity_bytes, or choose another replay.folder"
-        ) from None
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        smaller = "lower replay.capacity_bytes, or " if full else ""
+        reason = in_words(error, path, f"{smaller}choose another replay.folder")
+        raise ConfigurationError(f"can't allocate {size} bytes for the replay store at {path}: {reason}") from None
 
 
 def _begins_with_data(path: Path) -> bool:

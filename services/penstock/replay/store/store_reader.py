@@ -17,6 +17,7 @@ from penstock.errors import ConfigurationError
 from penstock.replay.store.description import read_schema
 from penstock.replay.store.layout import SEGMENTS_FILE, Regions
 from penstock.replay.store.records import read_identity
+from penstock.system_errors import in_words
 from penstock.types.block import Columns, Schema
 from penstock.types.replay import MappedStore
 
@@ -48,7 +49,7 @@ class StoreReader:
             finally:
                 os.close(descriptor)
         except OSError as error:
-            raise ConfigurationError(f"can't map the store in {folder}: {error.strerror}") from None
+            raise ConfigurationError(f"can't map the store in {folder}: {in_words(error, folder)}") from None
         self._regions = Regions(memory, schema, len(memory))
         self._damaged = 0
 

@@ -31,6 +31,7 @@ from penstock.rpc.clients.names import Peer, place_of
 from penstock.rpc.errors import is_passing
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.service import Method
+from penstock.system_errors import exhaustion
 from penstock.telemetry import logs, metrics
 from penstock.types.place import Place
 
@@ -283,7 +284,8 @@ class PersistentStream(Connection):
             return error
         except Exception as error:
             # No code awaits this task, so our own errors must reach the caller like any other failure.
-            return PenstockError(f"the stream to {self.peer} failed with {type(error).__name__}: {error}")
+            reason = exhaustion(error) or f"{type(error).__name__}: {error}"
+            return PenstockError(f"the stream to {self.peer} failed with {reason}")
         return Unavailable(f"{self.peer} ended the stream")
 
     async def _connect(self, absence: Absence) -> None:
