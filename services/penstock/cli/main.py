@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 from penstock.errors import ConfigurationError, EnvironmentFailed, PenstockError, RankLost
 from penstock.exit_codes import CRASHED, GAVE_UP, INTERRUPTED, USAGE_ERROR
@@ -16,7 +15,6 @@ from penstock.local import blas
 from penstock.local.imports import uncollected
 
 _SERVICES = ("replay", "learner", "actor", "evaluator")
-_MAKE_ENVIRONMENTS = ("actor", "evaluator", "evaluate")
 _LEAVING_S = 5.0
 """Seconds that a finished service may take to exit. Environments may have left threads that never end."""
 
@@ -49,9 +47,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     in_log = name in _SERVICES and not sys.stderr.isatty()
     blas.use_one_thread(os.environ)
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR" if in_log else "NONE")
-    if name in _MAKE_ENVIRONMENTS:
-        # An environment may be a module in the current folder; installed modules take precedence.
-        sys.path.append(str(Path.cwd()))
     try:
         code = _run(given)
     except SystemExit as end:
