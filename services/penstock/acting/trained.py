@@ -174,7 +174,8 @@ def load_policy(
             own = environment_names.absolute(environment_names.name_of(module, what="network"))
         return TrainedPolicy(Weights.of(published.read_version(data), data), seed=seed, module=own)
     except ForeignCode as error:
-        remedy = f"if you trust that code, pass module={named!r} or trust_code=True (commands: --trust-code)"
+        remedy = "if you trust that code, name it too (module=, in commands --policy.module) or add trust_code=True (in"
+        remedy += " commands --trust-code)"
         raise ForeignCode(f"{file}: {error.finding}", remedy) from None
     except ConfigurationError as error:
         raise ConfigurationError(f"{file}: {error}") from None

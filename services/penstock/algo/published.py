@@ -7,6 +7,7 @@ from typing import Any
 from penstock.algo.network import Network
 from penstock.environment_names import same_code
 from penstock.errors import ConfigurationError, ForeignCode
+from penstock.foreign_errors import shortened
 from penstock.types.records import plain, record_of
 from penstock.types.spaces import SPACE_KINDS, EnvironmentSpec, Tree
 
@@ -68,10 +69,11 @@ def with_own_module(description: Description, own: str | None) -> Description:
     named = description.network.module
     if named is None or named == own:
         return description
-    if own is None or not same_code(own, named):
+    if own is None or not isinstance(named, str) or not same_code(own, named):
         here = "is unset here" if own is None else f"is {own!r} here"
         raise ForeignCode(
-            f"the policy was trained with policy.module {named!r}, whose code would run, and policy.module {here}",
+            f"the policy was trained with policy.module {shortened(repr(named))}, whose code would run, and"
+            f" policy.module {here}",
             "if you trust that code, set policy.module to it here too",
         )
     return replace(description, network=replace(description.network, module=own))

@@ -13,6 +13,7 @@ from penstock.config.environment import EnvironmentConfig
 from penstock.config.policy import PolicyConfig
 from penstock.environment_names import split
 from penstock.errors import ForeignCode
+from penstock.foreign_errors import shortened
 
 _PLACE = re.compile(r"[/\\:.]")
 """Characters of a file's path, or of a module's name with what is in it. Environments may import such an argument."""
@@ -44,7 +45,7 @@ class FileNames:
         if self.names:
             found = code_in(environment, policy)
             named = ", ".join(f"{name} {found[name]!r}" for name in sorted(self.names & found.keys()))
-            raise ForeignCode(f"{self.file} names code that would run: {named}", _HOW_TO_TRUST)
+            raise ForeignCode(f"{self.file} names code that would run: {shortened(named)}", _HOW_TO_TRUST)
 
 
 def code_in(environment: EnvironmentConfig, policy: PolicyConfig) -> dict[str, object]:
