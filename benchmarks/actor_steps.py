@@ -56,7 +56,7 @@ def read(
     count, schema = environments.count, segment_schema(environments.spec, **config.recorded)
     assignment = Assignment(0, 1, tuple(range(count)), token=b"", seed=config.run.seed)
     collector = Collector(environments, assignment, schema=schema, discount=config.ppo.discount)
-    runner, readings = runner_of(weights, inference=inference), list[float]()
+    runner, readings = runner_of(weights, inference=inference, module=config.policy.module), list[float]()
     for _ in range(_WINDOWS):
         collector.collect(runner)
     ended = time.perf_counter() + seconds

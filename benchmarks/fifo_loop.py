@@ -86,7 +86,7 @@ def act(config: Config, ring: SharedRing) -> None:
     rows, slot, runner = ring.columns().arrays, 0, None
     while ring.permits.acquire(timeout=_PATIENCE_S) and not ring.ended.is_set():
         if runner is None:
-            runner = runner_of(ring.weights(), inference=config.actor.inference)
+            runner = runner_of(ring.weights(), inference=config.actor.inference, module=config.policy.module)
         elif ring.published.value != runner.version:
             runner.refresh(ring.weights())
         window = collector.collect(runner)

@@ -93,14 +93,15 @@ class _Actor:
             token=b"",
             seed=config.run.seed,
         )
-        self.key, self._inference = ActorKey(slot, 1), config.actor.inference
+        self.key, self._config = ActorKey(slot, 1), config
         self._collector = Collector(environments, assignment, schema=schema, discount=config.ppo.discount)
         self._runner: Runner | None = None
 
     def collect(self, weights: Weights) -> Window:
         """Collects a window, which the next call overwrites."""
         if self._runner is None:
-            self._runner = runner_of(weights, inference=self._inference)
+            own = self._config.policy.module
+            self._runner = runner_of(weights, inference=self._config.actor.inference, module=own)
         self._runner.refresh(weights)
         return self._collector.collect(self._runner)
 
@@ -188,13 +189,13 @@ class Pipeline:
 class Desk:
     """Evaluates immediately on request, so that a curve has a point at every interval."""
 
-    def __init__(self, environments: Environments) -> None:
-        self._environments = environments
+    def __init__(self, environments: Environments, module: str | None) -> None:
+        self._environments, self._module = environments, module
         self._results: deque[EvaluationResult] = deque()
 
     def ask(self, task: EvaluationTask) -> None:
         """Runs the episodes."""
-        result = evaluate(task, self._environments, lambda: False)
+        result = evaluate(task, self._environments, lambda: False, module=self._module)
         assert result is not None
         self._results.append(result)
 
@@ -246,7 +247,7 @@ def train(
         acting[0].spec,
         source=pipeline,
         sink=pipeline,
-        desk=Desk(watched),
+        desk=Desk(watched, config.policy.module),
         folder=run_folder,
         begun=functools.partial(setattr, pipeline, "statistics"),
         rule=rule,

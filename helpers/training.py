@@ -68,7 +68,7 @@ def collect_batch(
     `learner`, or an untrained one with this network, acts. With memory, segments begin with `burn_in` earlier rows.
     """
     policy = learner.policy if learner else fresh_policy(spec_of(env_id), seed=9, network=network)
-    runner = PolicyRunner(policy_weights.dump(policy, version))
+    runner = PolicyRunner(policy_weights.dump(policy, version), module=policy.network.module)
     environments = make_environments(env_id, segments, kwargs={})
     schema = segment_schema(environments.spec, unroll_length, memory=policy.memory_shape, burn_in=burn_in)
     collector = Collector(environments, assignment(*range(segments)), schema=schema, discount=0.99)

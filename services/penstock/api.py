@@ -35,6 +35,7 @@ def train(
     resume: bool = False,
     progress: bool | None = None,
     callback: Callback = lambda record: None,
+    trust_code: bool = False,
     **settings: object,
 ) -> Summary:
     """Trains an agent, with all services as processes on this machine, and returns the run's summary.
@@ -48,15 +49,20 @@ def train(
         callback: Function that is called with each record of the run's metrics, a dict: losses, returns and speeds
             about once per second, and evaluations (docs/reading-a-run.md). If it returns False, the run ends with its
             summary, and can be resumed. If it raises, the run ends in the same way, and the exception passes.
+        trust_code: Whether to import the code that the file of a configuration of `Config.load` names.
         settings: Settings, as for `penstock.configure`: `seed=1`, `lr=3e-4`, `environment={"kwargs": {"size": 5}}`.
 
     Raises:
+        ForeignCode: The configuration is that of a file that names code, and you do not. Nothing was imported.
         ConfigurationError: The environment, the folder or a setting can't be used. The run's folder is unchanged.
         PenstockError: A service gave up or died too often, or the run's summary or curve could not be written.
         Interrupted: Ctrl-C after training began. Before training, a plain `KeyboardInterrupt` is raised.
     """
     _refuse_in_a_service()
     config = _configuration(what, preset, settings)
+    if trust_code:
+        config = config.trusted()
+    config.refuse_foreign_code()
     config = launcher.with_run_dir(config)
     records = RecordReader(str(config.run.dir))
 

@@ -1,7 +1,7 @@
-"""Location of numba's cache of compiled code.
+"""Location of the caches of compiled code, which their processes execute.
 
-An image contains compiled code in NUMBA_CACHE_DIR, where numba also needs to write. The root file system of a container
-may be read-only. numba reads the variable when it is first imported, which is always after this package.
+Numba's: an image contains compiled code in NUMBA_CACHE_DIR, where numba also needs to write. The root file system of a
+container may be read-only. numba reads the variable when it is first imported, which is always after this package.
 """
 
 import os
@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 _VARIABLE = "NUMBA_CACHE_DIR"
+_OF_TORCH = "TORCHINDUCTOR_CACHE_DIR"
 
 
 def make_writable() -> None:
@@ -22,6 +23,22 @@ def make_writable() -> None:
         # Copies modification times too, because numba uses them to validate its cache.
         shutil.copytree(folder, copy, dirs_exist_ok=True)
     os.environ[_VARIABLE] = copy
+
+
+def keep_private() -> None:
+    """Chooses a folder that only this user can write for torch's compiled code, if the user has not chosen one.
+
+    torch would take a folder in /tmp by its name, which any user of the machine can make first. Call it before torch
+    compiles.
+    """
+    if os.environ.get(_OF_TORCH):
+        return
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "penstock" / "compiled"
+    if _can_write(folder) and folder.stat().st_uid == os.geteuid():
+        folder.chmod(0o700)
+        os.environ[_OF_TORCH] = str(folder)
+    else:
+        os.environ[_OF_TORCH] = tempfile.mkdtemp(prefix="penstock-compiled-")
 
 
 def _can_write(folder: Path) -> bool:

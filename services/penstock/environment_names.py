@@ -49,6 +49,14 @@ def short(name: str) -> str:
     return f"{Path(place).stem}:{rest}" if is_file(place) else name
 
 
+def same_code(own: str, other: str) -> bool:
+    """Returns whether two names mean the same code: they are equal, or have files of one name in different folders.
+
+    Machines and users keep the same file in different folders.
+    """
+    return own == other or (is_file(split(own)[0]) and is_file(split(other)[0]) and _in_file(own) == _in_file(other))
+
+
 def section_of(environment: object) -> dict[str, object]:
     """Returns the settings of [environment] for anything that names an environment.
 
@@ -121,6 +129,11 @@ def script_file() -> Path | None:
     """
     file = getattr(sys.modules.get("__main__"), "__file__", None)
     return Path(file).absolute() if file is not None and Path(file).is_file() else None
+
+
+def _in_file(name: str) -> tuple[str, str]:
+    place, rest = split(name)
+    return Path(place).name, rest
 
 
 def _section_of_spec(spec: Any) -> dict[str, object]:

@@ -16,6 +16,17 @@ class UnknownEnvironment(ConfigurationError):
     """An environment that no imported package registers."""
 
 
+class ForeignCode(ConfigurationError):
+    """A file or a message that names a module to import, which only the process's own settings may do.
+
+    `finding` names the module and who names it; `remedy` tells how to allow the import.
+    """
+
+    def __init__(self, finding: str, remedy: str) -> None:
+        super().__init__(f"{finding}; {remedy}")
+        self.finding, self.remedy = finding, remedy
+
+
 class DamagedFile(ConfigurationError):
     """A file that can't be read, or whose bytes differ from those written. `finding` names it and its fault."""
 

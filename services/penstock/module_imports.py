@@ -1,10 +1,13 @@
-"""Imports modules of users by name or by file: those of environments and of networks."""
+"""Imports modules of users by name or by file: those of environments and of networks.
+
+Only a process's own settings name such modules (`config.foreign_code`, `algo.published.with_own_module`).
+"""
 
 import importlib
 import importlib.util
 import sys
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -22,11 +25,28 @@ def import_module(place: str) -> ModuleType:
     """Imports a module by its name, or by the path of its file. Raises `ConfigurationError` if that fails.
 
     A file that belongs to a package, or that Python finds by its name, has that name. Any other file has a name of its
-    own, so that it never takes the place of a module. The folder of a file is added to Python's search path, behind all
-    others.
+    own, so that it never takes the place of a module. The current folder and that of a file are added to Python's
+    search path, behind all others.
     """
+    return _imported(place, _import_own)
+
+
+def import_installed(name: str) -> ModuleType:
+    """Imports an installed module, in whose place no file of the current folder is found. Raises as `import_module`."""
+    return _imported(name, importlib.import_module)
+
+
+def import_named(place: str, name: str) -> object:
+    """Returns what a module has under a name, possibly with dots; None if it has nothing. Raises as `import_module`."""
+    found: object = import_module(place)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+def _imported(place: str, load: Callable[[str], ModuleType]) -> ModuleType:
     try:
-        return _import_file(Path(place)) if environment_names.is_file(place) else importlib.import_module(place)
+        return load(place)
     except ConfigurationError:
         raise
     except ModuleNotFoundError as error:
@@ -40,12 +60,10 @@ def import_module(place: str) -> ModuleType:
         raise ConfigurationError(f"can't import {place!r}: {foreign_errors.explain(error)}; correct it") from error
 
 
-def import_named(place: str, name: str) -> object:
-    """Returns what a module has under a name, possibly with dots; None if it has nothing. Raises as `import_module`."""
-    found: object = import_module(place)
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    return found
+def _import_own(place: str) -> ModuleType:
+    # Not earlier, because a folder that came with somebody's run may hold files with the names of modules.
+    _search(Path.cwd())
+    return _import_file(Path(place)) if environment_names.is_file(place) else importlib.import_module(place)
 
 
 def _import_file(path: Path) -> ModuleType:
@@ -56,12 +74,16 @@ def _import_file(path: Path) -> ModuleType:
     folder, name = path.parent, path.stem
     while (folder / "__init__.py").exists():
         folder, name = folder.parent, f"{folder.name}.{name}"
-    if str(folder) not in sys.path:
-        sys.path.append(str(folder))
-    importlib.invalidate_caches()
+    _search(folder)
     if "." in name or _origin(name) == path:
         return importlib.import_module(name)
     return _load(path, f"{name}_{zlib.crc32(str(path).encode()):08x}")
+
+
+def _search(folder: Path) -> None:
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+    importlib.invalidate_caches()
 
 
 def _origin(name: str) -> Path | None:

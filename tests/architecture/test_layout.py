@@ -40,6 +40,7 @@ ALLOWED: dict[str, set[str]] = {
         "system_errors",
         "addresses",
         "environment_names",
+        "foreign_errors",
         "gate_law",
         "run_folder",
         "config",

@@ -1,4 +1,9 @@
-"""Static rules: code does not execute data, start a shell, or write files except through `penstock.files`."""
+"""Static rules: code does not execute data, start a shell, or write files except through `penstock.files`.
+
+Names of modules in files and messages are data too (`config.foreign_code`). Code that imports by name, and code that
+reads settings from files, is listed here, so that a new reader is noticed.
+`tests/contract/test_canaries.py` tries each.
+"""
 
 import ast
 from collections.abc import Iterator
@@ -24,6 +29,43 @@ MAY_WRITE = {
     "replay/store/store_files.py",  # maps a file
 }
 """Modules that write without `penstock.files`, and why."""
+
+IMPORTS = {"importlib.import_module", "__import__", "importlib.util.spec_from_file_location", "runpy.run_path"}
+MAY_IMPORT = {
+    "module_imports.py",  # modules of users
+    "__init__.py",  # names of the public interface
+    "cli/main.py",  # commands
+    "cli/notebook_display.py",  # IPython
+    "local/template_process.py",  # modules of services
+    "algo/sgemm.py",  # NumPy's library
+}
+"""Modules that import by name, and what."""
+
+OF_USERS = {"import_module", "import_modules", "import_named"}
+IMPORT_OF_USERS = {
+    "module_imports.py",
+    "algo/own_modules.py",  # `with_own_module` was called before
+    "acting/registry.py",  # makes the environments of a process's own settings, as the next two
+    "acting/environments.py",
+    "acting/environment_check.py",
+    "cli/film.py",  # after `played_episodes`
+    "cli/played_episodes.py",  # after `refuse_foreign_code`
+}
+"""Modules that import what a name of a user names."""
+
+SETTINGS = {"load_toml", "Config.load"}
+READ_SETTINGS = {
+    "config/configuration.py",  # `Config.load` marks what the file names
+    "cli/options.py",  # marks the settings of a run to resume, and those of `doctor --config`
+    "cli/played_episodes.py",  # refuses what the run names
+    "apps/environments.py",  # refuses what the run names
+    "services_file.py",  # reads addresses
+    "apps/earlier_session.py",  # compares
+    "cli/runs.py",  # shows, as the next two
+    "cli/status.py",
+    "local/learning_curves.py",
+}
+"""Modules that read the settings of a run from a file."""
 
 
 def calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
@@ -78,3 +120,16 @@ def test_every_exception_to_the_rule_for_writing_is_needed() -> None:
 )
 def test_writes_are_detected(code: str) -> None:
     assert any(writes(function, call) for function, call in calls(ast.parse(code)))
+
+
+@pytest.mark.parametrize(
+    ("functions", "allowed"), [(IMPORTS, MAY_IMPORT), (OF_USERS, IMPORT_OF_USERS), (SETTINGS, READ_SETTINGS)]
+)
+def test_known_modules_alone_import_by_name_or_read_settings(functions: set[str], allowed: set[str]) -> None:
+    found = {
+        str(path.relative_to(PACKAGE))
+        for path in FILES
+        for function, _ in calls(ast.parse(path.read_text()))
+        if function in functions
+    }
+    assert found == allowed

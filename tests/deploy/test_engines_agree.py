@@ -114,6 +114,18 @@ def test_a_container_is_healthy_while_its_service_touches_its_file(
     assert (subprocess.run(check, timeout=PATIENCE_S, check=False).returncode == 0) is healthy
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_learner_alone_can_write_its_runs(engine: str) -> None:
+    # Others run the environments' code.
+    writers = {
+        service
+        for service, container in DEPLOYED[engine].items()
+        for path, volume in container.volumes.items()
+        if path.startswith("/var/lib/penstock/runs") and not volume.endswith(":ro")
+    }
+    assert writers == {"learner"}
+
+
 @pytest.mark.parametrize("container", CONTAINERS)
 def test_containers_are_confined(container: Container) -> None:
     assert (container.user, container.read_only, container.dropped) == ("10001:10001", True, ("ALL",))
@@ -140,7 +152,7 @@ def test_the_store_fits_into_the_memory_limits_and_volume(engine: str) -> None:
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_run_is_in_a_volume_and_actors_have_none(engine: str) -> None:
     learner = DEPLOYED[engine]["learner"]
-    [path] = [path for path, volume in learner.volumes.items() if not volume.endswith(":ro")]
+    [path] = [path for path, volume in learner.volumes.items() if not volume.endswith((":ro", "compiled"))]
     assert str(learner.config.run.dir).startswith(f"{path}/")
     # An actor may be on any node, where the volume would be another one.
     assert not DEPLOYED[engine]["actor"].volumes

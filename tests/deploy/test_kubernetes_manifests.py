@@ -233,7 +233,9 @@ def test_what_must_survive_is_in_a_claim(overlay: str, pod: Pod) -> None:
     config = settings(pod, objects)
     folder = {"replay": config.replay.folder, "learner": config.run.dir}.get(pod.component)
     kept = [
-        mount["mountPath"] for mount in pod.container["volumeMounts"] if mount["name"] not in ("tmp", "certificate")
+        mount["mountPath"]
+        for mount in pod.container["volumeMounts"]
+        if mount["name"] not in ("tmp", "certificate", "compiled")
     ]
     if folder is None:
         # An actor may be anywhere, and killed at any time.

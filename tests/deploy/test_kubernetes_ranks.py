@@ -20,7 +20,7 @@ def test_every_rank_has_its_number_and_finds_the_first(overlay: str) -> None:
     for pod in ranks[1:]:
         # It serves nobody and needs no folder. Like every learner, it refuses to start without a certificate.
         assert arguments(pod, objects) == ["learner"] and not pod.ports
-        assert [volume["name"] for volume in pod.spec["volumes"]] == ["tmp", "certificate"]
+        assert [volume["name"] for volume in pod.spec["volumes"]] == ["tmp", "certificate", "compiled"]
         assert not any(key.endswith("Probe") for key in pod.container)
         assert pod.container["resources"] == ranks[0].container["resources"]
         assert all(allowed(pod, ranks[0], port, objects) for port in (29500, 40000))

@@ -67,7 +67,7 @@ def test_waiting_for_a_long_batch_is_shown(waited_for: Stopped) -> None:
 @pytest.fixture(scope="module")
 def killed(waited_for: Stopped, folder: Path) -> Stopped:
     """Kills the next session, whose learner can't finish, by a second Ctrl-C."""
-    with train(f"--resume={folder}") as command:
+    with train(f"--resume={folder}", "--trust-code") as command:
         with watching(command, folder) as watch:
             watch.until(lambda now: now.env_steps >= waited_for.saved + 1_500, "more steps")
         command.children()["learner"].suspend()

@@ -142,7 +142,7 @@ def interrupted(folder: Path) -> tuple[Session, OtherCommands]:
         with watching(command, folder) as watch:
             first = reaches(watch, 1)
             reaches(watch, 1_500)
-            with Command("status", str(folder)) as status, train(f"--resume={folder}") as resume:
+            with Command("status", str(folder)) as status, train(f"--resume={folder}", "--trust-code") as resume:
                 others = OtherCommands(end_of(status), end_of(resume))
             ports = all_ports(command)
         command.interrupt()
@@ -180,7 +180,7 @@ def test_an_active_run_is_not_resumed_a_second_time(interrupted: tuple[Session, 
 @pytest.fixture(scope="module")
 def orphaned(interrupted: tuple[Session, OtherCommands], folder: Path) -> tuple[Session, float, Bound]:
     """Kills the launcher of the next session; returns the lifetime of its services afterwards, and its bound."""
-    with train(f"--resume={folder}") as command:
+    with train(f"--resume={folder}", "--trust-code") as command:
         with watching(command, folder) as watch:
             first = reaches(watch, 1)
             reaches(watch, first.env_steps + 1_000)
@@ -213,7 +213,7 @@ def test_a_killed_launcher_loses_no_training(orphaned: tuple[Session, float, Bou
 def unevaluated(orphaned: tuple[Session, float, Bound], folder: Path) -> Session:
     """Interrupts the next session during the last evaluation."""
     end_at = orphaned[0].after.progress.env_steps + 1_000
-    with train(f"--resume={folder}", f"--total-steps={end_at}") as command:
+    with train(f"--resume={folder}", "--trust-code", f"--total-steps={end_at}") as command:
         evaluator = command.until(lambda: command.children().get("evaluator"), "the evaluator starts")
         assert evaluator is not None
         # A paused evaluator keeps the last evaluation from ending.
@@ -238,7 +238,7 @@ def survivor(unevaluated: Session, folder: Path) -> tuple[Session, list[tuple[Ru
     """Kills every service in the last session; returns the run's status before and after each death."""
     # Enough steps for the last death to occur before the end.
     end_at, deaths = unevaluated.after.progress.env_steps + 10_000, []
-    with train(f"--resume={folder}", f"--total-steps={end_at}") as command:
+    with train(f"--resume={folder}", "--trust-code", f"--total-steps={end_at}") as command:
         with watching(command, folder) as watch:
             first = reaches(watch, unevaluated.after.progress.env_steps + 1)
             ports = command.ports()

@@ -45,7 +45,7 @@ def sessions(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Sessions
         command.interrupt()
         interrupted = end_in_time(command)
     (store,) = scratch.glob("penstock-*")
-    more = (f"--resume={folder.root}", f"--total-steps={trained + 3_000}")
+    more = (f"--resume={folder.root}", "--trust-code", f"--total-steps={trained + 3_000}")
     with Command("train", *more, environment=environment) as command:
         return Sessions(folder, scratch, store, interrupted, end_of(command))
 

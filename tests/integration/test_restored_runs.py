@@ -60,7 +60,12 @@ def test_a_run_restored_from_a_snapshot_replays_its_segments(tmp_path: Path) -> 
     version = int(row[3].replace(",", ""))
     assert f"version {version:,}" in restored.stdout and first["version"].max() <= version
 
-    options = (f"--resume={new.root}", "--checkpoint.snapshot-interval-s=0.2", "--replay.snapshots-kept=2")
+    options = (
+        f"--resume={new.root}",
+        "--trust-code",
+        "--checkpoint.snapshot-interval-s=0.2",
+        "--replay.snapshots-kept=2",
+    )
     with Command("train", *options, environment=WITH_HELPERS) as command:
         with watching(command, new.root) as watch:
             watch.until(lambda now: now.version > version + 10, "training to continue")

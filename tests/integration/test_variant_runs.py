@@ -12,8 +12,7 @@ import torch
 
 from helpers.direct_buffer import read_rows
 from helpers.processes import WITH_HELPERS, Command, Ended, end_in_time, end_of, run, watching
-from penstock.acting.trained import read_weights
-from penstock.algo import weights as policy_weights
+from penstock.acting.trained import load_policy
 from penstock.algo.distributions import DiagonalGaussian
 from penstock.algo.policies import Inputs
 from penstock.config import build, load_toml
@@ -67,7 +66,7 @@ def varied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Varied]:
                 lambda now: bool(now.last_evaluation) and all(each.episodes for each in now.variants), "all variants"
             )
         end = end_of(command)
-    arguments = ("evaluate", str(folder), "--episodes=6", "--seed=3")
+    arguments = ("evaluate", str(folder), "--episodes=6", "--seed=3", "--trust-code")
     with ThreadPoolExecutor() as pool:
         both, alone = pool.map(lambda more: run(*arguments, *more, environment=WITH_HELPERS), ([], ["--variant=1"]))
     yield Varied(folder, status, end, both, alone)
@@ -146,7 +145,7 @@ def test_evaluate_plays_all_variants_or_the_given_one(varied: Varied) -> None:
     ],
 )
 def test_evaluate_refuses_unknown_variants(varied: Varied, more: list[str], reason: str) -> None:
-    end = run("evaluate", str(varied.folder), *more, environment=WITH_HELPERS)
+    end = run("evaluate", str(varied.folder), "--trust-code", *more, environment=WITH_HELPERS)
     assert (end.code, end.stderr.count("\n")) == (2, 1)
     assert reason in end.stderr
 
@@ -179,7 +178,7 @@ def test_trained_steps_have_the_probabilities_of_the_tempered_policy(tmp_path: P
 
     config = build(load_toml(RunFolder(folder).config))
     assert not config.policy.normalise_observations
-    policy = policy_weights.load(read_weights(RunFolder(folder).numbered_checkpoints()[-1]))
+    policy = load_policy(RunFolder(folder).numbered_checkpoints()[-1]).policy
     store = RingStore(RunFolder(folder).replay, config.replay.store_size.amount)
     assert store.schema is not None
     trained = np.flatnonzero((store.headers["key"] > 0) & (store.headers["state"] == State.SEEN))

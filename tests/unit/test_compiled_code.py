@@ -48,6 +48,28 @@ def test_without_a_configured_folder_numba_chooses_one(monkeypatch: pytest.Monke
     assert "NUMBA_CACHE_DIR" not in os.environ
 
 
+def test_torch_keeps_compiled_code_where_no_other_user_can_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Restored after the test, in which the function sets it.
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    compiled_code.keep_private()
+    folder = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
+    assert folder == tmp_path / "cache" / "penstock" / "compiled" and folder.stat().st_mode & 0o777 == 0o700
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/chosen")
+    compiled_code.keep_private()
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == "/chosen"
+    # Without a folder of the user, a new one is made; never one with a name that others can foresee.
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    compiled_code.keep_private()
+    folder = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
+    assert folder.is_dir() and folder.stat().st_mode & 0o777 == 0o700
+    folder.rmdir()
+
+
 def test_compiled_code_depends_on_no_other_file() -> None:
     # numba recompiles a function only when its own file changes, not when another file that it uses changes.
     compiled = (

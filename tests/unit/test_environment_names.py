@@ -8,7 +8,7 @@ import pytest
 import penstock
 from helpers.environments import Counting
 from penstock.config import Config, build
-from penstock.environment_names import absolute, name_of, short, split
+from penstock.environment_names import absolute, name_of, same_code, short, split
 from penstock.errors import ConfigurationError
 
 
@@ -68,3 +68,20 @@ def test_what_other_processes_cannot_import_is_refused_with_a_remedy() -> None:
 
 def test_a_class_is_not_mistaken_for_the_environment_of_a_preset() -> None:
     assert penstock.configure(environment="my_module:Pendulum").ppo == Config().ppo
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "same"),
+    [
+        ("package.module:Net", "package.module:Net", True),
+        ("/here/net.py:Net", "/there/net.py:Net", True),
+        ("/here/net.py:Net", "net.py:Net", True),
+        ("/here/net.py:Net", "/there/net.py:Other", False),
+        ("/here/net.py:Net", "/here/nets.py:Net", False),
+        ("net:Net", "/here/net.py:Net", False),
+        ("package.net:Net", "other.net:Net", False),
+        ("/here/net.py:Net", "", False),
+    ],
+)
+def test_files_of_one_name_in_different_folders_are_the_same_code(own: str, other: str, same: bool) -> None:
+    assert same_code(own, other) is same

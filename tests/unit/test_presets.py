@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import penstock
+from penstock.acting.packages import package_of
 from penstock.config import Config, build
 from penstock.errors import ConfigurationError
 from penstock.presets import configure, configured, preset, preset_for, preset_names, preset_values
@@ -113,6 +114,8 @@ def test_presets_are_for_the_newest_version_of_their_environment(name: str) -> N
             importlib.import_module(f"{EXAMPLES.name}.{module}")
         else:
             pytest.importorskip(module)
+    if (package := package_of(settings.id)) is not None:
+        pytest.importorskip(package.module)
     namespace, environment, version = gymnasium.envs.registration.parse_env_id(settings.id)
     assert gymnasium.envs.registration.find_highest_version(namespace, environment) == version
 

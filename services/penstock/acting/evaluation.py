@@ -20,16 +20,19 @@ def evaluate(
     environments: Environments,
     stopping: Callable[[], bool],
     clock: Callable[[], float] = time.monotonic,
+    *,
+    module: str | None = None,
 ) -> EvaluationResult | None:
     """Plays the first episode of every environment, all at once, and returns their returns; None if abandoned.
 
     The mean over first episodes favours neither short nor long ones, unlike the mean over the first N that end. An
     episode that does not end within the task's bounds is cut, and its return until then counts. There is one
     environment per episode of the task, alternating between its variants. `stopping` is called at every step, and
-    abandons the evaluation if it returns True. `clock` returns monotonic seconds.
+    abandons the evaluation if it returns True. `clock` returns monotonic seconds. `module` is the only module that may
+    be imported. Raises `ForeignCode` if the task's weights name another one.
     """
     started = clock()
-    runner, action_map = runner_of(task.weights), ActionMap(environments.spec.action)
+    runner, action_map = runner_of(task.weights, module=module), ActionMap(environments.spec.action)
     numbers = np.arange(environments.count, dtype=np.uint32)
     environments.reset(Streams(task.seed, 0, numbers).reset_seeds(Purpose.EVALUATION))
     # The complement separates these streams from those of a run with the same seed.

@@ -28,14 +28,23 @@ class Evaluator:
     """An evaluator and its environments. Used only on the process's main thread."""
 
     def __init__(
-        self, make: Callable[[int], Environments], *, episodes: int, variants: int, process: Process, log: Log
+        self,
+        make: Callable[[int], Environments],
+        *,
+        episodes: int,
+        variants: int,
+        process: Process,
+        log: Log,
+        module: str | None = None,
     ) -> None:
         """Makes environments for this number of episodes before any task.
 
-        `make` makes a number of environments, which alternate between all `variants`. Raises `ConfigurationError` if
+        `make` makes a number of environments, which alternate between all `variants`. `module` is the only module that
+        a task's policy may import; a task that names another one fails. Raises `ConfigurationError` if
         they can't be made, or `EnvironmentFailed` under a launcher, whose check has made them before.
         """
         self._make_environments, self._variants, self._process, self._log = make, variants, process, log
+        self._module = module
         self._usable = True
         try:
             self.environments = self._make(episodes)
@@ -58,7 +67,7 @@ class Evaluator:
                 self._check_variants(task.variants)
                 with _ended_if_it_hangs(task, queue):
                     self._prepare(task, queue)
-                    result = play(task, self.environments, lambda: self._process.stopping)
+                    result = play(task, self.environments, lambda: self._process.stopping, module=self._module)
                 if result is not None:
                     queue.deliver(result)
                     self._note(result)
@@ -105,11 +114,16 @@ class Evaluator:
             )
 
 
-def play(task: EvaluationTask, environments: Environments, stopping: Callable[[], bool]) -> EvaluationResult | None:
-    """Plays a task; returns its result, which is a failure if an environment raised, or None if `stopping` ended it."""
+def play(
+    task: EvaluationTask, environments: Environments, stopping: Callable[[], bool], *, module: str | None = None
+) -> EvaluationResult | None:
+    """Plays a task; returns its result, or None if `stopping` ended it.
+
+    The result is a failure if an environment raised, or the task's policy names another module than `module`.
+    """
     started = time.monotonic()
     try:
-        return evaluate(task, environments, stopping)
+        return evaluate(task, environments, stopping, module=module)
     except foreign_errors.MISBEHAVIOUR as error:
         # The service handles signals itself, so an interrupt or an exit here comes from the environment.
         return _failed(task, time.monotonic() - started, _reason(error))

@@ -51,9 +51,12 @@ class PolicyRunner:
     library: Library = "torch"
 
     @one_thread()
-    def __init__(self, weights: Weights, *, temperature: float = 1.0) -> None:
-        """Loads the policy. `refresh` does not change the sampling temperature of `act`."""
-        self.policy, self._temperature = policy_weights.load(weights), temperature
+    def __init__(self, weights: Weights, *, temperature: float = 1.0, module: str | None = None) -> None:
+        """Loads the policy. `refresh` does not change the sampling temperature of `act`.
+
+        `module` is the only module that may be imported. Raises `ForeignCode` if the weights name another one.
+        """
+        self.policy, self._temperature = policy_weights.load(weights, module), temperature
         self.version = weights.version
         shape = self.policy.memory_shape
         self.state: NDArray[np.float32] | None = None if shape is None else np.zeros((1, *shape), np.float32)

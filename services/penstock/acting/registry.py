@@ -6,7 +6,7 @@ from gymnasium.envs.registration import EnvSpec, find_highest_version, parse_env
 from penstock import environment_names, extras
 from penstock.acting.packages import package_of, plugins
 from penstock.errors import ConfigurationError, UnknownEnvironment
-from penstock.module_imports import import_module, import_named
+from penstock.module_imports import import_installed, import_named
 
 
 def find(name: str) -> str | EnvSpec:
@@ -58,9 +58,9 @@ def _import_package_of(env_id: str) -> None:
     package = package_of(env_id)
     if package is None:
         for plugin in plugins():
-            import_module(plugin)
+            import_installed(plugin)
         return
     if extras.missing(package.module):
         how = extras.installation(package.module, package.installation)
         raise UnknownEnvironment(f"the environment {env_id!r} needs {package.module}; {how}")
-    import_module(package.module)
+    import_installed(package.module)

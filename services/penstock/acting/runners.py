@@ -8,10 +8,13 @@ from penstock.types.networks import Inference
 from penstock.types.run import Weights
 
 
-def runner_of(weights: Weights, *, temperature: float = 1.0, inference: Inference = "auto") -> Runner:
-    """Loads a policy that samples at this temperature.
+def runner_of(
+    weights: Weights, *, temperature: float = 1.0, inference: Inference = "auto", module: str | None = None
+) -> Runner:
+    """Loads a policy that samples at this temperature. `module` is the only module that may be imported.
 
-    Raises `ConfigurationError` if the bytes are cut short or need a newer release.
+    Raises `ConfigurationError` if the bytes are cut short or need a newer release, and `ForeignCode` if the weights
+    name another module.
     """
     if inference == "auto":
         description = published.of_metadata(published.read_metadata(weights.data))
@@ -19,4 +22,4 @@ def runner_of(weights: Weights, *, temperature: float = 1.0, inference: Inferenc
             return NumpyRunner(weights, description, temperature=temperature)
     from penstock.acting.inference import PolicyRunner
 
-    return PolicyRunner(weights, temperature=temperature)
+    return PolicyRunner(weights, temperature=temperature, module=module)

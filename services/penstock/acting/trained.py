@@ -7,17 +7,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock import checkpoint_file
+from penstock import checkpoint_file, environment_names
 from penstock.acting.inference import PolicyRunner
 from penstock.acting.leaves import unflatten
 from penstock.acting.policy_inputs import PolicyInputs, Rows
 from penstock.acting.randomness import Streams
 from penstock.acting.spaces import ActionMap
 from penstock.algo import published
-from penstock.algo import weights as policy_weights
 from penstock.algo.distributions import Categorical, MultiCategorical
 from penstock.algo.policies import Policy
-from penstock.errors import ConfigurationError
+from penstock.errors import ConfigurationError, ForeignCode
 from penstock.run_folder import find_checkpoint
 from penstock.types.run import Weights
 
@@ -36,9 +35,12 @@ class TrainedPolicy:
     `torch.set_num_threads` as it was.
     """
 
-    def __init__(self, weights: Weights, *, seed: int | None = None) -> None:
-        """Loads the policy. `seed` is the seed of sampled actions; None: a random one."""
-        self._runner = PolicyRunner(weights)
+    def __init__(self, weights: Weights, *, seed: int | None = None, module: str | None = None) -> None:
+        """Loads the policy. `seed` is the seed of sampled actions; None: a random one.
+
+        `module` is the only module that may be imported. Raises `ForeignCode` if the weights name another one.
+        """
+        self._runner = PolicyRunner(weights, module=module)
         self._action_map = ActionMap(self._runner.policy.spec.action)
         self._inputs = PolicyInputs(self._runner.policy.spec)
         self._remembered: int | None = None
@@ -143,29 +145,40 @@ class TrainedPolicy:
             )
 
 
-def load_policy(path: str | Path, *, seed: int | None = None) -> TrainedPolicy:
+def load_policy(
+    path: str | Path, *, seed: int | None = None, module: str | type | None = None, trust_code: bool = False
+) -> TrainedPolicy:
     """Loads a policy from a run's folder (its best checkpoint, else its newest) or from a checkpoint file.
+
+    A checkpoint of a policy with a module of its own (`policy.module`) names that module, and loading it would run the
+    module's code. It is imported only if you name it too, or trust the file.
 
     Args:
         path: Folder or file.
         seed: Seed of sampled actions; None: a random one.
+        module: Class of the policy's module, or its name, such as "file.py:MyNet". It is used in place of the one that
+            the file names, which must be the same, or a file of the same name in another folder.
+        trust_code: Whether to import the module that the file names.
 
     Raises:
         DamagedFile: The file is damaged; the message names another checkpoint to use.
+        ForeignCode: The file names a module other than `module`. Nothing was imported.
         ConfigurationError: There is no checkpoint, or this release can't load it.
     """
-    return TrainedPolicy(read_weights(find_checkpoint(Path(path))), seed=seed)
-
-
-def read_weights(path: Path) -> Weights:
-    """Reads the weights in a checkpoint file. Raises `DamagedFile`, or `ConfigurationError` as `load_policy`."""
-    data = checkpoint_file.read(path).data
+    file = find_checkpoint(Path(path))
+    data = checkpoint_file.read(file).data
     try:
-        weights = Weights.of(published.read_version(data), data)
-        policy_weights.load(weights)
+        named = published.module_of(data)
+        own = named if trust_code else None
+        if module is not None and not trust_code:
+            own = environment_names.absolute(environment_names.name_of(module, what="network"))
+        return TrainedPolicy(Weights.of(published.read_version(data), data), seed=seed, module=own)
+    except ForeignCode as error:
+        remedy = "if you trust that code, name it too (module=, in commands --policy.module) or add trust_code=True (in"
+        remedy += " commands --trust-code)"
+        raise ForeignCode(f"{file}: {error.finding}", remedy) from None
     except ConfigurationError as error:
-        raise ConfigurationError(f"{path}: {error}") from None
+        raise ConfigurationError(f"{file}: {error}") from None
     except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
         # Only a file of a release without digests can get here.
-        raise checkpoint_file.damaged(path, str(error)) from None
-    return weights
+        raise checkpoint_file.damaged(file, str(error)) from None

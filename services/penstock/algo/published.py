@@ -1,11 +1,13 @@
 """The metadata of a published policy: its version, spaces and architecture. This module does not import torch."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock.algo.network import Network
-from penstock.errors import ConfigurationError
+from penstock.environment_names import same_code
+from penstock.errors import ConfigurationError, ForeignCode
+from penstock.foreign_errors import shortened
 from penstock.types.records import plain, record_of
 from penstock.types.spaces import SPACE_KINDS, EnvironmentSpec, Tree
 
@@ -57,6 +59,29 @@ def of_metadata(metadata: str) -> Description:
         environment.get("mask_bits", 0),
     )
     return Description(spec, record_of(Network, described["network"]))
+
+
+def with_own_module(description: Description, own: str | None) -> Description:
+    """Returns the description with the reader's own module (`policy.module`) in place of the one that it names.
+
+    Nothing is imported. Raises `ForeignCode` if it names a module that is not the reader's own.
+    """
+    named = description.network.module
+    if named is None or named == own:
+        return description
+    if own is None or not isinstance(named, str) or not same_code(own, named):
+        here = "is unset here" if own is None else f"is {own!r} here"
+        raise ForeignCode(
+            f"the policy was trained with policy.module {shortened(repr(named))}, whose code would run, and"
+            f" policy.module {here}",
+            "if you trust that code, set policy.module to it here too",
+        )
+    return replace(description, network=replace(description.network, module=own))
+
+
+def module_of(data: bytes) -> str | None:
+    """Returns the module that a published policy or checkpoint names; None if it names none."""
+    return of_metadata(read_metadata(data)).network.module
 
 
 def read_version(data: bytes) -> int:

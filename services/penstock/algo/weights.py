@@ -18,6 +18,7 @@ from penstock.algo.published import (
     read_metadata,
     to_metadata,
     unfitting,
+    with_own_module,
 )
 from penstock.types.run import Weights
 
@@ -36,9 +37,12 @@ def describe(policy: Policy, version: int) -> str:
     return to_metadata(Description(policy.spec, policy.network), version)
 
 
-def build(metadata: str) -> Policy:
-    """Builds a policy with the spaces and architecture in this metadata. Its weights are newly initialised."""
-    description = of_metadata(metadata)
+def build(metadata: str, module: str | None = None) -> Policy:
+    """Builds a policy with the spaces and architecture in this metadata. Its weights are newly initialised.
+
+    `module` is the only module that may be imported. Raises `ForeignCode` if the metadata name another one.
+    """
+    description = with_own_module(of_metadata(metadata), module)
     return Policy(description.spec, description.network)
 
 
@@ -96,9 +100,9 @@ def _slots(policy: Policy) -> Iterator[tuple[str, Mapping[str, Any], str]]:
                     yield name, tensors, key
 
 
-def load(weights: Weights) -> Policy:
-    """Builds a policy from its published form or from a checkpoint, in evaluation mode."""
-    policy = build(read_metadata(weights.data))
+def load(weights: Weights, module: str | None = None) -> Policy:
+    """Builds a policy from its published form or from a checkpoint, in evaluation mode. `module` as for `build`."""
+    policy = build(read_metadata(weights.data), module)
     load_into(policy, weights)
     return policy.eval()
 

@@ -38,6 +38,7 @@ def run(config: Config) -> int:
     Raises:
         ConfigurationError: The environment or an address can't be used.
         EnvironmentFailed: The environments failed and could not be made again.
+        ForeignCode: The learner's policy names another module than policy.module.
         PenstockError: The learner could not be reached for too long.
         SchemaMismatch: The run has another schema or other spaces.
     """
@@ -76,7 +77,7 @@ def _collect(
         membership.drain(_DRAIN_S)
 
     def load(weights: Weights, temperature: float) -> Runner:
-        runner = runner_of(weights, temperature=temperature, inference=settings.inference)
+        runner = runner_of(weights, temperature=temperature, inference=settings.inference, module=config.policy.module)
         metrics.ACTOR_NUMPY.set(runner.library == "numpy")
         return runner
 

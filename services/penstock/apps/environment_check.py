@@ -27,8 +27,6 @@ def main() -> None:
     request = json.loads(sys.stdin.readline())
     # They must not inherit standard input either, which ends when the parent process does.
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    # An environment may be a module in the current folder; installed modules take precedence.
-    sys.path.append(os.getcwd())  # noqa: PTH109 - pathlib need not be loaded
 
     def answer(**values: object) -> None:
         os.write(answers, (json.dumps(values) + "\n").encode())

@@ -29,7 +29,9 @@ def make_configured(environment: EnvironmentConfig, count: int) -> Environments:
     return variants_of(environment, environment.variant_kwargs).make_mixed(count)
 
 
-def make(run: str | Path | Config, *, variant: int = 0, render_mode: str | None = None) -> PlayedEnvironment:
+def make(
+    run: str | Path | Config, *, variant: int = 0, render_mode: str | None = None, trust_code: bool = False
+) -> PlayedEnvironment:
     """Makes the environment of a run, with Gymnasium's interface, ready for `TrainedPolicy.act`.
 
     Its observations are those that the policy was trained on: frames are stacked and images have channels first. If the
@@ -44,11 +46,17 @@ def make(run: str | Path | Config, *, variant: int = 0, render_mode: str | None 
         variant: Number of the environment variant, from 0.
         render_mode: Render mode, as for `gymnasium.make`. An environment is then made in its single form, even if the
             run uses the environment's own vectorised form.
+        trust_code: Whether to import the code that the run's file names: an environment with a module, and modules to
+            import. Instead, you may name it yourself: `make(Config.load(run).changed(env_id="file.py:MyEnv"))`.
 
     Raises:
+        ForeignCode: The run's file names code, and you do not. Nothing was imported.
         ConfigurationError: There is no such run or variant, or the environment can't be made.
     """
-    environment = (run if isinstance(run, Config) else Config.load(run)).environment
+    config = run if isinstance(run, Config) else Config.load(run)
+    if not trust_code:
+        config.refuse_foreign_code()
+    environment = config.environment
     known = environment.variant_kwargs
     if not 0 <= variant < len(known):
         raise ConfigurationError(f"environment variant {variant} does not exist; the run has {len(known)}, from 0")

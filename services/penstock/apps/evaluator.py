@@ -34,6 +34,7 @@ def run(config: Config) -> int:
             variants=len(config.environment.variant_kwargs),
             process=service,
             log=service.logger,
+            module=config.policy.module,
         )
         thread = LoopThread(service.credentials)
         server = thread.run(serve_health_only(settings.listen, config.telemetry.ready_file))

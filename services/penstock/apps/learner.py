@@ -74,7 +74,7 @@ def run(config: Config) -> int:
         if missing := gpu_metrics.show(device):
             service.logger.warning("GPU utilisation not exported", reason=missing)
         use_threads(settings.threads)
-        session = open_session(config, folder, checkpoints.recover(folder))
+        session = open_session(config, folder, checkpoints.recover(folder, config.policy.module))
         if not service.supervised:
             log_resumed(folder, session.recovered, config, service.logger)
         roster = _roster_of(session)

@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Iterator
 
 from penstock.addresses import LOOPBACK
-from penstock.algo.published import of_metadata, read_metadata
+from penstock.algo.published import of_metadata, read_metadata, with_own_module
 from penstock.config import Config, build
 from penstock.errors import ConfigurationError
 from penstock.learning import checkpoints
@@ -62,7 +62,8 @@ def leading(config: Config, place: RankPlace) -> Iterator[Lead]:
 def follow(config: Config, place: RankPlace) -> int:
     """Trains what rank 0 trains until it ends the run, and returns the exit code. It decides what a signal stops.
 
-    Raises `RankLost` if another rank ends early, and `ConfigurationError` if the device can't be used.
+    Raises `RankLost` if another rank ends early, `ConfigurationError` if the device can't be used, and `ForeignCode` if
+    rank 0's policy names another module than this rank's `policy.module`.
     """
     settings = config.learner
     # No other service needs an address of this rank.
@@ -78,8 +79,12 @@ def follow(config: Config, place: RankPlace) -> int:
             logger.info("ranks connected", device=str(device), ranks=place.count)
             opening = link.opening()
             if opening is not None:
-                spec = of_metadata(read_metadata(opening.checkpoint)).spec
-                learner = learner_of(build(tomllib.loads(opening.config)), spec, device, group)
+                description = with_own_module(of_metadata(read_metadata(opening.checkpoint)), config.policy.module)
+                # Rank 0 chooses everything but the code that this process imports.
+                settings_of_all = build(tomllib.loads(opening.config)).changed(
+                    policy={"module": description.network.module}
+                )
+                learner = learner_of(settings_of_all, description.spec, device, group)
                 checkpoints.load(learner, opening.checkpoint)
                 logger.info("policy built", parameters=learner.parameters.numel(), execution=learner.execution)
                 for task in link.tasks():

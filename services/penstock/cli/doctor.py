@@ -35,7 +35,11 @@ _LEAST_SHARED_BYTES = 2**26
 def command(arguments: Sequence[str]) -> int:
     """Runs the command; returns its exit code."""
     options = parse(
-        "penstock doctor", "Check whether this machine can run what `penstock train` would run.", arguments, trains=True
+        "penstock doctor",
+        "Check whether this machine can run what `penstock train` would run.",
+        arguments,
+        trains=True,
+        file_is_data=True,
     )
     console, fit = Console(highlight=False), True
     for finding in examine(options.config):

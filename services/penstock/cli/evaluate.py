@@ -33,6 +33,16 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--stochastic", action="store_true", help="sample actions instead of taking the likeliest ones")
     parser.add_argument("--seed", type=int, help="seed of the episodes (default: random)")
     parser.add_argument("--env-id", help="environment with the same spaces to play (default: that of the run)")
+    parser.add_argument(
+        "--env-import",
+        action="append",
+        metavar="MODULE",
+        help="module or file to import first (default: that of the run)",
+    )
+    parser.add_argument("--policy.module", dest="module", metavar="NAME", help="module of the policy, if it has one")
+    parser.add_argument(
+        "--trust-code", action="store_true", help="import the modules and files that the run names (docs/security.md)"
+    )
     parser.add_argument("--variant", type=int, help="number of the environment variant to play (default: all in turn)")
     parser.add_argument(
         "--record-video", "--video", "--render", action="store_true", help="film one episode, in the run's videos/"

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shutil
+import tempfile
 import warnings
 from pathlib import Path
 from typing import Any
@@ -44,21 +45,38 @@ def film(
 ) -> Path:
     """Films an episode with the variant's arguments; returns the film's path, `output` or one in the folder.
 
-    Raises `ConfigurationError` if the environment can't be made or rendered.
+    Raises `ConfigurationError` if the environment can't be made or rendered, or the folder can't be written.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    if output is None:
+        _make_writable(folder)
+    else:
+        folder = Path(tempfile.mkdtemp(prefix="penstock-film-"))
     leaves = policy.policy.spec.observation.leaves
     film_into = _film_observations if len(leaves) == 1 and is_image(leaves[0].space) else _film_rendering
     filmed = film_into(policy, environment, kwargs, folder=folder, seed=seed)
     if output is None:
         return filmed
     try:
-        return Path(shutil.move(filmed, output))
+        moved = Path(shutil.move(filmed, output))
     except OSError as error:
         # A copy to another disk may have begun.
         with contextlib.suppress(OSError):
             output.unlink(missing_ok=True)
         raise ConfigurationError(f"can't write {output}: {in_words(error, output)}; the film is {filmed}") from None
+    shutil.rmtree(folder, ignore_errors=True)
+    return moved
+
+
+def _make_writable(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        # Containers mount the runs read-only.
+        raise ConfigurationError(
+            f"can't write a film in {folder}: {in_words(error, folder, 'name its file with --output')}"
+        ) from None
 
 
 def _film_rendering(
@@ -87,7 +105,7 @@ def _film_rendering(
     source = masks.find(filmed, filmed.observation_space, spec.action, _with_mask) if spec.mask_bits else None
     environments = with_frames(SingleEnvironments([filmed], spec, masks=source), trained.frames)
     task = EvaluationTask(0, policy.weights, 1, True, seed, 1)
-    evaluate(task, environments, lambda: False)
+    evaluate(task, environments, lambda: False, module=policy.policy.network.module)
     environments.close()
     return max(folder.glob("*.mp4"), key=lambda file: file.stat().st_mtime)
 

@@ -182,6 +182,7 @@ def _count(text: str) -> int:
 
 def _checked_config(options: Options, console: Console) -> Config:
     """Returns the configuration with the run's absolute folder, and a store that fits the environment."""
+    options.config.refuse_foreign_code()
     config = with_run_dir(options.config)
     config = config.changed({"run": {"dir": str(Path(config.run.dir or ".").absolute())}})
     more = options.more

@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 from penstock.errors import ConfigurationError, EnvironmentFailed, PenstockError, RankLost
 from penstock.exit_codes import CRASHED, GAVE_UP, INTERRUPTED, USAGE_ERROR
@@ -18,7 +17,6 @@ from penstock.local.imports import uncollected
 from penstock.system_errors import exhaustion
 
 _SERVICES = ("replay", "learner", "actor", "evaluator")
-_MAKE_ENVIRONMENTS = ("actor", "evaluator", "evaluate")
 _LEAVING_S = 5.0
 """Seconds that a finished service may take to exit. Environments may have left threads that never end."""
 
@@ -56,9 +54,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with uncollected():
             from penstock.process import output
         output.protect()
-    if name in _MAKE_ENVIRONMENTS:
-        # An environment may be a module in the current folder; installed modules take precedence.
-        sys.path.append(str(Path.cwd()))
     try:
         code = _run(given)
     except SystemExit as end:

@@ -17,7 +17,7 @@ from penstock.cli.setting_options import SettingsParser, add_settings, expanded,
 from penstock.config import Config, load_toml
 from penstock.errors import ConfigurationError
 from penstock.local import variables
-from penstock.presets import NO_PRESET, configured
+from penstock.presets import NO_PRESET, configured, preset_values
 from penstock.run_folder import RunFolder
 
 _NEWEST = ""
@@ -66,6 +66,7 @@ def parse(
     operand: str = "",
     more: argparse.ArgumentParser | None = None,
     settings_of: Callable[[Path], Path] = settings_of,
+    file_is_data: bool = False,
 ) -> Options:
     """Parses the arguments after a command's name. Raises `ConfigurationError`, in one line, if a setting is wrong.
 
@@ -77,13 +78,14 @@ def parse(
         operand: Name of the optional positional argument of another command; empty: there is none.
         more: Options of this command alone, without --help.
         settings_of: Returns the file with the settings of a run to resume.
+        file_is_data: Whether the file of --config may not name code, as the settings of a run to resume may not.
     """
     given = expanded(arguments)
     own = _own_options(operand="ENV" if trains else operand, resumes=trains, more=[more] if more else [])
     parser = SettingsParser(prog=prog, description=description, allow_abbrev=False, add_help=False, parents=[own])
     add_settings(parser, None)
     named = parser.parse_args(given)
-    options = replace(_combined(named, trains=trains, settings_of=settings_of), more=named)
+    options = replace(_combined(named, trains=trains, settings_of=settings_of, file_is_data=file_is_data), more=named)
     if named.help or named.help_all:
         print(help_page(prog, description, own, options.config, trains=trains, whole=named.help_all), end="")
         raise SystemExit(0)
@@ -103,12 +105,19 @@ def _own_options(*, operand: str, resumes: bool, more: Sequence[argparse.Argumen
         parser.add_argument(
             "--resume", metavar="RUN", nargs="?", const=_NEWEST, help="resume a run, by default the newest one"
         )
+        parser.add_argument(
+            "--trust-code",
+            action="store_true",
+            help="import the modules and files that the settings of that run name (docs/security.md)",
+        )
     parser.add_argument("-h", "--help", action="store_true", help="show this help and exit")
     parser.add_argument("--help-all", action="store_true", help="show all settings and exit")
     return parser
 
 
-def _combined(named: argparse.Namespace, *, trains: bool, settings_of: Callable[[Path], Path]) -> Options:
+def _combined(
+    named: argparse.Namespace, *, trains: bool, settings_of: Callable[[Path], Path], file_is_data: bool
+) -> Options:
     name: str | None = getattr(named, "resume", None)
     resume = None if name is None else chosen_run(None if name == _NEWEST else name)
     environment = {"env_id": named.operand} if trains and named.operand else {}
@@ -121,9 +130,14 @@ def _combined(named: argparse.Namespace, *, trains: bool, settings_of: Callable[
                 " PENSTOCK_PRESET; change individual settings with options"
             )
         run: dict[str, object] = {"run": {"dir": str(resume)}}
-        resumed = configured(load_toml(settings_of(resume)), *layers, run, preset=NO_PRESET)
-        return Options(resumed.config, None, resume, notes=resumed.notes)
+        recorded = settings_of(resume)
+        resumed = configured(load_toml(recorded), *layers, run, preset=NO_PRESET)
+        config = resumed.config if named.trust_code else resumed.config.as_data(recorded, *layers)
+        return Options(config, None, resume, notes=resumed.notes)
     file = load_toml(named.config) if named.config else {}
     # Only training selects a preset by the environment; services are given the settings that they share.
     chosen = configured(file, *layers, preset=preset if trains or preset is not None else NO_PRESET)
-    return Options(chosen.config, chosen.preset, None, getattr(named, "operand", ""), chosen.notes)
+    config = chosen.config
+    if file and file_is_data and not named.trust_code:
+        config = config.as_data(named.config, *layers, preset_values(chosen.preset) if chosen.preset else {})
+    return Options(config, chosen.preset, None, getattr(named, "operand", ""), chosen.notes)

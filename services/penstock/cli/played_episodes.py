@@ -22,8 +22,8 @@ from penstock.types.spaces import EnvironmentSpec
 def play(named: argparse.Namespace) -> None:
     """Plays the episodes that these options of `penstock evaluate` name."""
     path = find_checkpoint(named.run)
-    policy = load_policy(path)
-    config = _config_of(path, named.env_id)
+    policy = load_policy(path, module=named.module, trust_code=named.trust_code)
+    config = _config_of(path, named)
     environment, max_steps = config.environment, config.evaluation.max_episode_steps
     variants = _chosen_variants(config, named.variant)
     if named.episodes < len(variants):
@@ -38,7 +38,7 @@ def play(named: argparse.Namespace) -> None:
     )
     with closing(variants_of(environment, kwargs).make_mixed(named.episodes)) as environments:
         _check_same_spaces(path, policy, environments.spec)
-        result = evaluate(task, environments, lambda: False)
+        result = evaluate(task, environments, lambda: False, module=policy.policy.network.module)
     assert result is not None
     print(f"{environment.id}, version {result.version} of {path}, seed {seed}")
     print(f"return {_spread(result)} over {named.episodes} episodes")
@@ -77,14 +77,21 @@ def _check_same_spaces(path: Path, policy: TrainedPolicy, spec: EnvironmentSpec)
         )
 
 
-def _config_of(path: Path, env_id: str | None) -> Config:
-    folder = RunFolder(path.parent.parent)
-    values = load_toml(folder.config) if folder.config.exists() else {}
-    if not values and env_id is None:
+def _config_of(path: Path, named: argparse.Namespace) -> Config:
+    """Returns the settings of the checkpoint's run with the environment that the options name.
+
+    Raises `ForeignCode` if the run alone names code for its environment; that of its policy was checked before.
+    """
+    file = RunFolder(path.parent.parent).config
+    values = load_toml(file) if file.exists() else {}
+    if not values and named.env_id is None:
         raise ConfigurationError(f"{path} is not in a run folder; pass --env-id")
-    config = build(values)
-    if env_id is None:
+    own = {} if named.env_id is None else {"id": named.env_id}
+    own |= {} if named.env_import is None else {"imports": ",".join(named.env_import)}
+    config = build(merge(values, {"environment": own}))
+    if not named.trust_code:
+        config.as_data(file, {"environment": own, "policy": {"module": None}}).refuse_foreign_code()
+    if named.env_id is None:
         return config
     import_modules(config.environment.imports)
-    vectorization = config.environment.vectorization if has_native_form(env_id) else "sync"
-    return build(merge(values, {"environment": {"id": env_id, "vectorization": vectorization}}))
+    return config if has_native_form(named.env_id) else config.changed({"environment": {"vectorization": "sync"}})

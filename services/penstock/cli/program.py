@@ -6,6 +6,9 @@ import shutil
 import sys
 from pathlib import Path
 
+TRUST_CODE = " --trust-code"
+"""Option of commands that read a run, after which they import the code that the run names."""
+
 
 def program() -> str:
     """Returns the command that starts Penstock from here; with `make`, the virtual environment is not on the path."""
@@ -15,6 +18,9 @@ def program() -> str:
     return min(given, os.path.relpath(given), key=len) if Path(given).name == "penstock" else "python -m penstock"
 
 
-def how_to_resume(run_dir: str) -> str:
-    """Returns the command that resumes a run. Print it unfolded and without markup, so that it can be copied."""
-    return f"{program()} train --resume {shlex.quote(run_dir)}"
+def how_to_resume(run_dir: str, *, names_code: bool = False) -> str:
+    """Returns the command that resumes a run. Print it unfolded and without markup, so that it can be copied.
+
+    `names_code` is whether the run is the user's own and names code, which a command imports only if told to.
+    """
+    return f"{program()} train --resume {shlex.quote(run_dir)}{TRUST_CODE if names_code else ''}"

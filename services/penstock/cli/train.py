@@ -14,7 +14,8 @@ from penstock.cli.batch_line import batch_line
 from penstock.cli.coordination import summary_lines
 from penstock.cli.display import make_display
 from penstock.cli.options import parse
-from penstock.cli.program import how_to_resume, program
+from penstock.cli.program import TRUST_CODE, how_to_resume, program
+from penstock.config import Config
 from penstock.exit_codes import INTERRUPTED
 from penstock.local import launcher
 from penstock.local.stopping import REPEAT_S, Interrupted
@@ -47,11 +48,12 @@ def command(arguments: Sequence[str]) -> int:
         with make_display(console) as display:
             summary = launcher.train(config, resume=options.resume is not None, observer=display, started=started)
     except KeyboardInterrupt as end:
-        console.print(_describe_end(end, str(config.run.dir)), markup=False, soft_wrap=True)
+        console.print(_describe_end(end, config), markup=False, soft_wrap=True)
         return INTERRUPTED
     for line in summary_lines(summary):
         console.print(line, soft_wrap=True)
-    film = f"film it:   {program()} evaluate {shlex.quote(summary.run_dir)} --record-video"
+    trust = TRUST_CODE if config.names_code else ""
+    film = f"film it:   {program()} evaluate {shlex.quote(summary.run_dir)} --record-video{trust}"
     console.print(film, style="dim", markup=False, soft_wrap=True)
     return 0
 
@@ -73,17 +75,19 @@ class _Interrupt:
             raise KeyboardInterrupt
 
 
-def _describe_end(end: KeyboardInterrupt, run_dir: str) -> str:
+def _describe_end(end: KeyboardInterrupt, config: Config) -> str:
     """Describes what an interrupted run has saved and lost, and how to resume it."""
+    run_dir = str(config.run.dir)
+    resume = how_to_resume(run_dir, names_code=config.names_code)
     if not isinstance(end, Interrupted):
         if RunFolder(Path(run_dir)).config.exists():
-            return f"stopped; the run is at its last checkpoint. Resume with:\n  {how_to_resume(run_dir)}"
+            return f"stopped; the run is at its last checkpoint. Resume with:\n  {resume}"
         return "stopped before training began; there is nothing to resume, and no file of this start remains"
     saved = None if end.saved_steps is None else f"the checkpoint of step {end.saved_steps:,}"
     if end.finished and saved:
-        return f"stopped; {saved} is saved. Resume with:\n  {how_to_resume(run_dir)}"
+        return f"stopped; {saved} is saved. Resume with:\n  {resume}"
     if saved:
         lost = f"training after it, up to step {end.trained_steps:,} or later, is lost. Resume with"
-        return f"killed before it could save; {saved} is the newest, and {lost}:\n  {how_to_resume(run_dir)}"
+        return f"killed before it could save; {saved} is the newest, and {lost}:\n  {resume}"
     lost = f"all {end.trained_steps:,} steps are lost. Start again with"
-    return f"killed before the first checkpoint was saved; {lost}:\n  {how_to_resume(run_dir)}"
+    return f"killed before the first checkpoint was saved; {lost}:\n  {resume}"

@@ -8,6 +8,7 @@ import pydantic
 import tomli_w
 
 from penstock.config.checks import first_conflict
+from penstock.config.foreign_code import FileNames, code_in
 from penstock.config.layers import load_toml, merge
 from penstock.config.messages import explain
 from penstock.config.names import answered, in_sections
@@ -24,6 +25,8 @@ class Config(Sections):
     No preset is applied; `penstock.configure` chooses one, as `penstock train` does.
     """
 
+    _file_names: FileNames = FileNames()
+
     def __init__(self, **settings: object) -> None:
         """Takes sections, `ppo={"epochs": 4}`, and settings by the names that options have, `epochs=4`.
 
@@ -39,13 +42,24 @@ class Config(Sections):
             raise ConfigurationError(explain(error, fields())) from None
 
     @classmethod
-    def load(cls, path: str | Path) -> "Config":
+    def load(cls, path: str | Path, *, trust_code: bool = False) -> "Config":
         """Reads the configuration of a run from its folder, or a configuration from a TOML file.
 
-        No preset is applied. Raises `ConfigurationError` if the file can't be read or has a wrong setting.
+        No preset is applied. Nothing is imported. If the file names code (an environment with a module, modules to
+        import, a network), `penstock.train` and `penstock.make` refuse it with `ForeignCode`, unless you trust it or
+        give these settings by `changed`.
+
+        Args:
+            path: Folder or file.
+            trust_code: Whether the code that the file names may be imported later.
+
+        Raises:
+            ConfigurationError: The file can't be read or has a wrong setting.
         """
         folder = RunFolder(Path(path))
-        return cls(**load_toml(folder.config if folder.root.is_dir() else folder.root))
+        file = folder.config if folder.root.is_dir() else folder.root
+        config = cls(**load_toml(file))
+        return config if trust_code else config.as_data(file)
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> "Config":
@@ -60,6 +74,30 @@ class Config(Sections):
         if policy.memory is not None:
             memory = (MEMORY_PARTS[policy.memory], policy.memory_size)
         return {"unroll_length": self.actor.unroll_length, "memory": memory, "burn_in": self.ppo.burn_in_steps}
+
+    @property
+    def names_code(self) -> bool:
+        """Whether a process imports code that these settings name."""
+        return bool(code_in(self.environment, self.policy))
+
+    def as_data(self, file: Path, *own: Mapping[str, object]) -> "Config":
+        """Returns this configuration as one that a file gives, except for a process's own settings.
+
+        `refuse_foreign_code` then refuses what the file names, until `changed` gives it. The own settings are nested by
+        section, or have names without a section.
+        """
+        names = FileNames(str(file), frozenset(code_in(self.environment, self.policy)))
+        for settings in own:
+            names = names.without(in_sections(settings).sections)
+        return self._named_by(names)
+
+    def trusted(self) -> "Config":
+        """Returns this configuration as the process's own, so that the code that it names may be imported."""
+        return self._named_by(FileNames())
+
+    def refuse_foreign_code(self) -> None:
+        """Raises `ForeignCode` if a file alone names code. Call it before anything is imported for this run."""
+        self._file_names.refuse(self.environment, self.policy)
 
     def repeatable(self) -> "Config":
         """Returns this configuration without what a repetition chooses.
@@ -77,11 +115,18 @@ class Config(Sections):
         """
         named = in_sections({**(values or {}), **settings})
         changes = merge(named.sections, answered(named.questions, self))
-        return Config(**merge(self._given(mode="python"), changes))
+        changed = Config(**merge(self._given(mode="python"), changes))
+        return changed._named_by(self._file_names.without(changes))
 
     def to_toml(self) -> str:
         """Returns this configuration as TOML, which `load_toml` reads back to an equal one."""
         return tomli_w.dumps(self._given(mode="json"))
+
+    def _named_by(self, names: FileNames) -> "Config":
+        copy = self.model_copy()
+        # Not by `Constant`, which refuses it.
+        pydantic.BaseModel.__setattr__(copy, "_file_names", names)
+        return copy
 
     def _given(self, mode: Literal["python", "json"]) -> dict[str, object]:
         """Returns all values except those that are unset by default; None becomes `NONE`."""

@@ -22,7 +22,7 @@ from penstock.algo.network import Network
 from penstock.algo.policies import Policy
 from penstock.algo.published import METADATA_KEY
 from penstock.checkpoint_file import CheckpointFile
-from penstock.errors import ConfigurationError, DamagedFile
+from penstock.errors import ConfigurationError, DamagedFile, ForeignCode
 from penstock.files import json_of, write_atomically, write_json
 from penstock.learning.host_copies import HostCopy, on_host
 from penstock.learning.learner import Learner
@@ -171,14 +171,15 @@ def save_best(folder: RunFolder, snapshot: Snapshot) -> None:
     write_atomically(folder.best_checkpoint, snapshot.data)
 
 
-def recover(folder: RunFolder) -> Recovered:
+def recover(folder: RunFolder, module: str | None = None) -> Recovered:
     """Finds the state to resume from. Renames damaged files by appending `.damaged`, and changes nothing else.
 
-    Raises `ConfigurationError` if all checkpoints are damaged, or one was written by another release.
+    `module` is the only module that may be imported (`policy.module`). Raises `ConfigurationError` if all checkpoints
+    are damaged, or one was written by another release, and `ForeignCode` if one names another module.
     """
     damaged: dict[Path, DamagedFile] = {}
-    best = _first_sound([folder.best_checkpoint] if folder.best_checkpoint.exists() else [], damaged)
-    numbered = _first_sound(folder.numbered_checkpoints()[::-1], damaged)
+    best = _first_sound([folder.best_checkpoint] if folder.best_checkpoint.exists() else [], damaged, module)
+    numbered = _first_sound(folder.numbered_checkpoints()[::-1], damaged, module)
     # The best checkpoint is as complete as the others, and a learner that was killed early may have left no other.
     newest = max(filter(None, (numbered, best)), key=lambda file: _progress(file).env_steps, default=None)
     if newest is None:
@@ -203,7 +204,7 @@ def recover(folder: RunFolder) -> Recovered:
             progress = of_best
         evaluation = _evaluation(best, progress)
         progress = _with_earlier_threshold(progress, of_best)
-    return Recovered(newest.path, progress, _policy_of(newest).spec, evaluation, tuple(complaints))
+    return Recovered(newest.path, progress, _policy_of(newest, module).spec, evaluation, tuple(complaints))
 
 
 def read_progress(path: Path) -> RunProgress:
@@ -265,7 +266,7 @@ def _captured(learner: Learner, progress: RunProgress, tensors: dict[str, Tensor
 def _fitting(path: Path, present: Policy, remedy: str) -> CheckpointFile:
     """Reads a checkpoint that has the spaces and the architecture of a policy, or raises `ConfigurationError`."""
     file = _read(path)
-    saved = _policy_of(file)
+    saved = _policy_of(file, present.network.module)
     if not same_spaces(saved.spec, present.spec) or saved.network != present.network:
         then, now = contrast(saved.spec, present.spec, _network_differences(saved.network, present.network))
         raise ConfigurationError(
@@ -290,12 +291,12 @@ def _network_differences(saved: Network, present: Network) -> list[tuple[str, st
     ]
 
 
-def _first_sound(paths: list[Path], damaged: dict[Path, DamagedFile]) -> CheckpointFile | None:
+def _first_sound(paths: list[Path], damaged: dict[Path, DamagedFile], module: str | None) -> CheckpointFile | None:
     """Returns the first sound file and adds the damaged files before it to `damaged`."""
     for path in paths:
         try:
             file = _read(path)
-            policy = _policy_of(file)
+            policy = _policy_of(file, module)
             _progress(file)
             if not file.verified:
                 _check_tensors(file, policy)
@@ -383,9 +384,11 @@ def _of_another_release(path: Path) -> ConfigurationError:
     )
 
 
-def _policy_of(file: CheckpointFile) -> Policy:
+def _policy_of(file: CheckpointFile, module: str | None) -> Policy:
     try:
-        return policy_weights.build(file.metadata[METADATA_KEY])
+        return policy_weights.build(file.metadata[METADATA_KEY], module)
+    except ForeignCode as error:
+        raise ForeignCode(f"{file.path}: {error.finding}", error.remedy) from None
     except ConfigurationError as error:
         raise ConfigurationError(f"{file.path}: {error}") from None
     except _UNREADABLE as error:

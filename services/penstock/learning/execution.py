@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from penstock import compiled_code
 from penstock.algo.losses import SCHEDULED, LossSettings
 from penstock.config import Execution
 from penstock.errors import ConfigurationError
@@ -208,6 +209,7 @@ def descent_by(
         return step if ranks.alone else SharedStep(step, ranks)
 
     if execution == "compiled":
+        compiled_code.keep_private()
         objective = torch.compile(step.objective, fullgraph=whole, dynamic=False)
         step = dataclasses.replace(step, objective=objective)
         return FixedShapes(shared(step), minibatches=minibatches, prepare=_explained)

@@ -42,8 +42,10 @@ def check_environment(config: Config, report: Callable[[str], None]) -> int:
 
     Returns the size in bytes of a store for `store_size.sized_segments`. `report` receives one line at a time: a
     warning, or a message that a stage takes long. Raises `ConfigurationError`, with the stage, the reason and a remedy,
-    if the environment can't be used, and `UnknownEnvironment` if it is not registered.
+    if the environment can't be used, `UnknownEnvironment` if it is not registered, and `ForeignCode` if a file alone
+    names code.
     """
+    config.refuse_foreign_code()
     reading, writing = os.pipe()
     try:
         with contextlib.closing(Guard(0.0)) as guard, contextlib.ExitStack() as stack:

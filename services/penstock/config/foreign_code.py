@@ -1,0 +1,88 @@
+"""The settings of a file that name code to import, which only a process's own settings may do.
+
+A process's own settings are its options, its variables, the presets, what Python code gives, and the file of --config
+of a command that trains or serves. A run's `config.toml`, and the file of `penstock doctor --config`, are data: what
+they name is imported only if an own setting names it too, or the user trusts them.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from penstock.config.environment import EnvironmentConfig
+from penstock.config.policy import PolicyConfig
+from penstock.environment_names import split
+from penstock.errors import ForeignCode
+from penstock.foreign_errors import shortened
+
+_PLACE = re.compile(r"[/\\:.]")
+"""Characters of a file's path, or of a module's name with what is in it. Environments may import such an argument."""
+
+_HOW_TO_TRUST = (
+    "if you trust that code, add --trust-code (in Python trust_code=True), or give these settings yourself (--env-id,"
+    " --env-import, --policy.module)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FileNames:
+    """The settings of a configuration that a file alone names, and that name code. They are not part of its value.
+
+    Attributes:
+        file: Path of the file.
+        names: Names of the settings, and of arguments as environment.kwargs.NAME.
+    """
+
+    file: str = field(default="", compare=False)
+    names: frozenset[str] = field(default=frozenset(), compare=False)
+
+    def without(self, own: Mapping[str, object]) -> "FileNames":
+        """Returns those that settings of the process, nested by section, do not give."""
+        return FileNames(self.file, self.names - frozenset(_given(own)))
+
+    def refuse(self, environment: EnvironmentConfig, policy: PolicyConfig) -> None:
+        """Raises `ForeignCode` with the file and these settings, if there are any. Nothing is imported."""
+        if self.names:
+            found = code_in(environment, policy)
+            named = ", ".join(f"{name} {found[name]!r}" for name in sorted(self.names & found.keys()))
+            raise ForeignCode(f"{self.file} names code that would run: {shortened(named)}", _HOW_TO_TRUST)
+
+
+def code_in(environment: EnvironmentConfig, policy: PolicyConfig) -> dict[str, object]:
+    """Returns the values that name code, by the names of `FileNames`."""
+    found: dict[str, object] = {}
+    if split(environment.id)[0]:
+        found["environment.id"] = environment.id
+    if environment.imports:
+        found["environment.imports"] = ",".join(environment.imports)
+    if policy.module is not None:
+        found["policy.module"] = policy.module
+    for setting in ("kwargs", "training_kwargs"):
+        for name, value in getattr(environment, setting).items():
+            if (text := next(_places(value), None)) is not None:
+                found[f"environment.{setting}.{name}"] = text
+    if (text := next(_places(environment.variants), None)) is not None:
+        found["environment.variants"] = text
+    return found
+
+
+def _places(value: object) -> Iterator[str]:
+    """Yields the texts in an argument that may be a file or a module."""
+    if isinstance(value, str):
+        if _PLACE.search(value):
+            yield value
+    elif isinstance(value, Mapping):
+        for name, each in value.items():
+            yield from _places(name)
+            yield from _places(each)
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _places(each)
+
+
+def _given(own: Mapping[str, object]) -> Iterator[str]:
+    for section, settings in own.items():
+        for key, value in settings.items() if isinstance(settings, Mapping) else ():
+            yield f"{section}.{key}"
+            if isinstance(value, Mapping):
+                yield from (f"{section}.{key}.{name}" for name in value)
