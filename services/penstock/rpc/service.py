@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import grpc
 from google.protobuf.message import DecodeError, Message
 
+from penstock.addresses import client_host
 from penstock.errors import ConfigurationError, InvalidSegment, Overloaded, PenstockError, Unavailable
 from penstock.rpc.contract import CONTRACT, check_contract, contract_of, stamped
 from penstock.rpc.errors import to_status, trailing_metadata
 from penstock.rpc.identity import check_identity
 from penstock.rpc.local_socket import LocalSocket, Offer
 from penstock.telemetry import logs, metrics
+from penstock.types.location import Origin
 
 _OPENING_TIMEOUT_S = 10.0
 _CANCELLATION_DELAY_S = 0.005
@@ -50,6 +52,11 @@ class Context:
     def peer(self) -> str:
         """Returns the client's address."""
         return self.call.peer()
+
+    def origin(self) -> Origin:
+        """Returns where the client is connected from."""
+        names = self.call.auth_context().get("x509_subject_alternative_name", ())
+        return Origin(client_host(self.peer()), frozenset(name.decode(errors="replace") for name in names))
 
     def open(self, first: Any) -> None:
         """Checks the first request. Raises `ConfigurationError` if the client uses another contract."""
