@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import ConfigurationError
-from penstock.files import PRIVATE_FILE, make_folder
+from penstock.files import make_folder, open_new, temporary_of
 from penstock.types.place import Place
 
 LEARNER: Final = "learner"
@@ -130,8 +130,8 @@ class RunFolder:
         try:
             for folder in (self.root, self.checkpoints, self.logs):
                 make_folder(folder)
-            probe = self.root / f".writable-{os.getpid()}"
-            probe.touch(PRIVATE_FILE)
+            probe = temporary_of(self.root / "writable")
+            os.close(open_new(probe))
             probe.unlink()
         except OSError as error:
             raise ConfigurationError(

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import tempfile
 import warnings
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from penstock.acting.trained import TrainedPolicy
 from penstock.apps.environments import variants_of
 from penstock.config import EnvironmentConfig
 from penstock.errors import ConfigurationError
+from penstock.files import temporary_of
 from penstock.module_imports import import_modules
 from penstock.types.evaluation import EvaluationTask
 from penstock.types.spaces import is_image
@@ -47,13 +49,18 @@ def film(
     folder.mkdir(parents=True, exist_ok=True)
     leaves = policy.policy.spec.observation.leaves
     film_into = _film_observations if len(leaves) == 1 and is_image(leaves[0].space) else _film_rendering
-    filmed = film_into(policy, environment, kwargs, folder=folder, seed=seed)
-    if output is None:
-        return filmed
-    try:
-        return Path(shutil.move(filmed, output))
-    except OSError as error:
-        raise ConfigurationError(f"can't write {output}: {error.strerror}; the film is {filmed}") from None
+    # A program that makes films would follow a link in the place of its file.
+    with tempfile.TemporaryDirectory(prefix=".film-", dir=folder) as private:
+        filmed = film_into(policy, environment, kwargs, folder=Path(private), seed=seed)
+        if output is None:
+            return filmed.replace(folder / filmed.name)
+        place = output / filmed.name if output.is_dir() else output
+        try:
+            # On another file system, this copies.
+            return Path(shutil.move(filmed, temporary_of(place))).replace(place)
+        except OSError as error:
+            kept = filmed.replace(folder / filmed.name)
+            raise ConfigurationError(f"can't write {output}: {error.strerror}; the film is {kept}") from None
 
 
 def _film_rendering(

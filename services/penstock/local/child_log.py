@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from penstock.files import PRIVATE_FILE
+from penstock.files import open_own
 
 MOST_BYTES = 64 * 2**20
 """Size in bytes above which a log is cut: above the logs of normal runs, and small compared with the store."""
@@ -40,7 +40,7 @@ class ChildLog:
     def opened(self) -> Iterator[IO[bytes]]:
         """Opens the log for the child's next process, which appends to it."""
         try:
-            file = os.fdopen(os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, PRIVATE_FILE), "ab")
+            file = os.fdopen(open_own(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab")
         except OSError:
             # A full or read-only disk must not keep a child from starting.
             file = Path(os.devnull).open("ab")  # noqa: SIM115 - closed below
@@ -65,7 +65,7 @@ class ChildLog:
         return _last_after(_OURS, self._last_lines())
 
     def _cut(self) -> None:
-        with self.path.open("r+b") as file:
+        with os.fdopen(open_own(self.path, os.O_RDWR), "r+b") as file:
             file.seek(HEAD_BYTES)
             file.readline()
             head = file.tell()
