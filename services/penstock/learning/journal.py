@@ -97,7 +97,7 @@ class Journal:
         write_atomically(self._path, b"".join(kept))
         self._written = sum(map(len, kept))
         metrics.THINNED_RECORDS.inc(len(lines) - len(kept))
-        logs.note("journal thinned", path=str(self._path), records=len(kept), removed=len(lines) - len(kept))
+        logs.note("journal thinned", path=str(self._path), records=str(len(kept)), removed=str(len(lines) - len(kept)))
 
 
 def thinned(lines: list[bytes], most_bytes: int) -> list[bytes]:
