@@ -22,12 +22,13 @@ help-all: help ## list all targets, including benchmarks and stress tests
 
 install: .venv/.installed ## install Penstock and its development tools into .venv
 
-.venv/.installed: pyproject.toml requirements.lock
+.venv/.installed: pyproject.toml requirements.lock requirements-torch.lock
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Penstock needs Python 3.11 or newer; set PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@echo "installing into .venv: about 1.8 GB (6 GB if torch includes CUDA), 1 to 5 minutes, once"
 	"$(PYTHON)" -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-torch.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@$(BIN)/python -c 'import penstock.replay.buffer, penstock.learning.learner' # compiles their loops once, into a cache
 	@touch $@
@@ -92,11 +93,21 @@ swarm-configs: install ### name the configurations of the Swarm stack after thei
 kubernetes-rules: install ### generate the rules of Prometheus for Kubernetes
 	$(BIN)/python deploy/kubernetes/rules.py
 
-# The lock omits torch's local version (+cpu), so that a GPU machine can install the CUDA build of the same release.
-lock: install ### resolve the dependencies into requirements.lock
-	$(BIN)/pip-compile --quiet --extra dev --allow-unsafe --strip-extras --no-annotate --no-header --no-emit-index-url \
-		--no-emit-find-links --no-emit-trusted-host --output-file requirements.lock pyproject.toml
-	sed -i -E -e 's/^(torch==[0-9.]+)\+.*/\1/' -e '/^(pip==|penstock @|#|$$)/d' requirements.lock
+COMPILE = $(BIN)/pip-compile --quiet --strip-extras --no-annotate --no-header --no-emit-index-url --no-emit-find-links \
+	--no-emit-trusted-host
+HASHED = $(COMPILE) --generate-hashes --constraint requirements-torch.lock --unsafe-package torch --unsafe-package pip
+
+# torch has a lock of its own, without hashes and without its local version (+cpu), because each index has its own builds
+# of a release. An image has a lock with its own extra alone; it begins as a copy, so that both have the same versions.
+lock: install ### resolve the dependencies into requirements*.lock
+	$(COMPILE) --allow-unsafe --output-file requirements-torch.lock pyproject.toml
+	sed -n -i -E 's/^(torch==[0-9.]+).*/\1/p' requirements-torch.lock
+	$(HASHED) --extra dev --output-file requirements.lock pyproject.toml
+	for image in actor:atari learner:gpu; do \
+		cp requirements.lock "requirements-$${image%:*}.lock" && \
+		$(HASHED) --extra "$${image#*:}" --output-file "requirements-$${image%:*}.lock" pyproject.toml || exit 1; \
+	done
+	sed -i -E '/^(penstock @|#|$$)/d' requirements.lock requirements-actor.lock requirements-learner.lock
 
 # The first run of a comparison installs each peer into an environment in build/peers.
 bench-%: install

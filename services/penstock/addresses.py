@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 _UNIX = "unix:"
 _MAX_PATH_BYTES = 103 if sys.platform == "darwin" else 107
@@ -83,12 +83,42 @@ def shown_host(host: str) -> str:
 
 def is_loopback(host: str) -> bool:
     """Returns whether a host is this one alone: localhost, or an address such as 127.0.0.1 or ::1."""
+    found = ip_of(host)
+    return host.lower().rstrip(".") == "localhost" if found is None else found.is_loopback
+
+
+def ip_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Returns the address in a host's text, IPv4 also if it is mapped into IPv6; None for a name."""
     try:
         found = ipaddress.ip_address(host)
     except ValueError:
-        return host.lower().rstrip(".") == "localhost"
+        return None
     mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
-    return (mapped or found).is_loopback
+    return mapped or found
+
+
+def client_host(peer: str) -> str:
+    """Returns the IP address in gRPC's name of a client, such as `ipv6:%5B::1%5D:50051`; empty for a socket file."""
+    kind, _, address = peer.partition(":")
+    if kind == "unix":
+        return ""
+    host = Address.parse(unquote(address)).host
+    return str(ip_of(host) or host)
+
+
+def is_of_this_host(host: str) -> bool:
+    """Returns whether a host is this one: its name, localhost, or an address of one of its networks."""
+    found = ip_of(host)
+    if is_loopback(host) or host.lower() == socket.gethostname().lower():
+        return True
+    if found is None or found.is_unspecified or found.is_multicast:
+        return False
+    with socket.socket(socket.AF_INET if found.version == 4 else socket.AF_INET6) as probe:
+        try:
+            probe.bind((str(found), 0))
+        except OSError:
+            return False
+    return True
 
 
 def parse_name(text: str) -> Address:
@@ -147,8 +177,4 @@ def _host_of(host: str, text: str) -> str:
 
 
 def _is_ip(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
+    return ip_of(host) is not None

@@ -1,15 +1,18 @@
-"""The files of runs and stores: who can read them, and atomic writes of small ones.
+"""The files of runs and stores: who can read them, how they are opened for writing, and atomic writes of small ones.
 
 Files and folders that Penstock makes are the user's alone, whatever the umask, because they hold tokens, data and
-policies. A folder that the user made keeps its mode. After an atomic write, a reader finds all of the new content or
-all of the old, even after a crash.
+policies. A folder that the user made keeps its mode, so other users may be able to write there: a link that they left
+is never followed. After an atomic write, a reader finds all of the new content or all of the old, even after a crash.
 """
 
 import contextlib
+import errno
 import hashlib
 import json
 import math
 import os
+import secrets
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,13 +33,55 @@ def make_folder(folder: Path) -> None:
             place.mkdir(PRIVATE_FOLDER, exist_ok=True)
 
 
+def open_own(path: Path, flags: int) -> int:
+    """Opens a file that is written in place, and returns its descriptor. A new one is private.
+
+    Raises `OSError`, also if another user could have led the write elsewhere: the path is a link, the file has other
+    names, is not a regular file, or belongs neither to this user nor to the owner of the folder.
+    """
+    try:
+        # Without O_NONBLOCK, opening a FIFO would block.
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, PRIVATE_FILE)
+    except OSError as error:
+        raise _refusal(path, "it is a link; remove it") if error.errno == errno.ELOOP else error from None
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise _refusal(path, "it is not a regular file; remove it")
+        if found.st_nlink > 1:
+            raise _refusal(path, f"the file has {found.st_nlink} names (hard links); replace it by a copy")
+        if found.st_uid not in (os.geteuid(), path.parent.stat().st_uid):
+            raise _refusal(path, f"it belongs to the user with the number {found.st_uid}; remove it")
+        os.set_blocking(descriptor, True)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def open_new(path: Path, flags: int = os.O_WRONLY, mode: int = PRIVATE_FILE) -> int:
+    """Opens a file that did not exist, in place of any other of this name, and returns its descriptor.
+
+    It has this mode, less the bits of the umask. Raises `OSError`.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        path.unlink()
+    # O_EXCL also refuses a link.
+    return os.open(path, flags | os.O_CREAT | os.O_EXCL, mode)
+
+
+def temporary_of(path: Path) -> Path:
+    """Returns a path beside this one for a temporary file, which no other user can predict."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.{os.getpid()}")
+
+
 def write_atomically(path: Path, data: bytes, mode: int = PRIVATE_FILE) -> None:
     """Replaces a file atomically and durably. It has this mode, less the bits of the umask.
 
     Raises `OSError` and leaves no temporary file. The old content is then unchanged, unless only the sync of the folder
     failed.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = temporary_of(path)
     try:
         _write_and_sync(temporary, data, mode)
         temporary.replace(path)
@@ -120,7 +165,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def _write_and_sync(path: Path, data: bytes, mode: int) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    descriptor = open_new(path, mode=mode)
     try:
         rest = memoryview(data)
         while rest:
@@ -128,6 +173,10 @@ def _write_and_sync(path: Path, data: bytes, mode: int) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _refusal(path: Path, reason: str) -> OSError:
+    return OSError(errno.ELOOP, reason, str(path))
 
 
 def _is_alive(process: int) -> bool:

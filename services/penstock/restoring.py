@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from penstock.config import Config
 from penstock.errors import ConfigurationError
+from penstock.file_systems import is_own_folder
 from penstock.files import make_folder, sync_folder, write_atomically
 from penstock.learning import checkpoints
 from penstock.learning.journal import Journal
@@ -177,7 +178,9 @@ def _built(*folders: Path) -> Iterator[list[Path]]:
 def _held(place: Path, folder: Path) -> Iterator[None]:
     """Makes an empty folder, and locks it against other processes inside the context."""
     make_folder(place)
-    descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+    if not is_own_folder(place):
+        raise ConfigurationError(f"{place} is a link or belongs to another user; remove it, or name another folder")
+    descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

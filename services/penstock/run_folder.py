@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import ConfigurationError
-from penstock.files import PRIVATE_FILE, make_folder
+from penstock.files import make_folder, open_new, temporary_of
 from penstock.system_errors import in_words
 from penstock.types.place import Place
 
@@ -131,8 +131,8 @@ class RunFolder:
         try:
             for folder in (self.root, self.checkpoints, self.logs):
                 make_folder(folder)
-            probe = self.root / f".writable-{os.getpid()}"
-            probe.touch(PRIVATE_FILE)
+            probe = temporary_of(self.root / "writable")
+            os.close(open_new(probe))
             probe.unlink()
         except OSError as error:
             reason = in_words(error, self.root, "choose another with --run-dir")

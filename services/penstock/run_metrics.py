@@ -68,29 +68,33 @@ class RecordReader:
         """Begins after the records that are in the folder already. There may be none, and no folder."""
         self._path = RunFolder(Path(run)).metrics
         self._offset, self._inode = 0, -1
-        # A resumed run may replace the file by one that lacks its last records.
-        self._earlier: frozenset[bytes] = frozenset()
-        self._earlier = frozenset(self._lines())
+        # A file that is replaced by one without some of its records, by a resumed run or a run that thins them, has the
+        # others once more. Numbers in place of lines, which take ten times the memory.
+        self._known = set[int]()
+        self.read()
 
     def read(self) -> list[dict[str, Any]]:
         """Returns the records that were written since the last call."""
-        lines = [line for line in self._lines() if line not in self._earlier]
-        return [record for line in lines if (record := _record(line.decode(errors="replace"))) is not None]
+        replaced, lines = self._lines()
+        new = [line for line in lines if hash(line) not in self._known]
+        self._known = {hash(line) for line in lines} | (set() if replaced else self._known)
+        return [record for line in new if (record := _record(line.decode(errors="replace"))) is not None]
 
-    def _lines(self) -> list[bytes]:
-        """Returns the complete lines since the last call, or all lines of a file that is new."""
+    def _lines(self) -> tuple[bool, list[bytes]]:
+        """Returns whether the file is new, and its complete lines since the last call, or all lines of a new file."""
         try:
             with self._path.open("rb") as file:
                 inode = os.fstat(file.fileno()).st_ino
-                if inode != self._inode:
+                replaced = inode != self._inode
+                if replaced:
                     self._inode, self._offset = inode, 0
                 file.seek(self._offset)
                 data = file.read()
         except OSError:
-            return []
+            return False, []
         end = data.rfind(b"\n") + 1
         self._offset += end
-        return data[:end].splitlines()
+        return replaced, data[:end].splitlines()
 
 
 def _record(line: str) -> dict[str, Any] | None:

@@ -51,7 +51,7 @@ def plain_evaluator(loopback: Loopback, server: LiveRun) -> PlainStream:
 
 def test_an_evaluator_is_listed_for_prometheus_while_it_takes_part(loopback: Loopback, server: LiveRun) -> None:
     work = loopback.work(server, location=Location("node2", "17", "node2:40001"))
-    expected = {"targets": ["node2:40001"], "labels": {"job": "evaluator", "node": "node2"}}
+    expected = {"targets": ["127.0.0.1:40001"], "labels": {"job": "evaluator", "node": "node2"}}
     until(lambda: expected in server.targets.content(), "the evaluator")
     work.close()
     until(lambda: expected not in server.targets.content(), "its end")

@@ -453,8 +453,8 @@ def test_the_status_and_the_list_for_prometheus_say_where_actors_run(loopback: L
     assert [(node.name, node.actors) for node in status.nodes] == [("", 1), ("node2", 2), ("node3", 1)]
     listed = [(group["targets"], group["labels"]) for group in server.targets.content()]
     assert listed[:2] == [
-        (["node2:40001"], {"job": "actor", "node": "node2", "slot": "0"}),
-        (["node2:40002"], {"job": "actor", "node": "node2", "slot": "1"}),
+        (["127.0.0.1:40001"], {"job": "actor", "node": "node2", "slot": "0"}),
+        (["127.0.0.1:40002"], {"job": "actor", "node": "node2", "slot": "1"}),
     ]
     assert [labels["job"] for _, labels in listed[2:]] == ["learner"]
 
@@ -466,7 +466,9 @@ def test_an_actor_that_has_left_is_not_listed_for_prometheus(loopback: Loopback,
         assigned(member)
     assert len(server.targets.content()) == 3
     members[0].close()
-    until(lambda: [group["targets"] for group in server.targets.content()] == [["node2:42"], ["10.0.0.1:9432"]], "it")
+    until(
+        lambda: [group["targets"] for group in server.targets.content()] == [["127.0.0.1:42"], ["10.0.0.1:9432"]], "it"
+    )
 
 
 @pytest.mark.parametrize(

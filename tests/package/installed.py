@@ -1,6 +1,7 @@
 """An empty virtual environment with Penstock's wheel: what is installed, how large it is, and what its commands do."""
 
 import importlib.metadata
+import re
 import subprocess
 import sys
 import threading
@@ -35,10 +36,14 @@ class Installed:
         return next(self.folder.glob("lib/python3*/site-packages"))
 
     def install(self, *requirements: str) -> float:
-        """Installs requirements, in the versions of requirements.lock; returns the seconds, with downloads."""
+        """Installs requirements, in the versions of the lock files; returns the seconds, with downloads."""
         started = time.monotonic()
         pip = [str(self.folder / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check"]
-        command = [*pip, f"--constraint={ROOT / 'requirements.lock'}", *requirements]
+        # Without the hashes, because the wheel of Penstock has none, and extras may need packages that no lock has.
+        locks = "".join((ROOT / name).read_text() for name in ("requirements.lock", "requirements-torch.lock"))
+        versions = self.folder / "versions.txt"
+        versions.write_text("\n".join(re.findall(r"^\S+==\S+", locks, re.MULTILINE)))
+        command = [*pip, f"--constraint={versions}", *requirements]
         subprocess.run(command, check=True, capture_output=True, text=True)
         return time.monotonic() - started
 

@@ -3,7 +3,15 @@ from pathlib import Path
 
 import pytest
 
-from penstock.addresses import Address, advertised, is_loopback, parse_name, preferred
+from penstock.addresses import (
+    Address,
+    advertised,
+    client_host,
+    is_loopback,
+    is_of_this_host,
+    parse_name,
+    preferred,
+)
 
 
 @pytest.mark.parametrize(
@@ -117,3 +125,25 @@ def test_clients_get_the_addresses_that_may_work_for_them(
     stated: tuple[str, ...], dialled: str, given: tuple[str, ...]
 ) -> None:
     assert preferred(stated, dialled) == given
+
+
+@pytest.mark.parametrize(
+    ("peer", "host"),
+    [
+        ("ipv4:10.0.0.2:50051", "10.0.0.2"),
+        ("ipv6:%5B::1%5D:50051", "::1"),
+        ("ipv6:[fd77::2]:50051", "fd77::2"),
+        ("ipv6:%5B::ffff:10.0.0.2%5D:50051", "10.0.0.2"),
+        ("unix:", ""),
+        ("unix:/run/socket", ""),
+    ],
+)
+def test_the_host_of_a_client_is_read_from_grpcs_name_of_it(peer: str, host: str) -> None:
+    assert client_host(peer) == host
+
+
+def test_this_host_has_its_name_and_its_addresses() -> None:
+    for host in ("localhost", "127.0.0.1", "127.1.2.3", socket.gethostname(), socket.gethostname().upper()):
+        assert is_of_this_host(host)
+    for host in ("169.254.169.254", "203.0.113.1", "2001:db8::1", "0.0.0.0", "::", "224.0.0.1", "example.org"):
+        assert not is_of_this_host(host)

@@ -14,7 +14,7 @@ from penstock.errors import ConfigurationError
 from penstock.known_runs import RUNS
 from penstock.run_folder import RunFolder
 from penstock.security.authority import DAYS, Issued, issue, run_of, trusted
-from penstock.security.roles import ROLES, Role, run_name_of
+from penstock.security.roles import ROLES, Role, is_ambiguous, run_name_of
 
 
 def command(arguments: Sequence[str]) -> int:
@@ -36,6 +36,11 @@ def command(arguments: Sequence[str]) -> int:
     for each in issued:
         end = datetime.fromtimestamp(each.expires, UTC).strftime("%Y-%m-%d %H:%M UTC")
         print(f"{each.identity.role:<9}  {'new ' if each.is_new else 'kept'}  until {end}  {each.files.certificate}")
+    if is_ambiguous(name, run.resolve().name):
+        print(
+            f"the certificates name the run {name}, which is cut from the folder's name, so that another run may have"
+            f" the same; for a name of its own, end the run, remove {shlex.quote(str(folder))} and repeat the command"
+        )
     for line in _next_steps(issued, run, folder):
         print(line)
     return 0

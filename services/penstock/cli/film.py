@@ -24,6 +24,7 @@ from penstock.acting.trained import TrainedPolicy
 from penstock.apps.environments import variants_of
 from penstock.config import EnvironmentConfig
 from penstock.errors import ConfigurationError
+from penstock.files import temporary_of
 from penstock.module_imports import import_modules
 from penstock.system_errors import in_words
 from penstock.types.evaluation import EvaluationTask
@@ -47,31 +48,35 @@ def film(
 
     Raises `ConfigurationError` if the environment can't be made or rendered, or the folder can't be written.
     """
-    if output is None:
-        _make_writable(folder)
-    else:
-        folder = Path(tempfile.mkdtemp(prefix="penstock-film-"))
     leaves = policy.policy.spec.observation.leaves
     film_into = _film_observations if len(leaves) == 1 and is_image(leaves[0].space) else _film_rendering
-    filmed = film_into(policy, environment, kwargs, folder=folder, seed=seed)
-    if output is None:
-        return filmed
+    private, kept = _private_folder(folder if output is None else None), False
     try:
-        moved = Path(shutil.move(filmed, output))
-    except OSError as error:
-        # A copy to another disk may have begun.
-        with contextlib.suppress(OSError):
-            output.unlink(missing_ok=True)
-        raise ConfigurationError(f"can't write {output}: {in_words(error, output)}; the film is {filmed}") from None
-    shutil.rmtree(folder, ignore_errors=True)
-    return moved
+        filmed = film_into(policy, environment, kwargs, folder=private, seed=seed)
+        place = folder / filmed.name if output is None else output / filmed.name if output.is_dir() else output
+        copied = temporary_of(place)
+        try:
+            shutil.copyfile(filmed, copied)
+            return copied.replace(place)
+        except OSError as error:
+            kept = True
+            with contextlib.suppress(OSError):
+                copied.unlink(missing_ok=True)
+            raise ConfigurationError(f"can't write {place}: {in_words(error, place)}; the film is {filmed}") from None
+    finally:
+        if not kept:
+            shutil.rmtree(private, ignore_errors=True)
 
 
-def _make_writable(folder: Path) -> None:
+def _private_folder(folder: Path | None) -> Path:
+    """Makes a folder in which a program that makes films finds no link in the place of its file.
+
+    It is in this folder; None: in that for temporary files.
+    """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+        return Path(tempfile.mkdtemp(prefix=".film-", dir=folder))
     except OSError as error:
         # Containers mount the runs read-only.
         raise ConfigurationError(

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from penstock.files import write_json
+from penstock.files import make_folder, write_json
 from penstock.launch import slurm
 from penstock.launch.slurm_jobs import Jobs, job_file
 from penstock.launch.slurm_scripts import node_folder
@@ -62,11 +62,21 @@ class NodeRun:
                 self._services, f"tar -C {self._place} --exclude=./launch --exclude=./certificates -cf - .", packed
             )
             packed.seek(0)
-            with tarfile.open(fileobj=packed) as archive:
+            with (
+                tarfile.open(fileobj=packed) as archive,
+                tempfile.TemporaryDirectory(prefix=".copied-", dir=self._folder.root) as private,
+            ):
                 # Filters exist since Python 3.11.4; Debian 12 has 3.11.2.
                 if hasattr(tarfile, "data_filter"):
                     archive.extraction_filter = tarfile.data_filter
-                archive.extractall(self._folder.root)
+                archive.extractall(private)
+                # The archive's own files are ours, whatever is in their places.
+                for copied in Path(private).rglob("*"):
+                    place = self._folder.root / copied.relative_to(private)
+                    if copied.is_dir():
+                        make_folder(place)
+                    else:
+                        copied.replace(place)
         self._on_node(f"touch {self._place}/launch/copied")
         with contextlib.suppress(OSError):
             self._folder.services.unlink()

@@ -3,17 +3,22 @@
 It is a file in the run's folder while the run is active. Each service says where its metrics are when it joins, so that
 Prometheus finds services on any free port of any node. An actor that has left is not listed: actors may end at any
 time, and a target that is down would look like a fault.
+
+Prometheus requests every listed address, so an actor or evaluator is listed at its own host alone: at the address from
+which it is connected, or at one that its certificate names. Names are not looked up, because they could lead elsewhere
+later. No entry of an actor or evaluator replaces that of the learner or a replay service.
 """
 
 import itertools
 import threading
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
-from penstock.addresses import Address
-from penstock.telemetry import logs
-from penstock.types.location import Location
+from penstock.addresses import LOOPBACK, Address, ip_of, is_of_this_host
+from penstock.telemetry import logs, metrics
+from penstock.types.location import Location, Origin
 
 _INTERVAL_S = 1.0
 """Least seconds between two writes: at the start of a run, hundreds of actors join within a few seconds."""
@@ -32,28 +37,40 @@ class Targets:
         """Lists the learner at its own location. `write` writes the list, at most once per second."""
         self._write, self._node = write, own.node
         self._lock, self._numbers = threading.Lock(), itertools.count()
-        self._listed: dict[Hashable, tuple[str, Location, int | None]] = {}
-        self._warned = False
+        self._services: dict[Hashable, tuple[str, Location, int | None]] = {}
+        self._clients: dict[Hashable, tuple[str, Location, int | None]] = {}
+        self._warned = set[str]()
         self._changed, self._closed = threading.Event(), threading.Event()
         self.put("learner", 0, own)
         self._thread = threading.Thread(target=self._run, name="targets", daemon=True)
         self._thread.start()
 
     @contextmanager
-    def listing(self, job: str, location: Location, slot: int | None = None) -> Iterator[None]:
-        """Lists a service inside the context, unless it serves no metrics or only on the loopback of another node."""
+    def listing(self, job: str, location: Location, origin: Origin, slot: int | None = None) -> Iterator[None]:
+        """Lists a client inside the context, unless it serves no metrics or states another host's address.
+
+        `location` is what the client states, and `origin` where it is connected from.
+        """
         key = next(self._numbers)
-        self._set(key, job, location, slot)
+        if self._is_reachable(job, location) and (seen := self._seen(job, location, origin)) is not None:
+            with self._lock:
+                self._clients[key] = (job, seen, slot)
+            self._changed.set()
         try:
             yield
         finally:
             with self._lock:
-                self._listed.pop(key, None)
+                self._clients.pop(key, None)
             self._changed.set()
 
     def put(self, job: str, number: int, location: Location) -> None:
         """Lists the service of this number among those of its job from now on, instead of at an earlier location."""
-        self._set((job, number), job, location, None)
+        shown = self._is_reachable(job, location)
+        with self._lock:
+            self._services.pop((job, number), None)
+            if shown:
+                self._services[job, number] = (job, location, None)
+        self._changed.set()
 
     def close(self) -> None:
         """Ends the thread. Later changes are not written."""
@@ -65,7 +82,8 @@ class Targets:
         """Returns the list, each address once, ordered by job and slot."""
         with self._lock:
             # An actor that returns before its old stream has ended is in the list twice; the later entry holds.
-            by_address = {location.metrics_address: entry for entry in self._listed.values() if (location := entry[1])}
+            entries = [*self._clients.values(), *self._services.values()]
+            by_address = {location.metrics_address: entry for entry in entries if (location := entry[1])}
         groups = sorted(by_address.values(), key=lambda entry: (entry[0], entry[2] or 0, entry[1].metrics_address))
         return [
             {
@@ -75,27 +93,47 @@ class Targets:
             for job, location, slot in groups
         ]
 
-    def _set(self, key: Hashable, job: str, location: Location, slot: int | None) -> None:
-        shown = location.metrics_address and self._is_reachable(job, location)
-        with self._lock:
-            self._listed.pop(key, None)
-            if shown:
-                self._listed[key] = (job, location, slot)
-        self._changed.set()
-
     def _is_reachable(self, job: str, location: Location) -> bool:
+        if not location.metrics_address:
+            return False
         if location.node == self._node or not Address.parse(location.metrics_address).is_local:
             return True
-        if not self._warned:
-            self._warned = True
-            logs.note(
-                "metrics not listed",
-                service=job,
-                node=location.node,
-                reason=f"they are served on {location.metrics_address}, which is that node's loopback; set"
-                " telemetry.metrics_host to 0.0.0.0 there to show such services in Prometheus",
-            )
+        self._note_unlisted(
+            job,
+            location,
+            "loopback",
+            f"they are served on {location.metrics_address}, which is that node's loopback; set telemetry.metrics_host"
+            " to 0.0.0.0 there to show such services in Prometheus",
+        )
         return False
+
+    def _seen(self, job: str, location: Location, origin: Origin) -> Location | None:
+        """Returns the location with the host at which the client is; None if it states another host's address."""
+        stated = Address.parse(location.metrics_address)
+        is_here = not origin.host or is_of_this_host(origin.host)
+        if stated.host in origin.names or (is_here and is_of_this_host(stated.host)):
+            return location
+        if ip_of(stated.host) is None:
+            return replace(location, metrics_address=str(replace(stated, host=origin.host or LOOPBACK)))
+        if ip_of(stated.host) == ip_of(origin.host):
+            return location
+        self._note_unlisted(
+            job,
+            location,
+            "host",
+            f"it states {location.metrics_address} and is connected from {origin.host or 'this host'}; set"
+            " telemetry.metrics_host there to 0.0.0.0, or to an address that its certificate names",
+        )
+        return None
+
+    def _note_unlisted(self, job: str, location: Location, kind: str, reason: str) -> None:
+        """Counts an address that is not listed. Only the first of a kind is logged."""
+        metrics.UNLISTED_METRICS.labels(job).inc()
+        with self._lock:
+            first = kind not in self._warned
+            self._warned.add(kind)
+        if first:
+            logs.note("metrics not listed", service=job, node=location.node, reason=reason)
 
     def _run(self) -> None:
         written: Content = []

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.errors import ConfigurationError
-from penstock.files import write_atomically
+from penstock.files import open_own, write_atomically
 from penstock.system_errors import in_words
 from penstock.types.run import LARGEST_VERSION_JUMP
 
@@ -155,7 +155,7 @@ class VersionMark:
         if self._file is None:
             if not self._path.exists() or self._path.stat().st_size != 2 * _LINE_BYTES:
                 write_atomically(self._path, 2 * _Mark(self._used, reserved, self._boot).encode())
-            self._file = os.open(self._path, os.O_WRONLY)
+            self._file = open_own(self._path, os.O_WRONLY)
         self._write_line(reserved)
         self._write_line(reserved)
         os.fdatasync(self._file)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from penstock.files import PRIVATE_FILE
+from penstock.files import open_own
 from penstock.process.output import KEPT_BYTES, LOG_VARIABLE, NOTE
 from penstock.system_errors import disk_fault
 
@@ -52,7 +52,7 @@ class ChildLog:
         self.memory = _memory()
         file: IO[bytes]
         try:
-            file = os.fdopen(os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, PRIVATE_FILE), "ab")
+            file = os.fdopen(open_own(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab")
         except OSError:
             # A full or read-only disk must not keep a child from starting. The child opens the log later.
             file = Path(os.devnull).open("ab")  # noqa: SIM115 - closed below
@@ -90,7 +90,7 @@ class ChildLog:
         return _last_after(_OURS, self._last_lines())
 
     def _cut(self) -> None:
-        with self.path.open("r+b") as file:
+        with os.fdopen(open_own(self.path, os.O_RDWR), "r+b") as file:
             file.seek(HEAD_BYTES)
             file.readline()
             head = file.tell()

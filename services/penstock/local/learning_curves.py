@@ -1,5 +1,6 @@
 """Learning curves: read from the folders of runs and drawn into a file. Runs that differ only by seed share a curve."""
 
+import io
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from penstock import extras
 from penstock.config import build, load_toml
 from penstock.errors import ConfigurationError
+from penstock.files import READABLE_FILE, write_atomically
 from penstock.run_folder import RunFolder
 from penstock.run_metrics import Columns, load_metrics
 from penstock.system_errors import in_words
@@ -105,7 +107,7 @@ def why_not_drawn() -> str:
 
 
 def draw(folders: Sequence[RunFolder], output: Path) -> None:
-    """Draws the curves of runs into a file: PNG, SVG, PDF or another kind, by the end of its name.
+    """Draws the curves of runs into a file: PNG, SVG, PDF or another kind, by the end of its name, or else PNG.
 
     Raises `ConfigurationError` if a run or the file can't be used, or if matplotlib is missing.
     """
@@ -121,8 +123,11 @@ def draw(folders: Sequence[RunFolder], output: Path) -> None:
     for part, environment in zip(figure.subfigures(len(environments), squeeze=False)[:, 0], environments, strict=True):
         axes = part.subplot_mosaic([["returns"] * len(_DETAILS), list(_DETAILS)], height_ratios=[3, 1])
         _draw_environment(axes, environment, [curve for curve in curves if curve.environment_id == environment])
+    drawing = io.BytesIO()
     try:
-        figure.savefig(output)
+        figure.savefig(drawing, format=output.suffix.removeprefix(".") or "png")
+        # matplotlib would follow a link.
+        write_atomically(output, drawing.getvalue(), READABLE_FILE)
     except OSError as error:
         reason = in_words(error, output, "choose another --output")
         raise ConfigurationError(f"can't write {output}: {reason}") from None

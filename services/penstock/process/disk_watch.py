@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from penstock.files import open_own
 from penstock.system_errors import disk_fault, in_words
 from penstock.telemetry import logs, metrics
 
@@ -76,7 +77,9 @@ def _probe(folder: Path) -> str:
         if os.statvfs(folder).f_flag & os.ST_RDONLY:
             return disk_fault(folder)
         try:
-            with path.open("wb", buffering=0) as file:
+            # A link that another user left must not be followed.
+            path.unlink(missing_ok=True)
+            with os.fdopen(open_own(path, os.O_WRONLY | os.O_CREAT), "wb", buffering=0) as file:
                 # A full disk may accept only a part.
                 if file.write(_PROBE) < len(_PROBE):
                     return disk_fault(folder) or os.strerror(errno.ENOSPC)

@@ -1,4 +1,4 @@
-"""Which role may call which method, and the check of every call to a service that has certificates.
+"""Which role may call which method with how large messages, and the check of calls to a service with certificates.
 
 The role of a client is in its certificate, which the TLS handshake has verified. Health checks are not in the table:
 every client of the run may make them.
@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from penstock.errors import PermissionDenied
 from penstock.rpc import methods
+from penstock.rpc.local_socket import MAX_MESSAGE_BYTES
 from penstock.rpc.service import Method, ServicerContext
 from penstock.security.roles import Role
 from penstock.telemetry import logs
+from penstock.types.replay import MAX_BATCH_SEGMENTS, MAX_SLOTS
 
 if TYPE_CHECKING:
     from penstock.security.credentials import Credentials
@@ -30,6 +32,28 @@ PERMISSIONS: Mapping[Method, frozenset[Role]] = {
     methods.RUN_EVALUATIONS: frozenset({"evaluator"}),
 }
 """Roles that may call each method of the contract."""
+
+_SMALL_BYTES = 2**12
+_COMMIT_BYTES = 16 * MAX_BATCH_SEGMENTS + _SMALL_BYTES
+"""A key and a priority of 8 bytes each for every segment of the largest batch."""
+
+REQUEST_BYTES: Mapping[Method, int] = {
+    methods.APPEND_SEGMENTS: MAX_MESSAGE_BYTES,
+    methods.SAMPLE_BATCHES: _COMMIT_BYTES + 16 * MAX_SLOTS,
+    methods.COMMIT_BATCH: _COMMIT_BYTES,
+    methods.FINISH_RUN: _SMALL_BYTES,
+    methods.GET_REPLAY_STATUS: _SMALL_BYTES,
+    methods.TAKE_SNAPSHOT: MAX_MESSAGE_BYTES,
+    methods.LIST_SNAPSHOTS: _SMALL_BYTES,
+    methods.JOIN: MAX_MESSAGE_BYTES,
+    methods.GET_RUN_STATUS: _SMALL_BYTES,
+    methods.TAKE_RUN_SNAPSHOT: _SMALL_BYTES,
+    methods.RUN_EVALUATIONS: MAX_MESSAGE_BYTES,
+}
+"""Bytes of the largest request of each method of the contract.
+
+The largest are parts of windows, weights of snapshots, and the spaces of an environment.
+"""
 
 _MOST_LOGGED = 1_000
 """Refusals that are remembered, so that each is logged once; later ones are counted only."""

@@ -6,9 +6,11 @@ server no longer answers, as well as when the process has ended. docker-compose.
 
 import asyncio
 import contextlib
+import os
 from pathlib import Path
 
 from penstock.errors import ConfigurationError
+from penstock.files import open_own
 from penstock.system_errors import in_words
 
 INTERVAL_S = 5.0
@@ -22,13 +24,13 @@ class ReadyFile:
         """Creates the file and begins to touch it. Raises `ConfigurationError` if it can't be written."""
         self._path = path
         try:
-            path.touch()
+            self._touch()
         except OSError as error:
             raise ConfigurationError(
                 f"can't write telemetry.ready_file {path}: "
                 + in_words(error, path, "name a file in a folder that exists and can be written, or none")
             ) from None
-        self._task = asyncio.get_running_loop().create_task(self._touch())
+        self._task = asyncio.get_running_loop().create_task(self._touch_regularly())
 
     def close(self) -> None:
         """Removes the file: the service is no longer ready."""
@@ -36,9 +38,16 @@ class ReadyFile:
         with contextlib.suppress(OSError):
             self._path.unlink()
 
-    async def _touch(self) -> None:
+    def _touch(self) -> None:
+        descriptor = open_own(self._path, os.O_WRONLY | os.O_CREAT)
+        try:
+            os.utime(descriptor)
+        finally:
+            os.close(descriptor)
+
+    async def _touch_regularly(self) -> None:
         while True:
             await asyncio.sleep(INTERVAL_S)
             # A disk that can't be written for a while must not end the touches.
             with contextlib.suppress(OSError):
-                self._path.touch()
+                self._touch()

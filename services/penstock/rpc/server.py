@@ -4,20 +4,22 @@ import asyncio
 import contextlib
 import resource
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import grpc
+from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from penstock.addresses import LOOPBACK, Address, target
-from penstock.errors import ConfigurationError
+from penstock.errors import ConfigurationError, Overloaded, PenstockError
+from penstock.rpc.errors import to_status
 from penstock.rpc.health import STORAGE
 from penstock.rpc.local_socket import MAX_MESSAGE_BYTES, LocalListener, Offer
-from penstock.rpc.permissions import Callers
+from penstock.rpc.permissions import REQUEST_BYTES, Callers
 from penstock.rpc.ready_file import ReadyFile
-from penstock.rpc.service import Capacity, Context, Handler, Method, ServicerContext, handler
+from penstock.rpc.service import Capacity, Context, Handler, Method, Reception, ServicerContext, handler, serialise
 from penstock.rpc.tls import server_credentials
 
 if TYPE_CHECKING:
@@ -44,6 +46,9 @@ _MAX_WATCHES = 32
 _SPARE_CALLS = 256
 """Additional concurrent calls: those being refused, health checks, and unary calls whose message is in transit."""
 
+_HEALTH_BYTES = 2**12
+"""Size in bytes of the largest request of the health service, which has the name of a service."""
+
 _MOST_CONNECTIONS = 8_192
 _PORT_REFUSED = "the port is in use or the host is not this machine's"
 _UNIX_REFUSED = "another service uses it, or its folder does not exist or is not writable"
@@ -55,9 +60,10 @@ _OPTIONS = (
     ("grpc.so_reuseport", 0),
     *KEEPALIVE,
     ("grpc.http2.min_ping_interval_without_data_ms", 2_500),
-    # Bounds on connections that don't speak HTTP/2 or have no call, because each holds a file descriptor.
-    ("grpc.server_handshake_timeout_ms", 10_000),
-    ("grpc.max_connection_idle_ms", 20_000),
+    # Bounds on connections that don't speak HTTP/2 or have no call. Each holds a file descriptor, and as many as are
+    # allowed keep new clients out meanwhile. Penstock's clients give up an attempt to connect after 2 s themselves.
+    ("grpc.server_handshake_timeout_ms", 3_000),
+    ("grpc.max_connection_idle_ms", 5_000),
 )
 
 
@@ -114,12 +120,20 @@ class Server:
             maximum_concurrent_rpcs=max_streams + _MAX_WATCHES + _SPARE_CALLS,
         )
         self._health = _Health()
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        reception = Reception()
+        self._server.add_generic_rpc_handlers((_health_handlers(self._health, reception),))
         capacity, callers = Capacity(max_streams), Callers(credentials)
         services: dict[str, dict[str, Handler]] = {}
         for method, behaviour in behaviours.items():
             services.setdefault(method.service, {})[method.name] = handler(
-                method, behaviour, capacity, self._offered, identity, callers.admit
+                method,
+                behaviour,
+                capacity,
+                reception,
+                REQUEST_BYTES.get(method, MAX_MESSAGE_BYTES),
+                self._offered,
+                identity,
+                callers.admit,
             )
         for service, handlers in services.items():
             self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
@@ -195,10 +209,43 @@ class Server:
             await self._health.set(service, status)
 
 
+def _health_handlers(service: _Health, reception: Reception) -> grpc.GenericRpcHandler:
+    """Returns gRPC's handlers of the health service, whose requests arrive by `reception`."""
+
+    async def read(requests: AsyncIterator[bytes], context: ServicerContext) -> Any:
+        try:
+            reception.admit(context.peer())
+            data = await reception.only(requests)
+            if len(data) > _HEALTH_BYTES:
+                reception.refused(context.peer(), len(data))
+                raise Overloaded(f"a request for the health has {len(data)} bytes; the maximum is {_HEALTH_BYTES}")
+            return health_pb2.HealthCheckRequest.FromString(data)
+        except DecodeError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"malformed message: {error}")
+        except PenstockError as error:
+            await context.abort(to_status(error), str(error))
+
+    async def check(requests: AsyncIterator[bytes], context: ServicerContext) -> Any:
+        return await service.Check(await read(requests, context), context)
+
+    async def watch(requests: AsyncIterator[bytes], context: ServicerContext) -> None:
+        await service.Watch(await read(requests, context), context)
+
+    handlers: dict[str, Handler] = {
+        "Check": grpc.stream_unary_rpc_method_handler(check, response_serializer=serialise),
+        "Watch": grpc.stream_stream_rpc_method_handler(watch, response_serializer=serialise),
+    }
+    return grpc.method_handlers_generic_handler(health.SERVICE_NAME, handlers)
+
+
 def _health_server(health_service: _Health) -> grpc.aio.Server:
     """Returns a server, which is not started, with the health service alone."""
     server = grpc.aio.server(
-        options=(*_OPTIONS, ("grpc.max_allowed_incoming_connections", _MAX_WATCHES)),
+        options=(
+            *(option for option in _OPTIONS if option[0] != "grpc.max_receive_message_length"),
+            ("grpc.max_receive_message_length", _HEALTH_BYTES),
+            ("grpc.max_allowed_incoming_connections", _MAX_WATCHES),
+        ),
         maximum_concurrent_rpcs=2 * _MAX_WATCHES,
     )
     health_pb2_grpc.add_HealthServicer_to_server(health_service, server)

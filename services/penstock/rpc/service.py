@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
@@ -10,14 +11,26 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import grpc
 from google.protobuf.message import DecodeError, Message
 
+from penstock.addresses import client_host
 from penstock.errors import ConfigurationError, InvalidSegment, Overloaded, PenstockError, Unavailable
 from penstock.rpc.contract import CONTRACT, check_contract, contract_of, stamped
-from penstock.rpc.errors import to_status, trailing_metadata
+from penstock.rpc.errors import is_passing, to_status, trailing_metadata
 from penstock.rpc.identity import check_identity
 from penstock.rpc.local_socket import LocalSocket, Offer
 from penstock.telemetry import logs, metrics
+from penstock.types.location import Origin
 
 _OPENING_TIMEOUT_S = 10.0
+_MOST_ARRIVING = 32
+"""Messages of clients that have not been checked yet which may arrive at the same time: 128 MiB at most."""
+
+_LARGE_BYTES = 2**16
+"""Size in bytes above which a refused message is costly."""
+
+_UNREAD_FOR_S = 60.0
+"""Seconds for which a connection's calls are refused unread after a costly message."""
+
+_MOST_REMEMBERED = 1_000
 _CANCELLATION_DELAY_S = 0.005
 """Seconds to wait for gRPC to report a cancellation. A cancelled stream's requests end like a finished one's."""
 
@@ -50,6 +63,11 @@ class Context:
     def peer(self) -> str:
         """Returns the client's address."""
         return self.call.peer()
+
+    def origin(self) -> Origin:
+        """Returns where the client is connected from."""
+        names = self.call.auth_context().get("x509_subject_alternative_name", ())
+        return Origin(client_host(self.peer()), frozenset(name.decode(errors="replace") for name in names))
 
     def open(self, first: Any) -> None:
         """Checks the first request. Raises `ConfigurationError` if the client uses another contract."""
@@ -130,47 +148,125 @@ class Capacity:
             self._calls -= 1
 
 
+class Reception:
+    """Bounds on what clients may send before their message is checked. Used on one event loop.
+
+    gRPC receives a whole message, of up to `MAX_MESSAGE_BYTES`, before anything can check it. So calls are refused by
+    what is known without it, few messages arrive at the same time, and a connection that has sent a large message in
+    vain can't send others for a while.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._places = asyncio.Semaphore(_MOST_ARRIVING)
+        self._refused: dict[str, float] = {}
+
+    def admit(self, peer: str) -> None:
+        """Raises `Overloaded` if a connection has recently sent a costly message in vain."""
+        if self._refused and self._refused.get(peer, -math.inf) > self._clock():
+            raise Overloaded(
+                f"this connection has sent a message of more than {_LARGE_BYTES} bytes that was refused; its calls are"
+                f" refused for {_UNREAD_FOR_S:.0f} s, correct the client"
+            )
+
+    def refused(self, peer: str, size: int) -> None:
+        """Notes that a message of this size in bytes was refused."""
+        # All clients of a socket file have the same name.
+        if size > _LARGE_BYTES and not peer.startswith("unix:"):
+            self._refused[peer] = self._clock() + _UNREAD_FOR_S
+            if len(self._refused) > _MOST_REMEMBERED:
+                del self._refused[next(iter(self._refused))]
+
+    async def only(self, requests: AsyncIterator[bytes]) -> bytes:
+        """Returns the request of a call that has one.
+
+        Raises `InvalidSegment` if it does not arrive in time, or `Overloaded` if there is no place for it meanwhile.
+        """
+        try:
+            async with asyncio.timeout(_OPENING_TIMEOUT_S):
+                await self._places.acquire()
+        except TimeoutError:
+            raise Overloaded(f"{_MOST_ARRIVING} messages are arriving, which is the limit of this service") from None
+        try:
+            async with asyncio.timeout(_OPENING_TIMEOUT_S):
+                return await anext(requests)
+        except (TimeoutError, StopAsyncIteration):
+            raise InvalidSegment(f"a call must send its message within {_OPENING_TIMEOUT_S:.0f} s") from None
+        finally:
+            self._places.release()
+
+    async def first(self, requests: AsyncIterator[bytes]) -> bytes | None:
+        """Returns the first request of a call, when there is a place for it; None if the client sends none."""
+        async with self._places:
+            return await anext(requests, None)
+
+    async def drop_first(self, requests: AsyncIterator[bytes]) -> None:
+        """Waits for the first request of a refused stream: a client that is still writing it would get no status."""
+        with contextlib.suppress(TimeoutError, grpc.aio.BaseError):
+            async with asyncio.timeout(_GONE_S):
+                await self.first(requests)
+
+
 def serialise(message: Message | bytes) -> bytes:
     """Serialises a message; returns bytes unchanged."""
     return message if isinstance(message, bytes) else message.SerializeToString()
 
 
 _HANDLERS = {
-    "unary": grpc.unary_unary_rpc_method_handler,
-    "server_stream": grpc.unary_stream_rpc_method_handler,
+    "unary": grpc.stream_unary_rpc_method_handler,
+    "server_stream": grpc.stream_stream_rpc_method_handler,
     "bidi_stream": grpc.stream_stream_rpc_method_handler,
 }
-"""Constructors of gRPC's handlers by the type of a method."""
+"""Constructors of gRPC's handlers by the type of a method.
+
+A single request is the same in HTTP/2 as a stream of one, and a stream is read when the server wants it.
+"""
 
 
 def handler(
     method: Method,
     behaviour: Callable[..., Awaitable[Any]],
     capacity: Capacity,
+    reception: Reception,
+    most_bytes: int,
     offered: Callable[[Context], contextlib.AbstractContextManager[Offer | None]],
     identity: Callable[[], int],
     admit: Callable[[Method, ServicerContext], float | None],
 ) -> Handler:
     """Returns the gRPC handler of a servicer's function, (request or requests, context) -> response or None.
 
-    Each of its calls occupies room in `capacity`. A stream of requests runs in the context `offered`, which has the
-    local socket that it may use. Calls that are meant for a service with another `identity` are refused. `admit` checks
-    the client, and returns the seconds after which it must connect again; None: never.
+    Each of its calls occupies room in `capacity`, its first message arrives by `reception`, and no message is longer
+    than `most_bytes`. A stream of requests runs in the context `offered`, which has the local socket that it may use.
+    Calls that are meant for a service with another `identity` are refused. `admit` checks the client, and returns the
+    seconds after which it must connect again; None: never.
     """
+    parse = method.read_request or method.request.FromString
 
-    async def observed(request: Any, call: ServicerContext) -> Any:
-        context, received = Context(call), request
+    async def observed(received: AsyncIterator[bytes], call: ServicerContext) -> Any:
+        context, size = Context(call), 0
         labels = (method.kind, method.service, method.name)
         metrics.RPC_STARTED.labels(*labels).inc()
         started, code = time.monotonic(), grpc.StatusCode.CANCELLED
         try:
+            reception.admit(call.peer())
             stays_s = admit(method, call)
             check_identity(tuple(call.invocation_metadata() or ()), identity())
-            read = method.read_request or method.request.FromString
-            request = _read_all(request, read, context) if method.request_stream else read(request)
-            if method.kind == "server_stream":
-                context.open(request)
+
+            def read(data: bytes) -> Any:
+                if len(data) > most_bytes:
+                    reception.refused(call.peer(), len(data))
+                    raise Overloaded(f"a message of {method.name} has {len(data)} bytes; the maximum is {most_bytes}")
+                return parse(data)
+
             with capacity.taken(), contextlib.ExitStack() as stay:
+                if method.request_stream:
+                    request = _read_all(received, read, context, reception)
+                else:
+                    data = await reception.only(received)
+                    size = len(data)
+                    request = read(data)
+                if method.kind == "server_stream":
+                    context.open(request)
                 if method.request_stream and (offer := stay.enter_context(offered(context))) is not None:
                     stay.callback(context.leave)
                     await call.send_initial_metadata(offer.metadata())
@@ -190,8 +286,10 @@ def handler(
                 code = grpc.StatusCode.UNKNOWN
                 raise
             code = to_status(error)
+            if not is_passing(error):
+                reception.refused(call.peer(), size)
             if method.request_stream and not context.opened:
-                await _first_of(received)
+                await reception.drop_first(received)
             await call.abort(code, str(error), trailing_metadata(error))
         finally:
             metrics.RPC_SECONDS.labels(*labels).observe(time.monotonic() - started)
@@ -200,15 +298,17 @@ def handler(
     return _HANDLERS[method.kind](observed, response_serializer=serialise)
 
 
-async def _read_all(requests: AsyncIterator[bytes], read: Callable[[bytes], T], context: Context) -> AsyncIterator[T]:
+async def _read_all(
+    requests: AsyncIterator[bytes], read: Callable[[bytes], T], context: Context, reception: Reception
+) -> AsyncIterator[T]:
     """Parses the requests. gRPC's own parsing would answer UNKNOWN to malformed bytes, which no metric counts."""
-    opened = False
-    async for request in requests:
-        message = read(request)
-        if not opened:
-            context.open(message)
-            opened = True
+    first = await reception.first(requests)
+    if first is not None:
+        message = read(first)
+        context.open(message)
         yield message
+        async for request in requests:
+            yield read(request)
     if context.local is not None:
         while (data := await context.local.read()) is not None:
             yield read(data)
@@ -235,13 +335,6 @@ async def write_whole(context: Context, message: Message | bytes) -> None:
     except asyncio.CancelledError:
         await asyncio.gather(writing, return_exceptions=True)
         raise
-
-
-async def _first_of(requests: AsyncIterator[bytes]) -> None:
-    """Waits for the first request of a refused stream: a client that is still writing it would not get the status."""
-    with contextlib.suppress(TimeoutError, StopAsyncIteration, grpc.aio.BaseError):
-        async with asyncio.timeout(_GONE_S):
-            await anext(requests)
 
 
 async def _ended_after(seconds: float | None, work: Awaitable[T]) -> T:

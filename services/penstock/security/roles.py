@@ -4,6 +4,7 @@ The URI `penstock://<run>/<role>` is the identity, by which peers decide what a 
 `<role>.<run>.penstock` has the same parts, and is what clients expect of a server whatever its address.
 """
 
+import hashlib
 import re
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
@@ -21,6 +22,7 @@ SCHEME: Final = "penstock://"
 """Beginning of the URI of every identity."""
 
 _MOST_CHARACTERS = 40
+_DIGEST_CHARACTERS = 8
 _RUN_NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 
 
@@ -71,12 +73,27 @@ def check_run_name(name: str) -> None:
 def run_name_of(text: str) -> str:
     """Returns the name that a run has in certificates, made of other text such as its folder's name.
 
-    Raises `ConfigurationError` if the text has no letters or digits.
+    A name that differs from the text ends with digits of the text's SHA-256, because services accept every peer with
+    the same name, and one authority may sign for several runs. Raises `ConfigurationError` if the text has no letters
+    or digits.
     """
-    label = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:_MOST_CHARACTERS].rstrip("-")
+    label = _label(text)
     if not label:
         raise ConfigurationError(f"{text!r} has no letters or digits for the run's name in certificates; name the run")
-    return label
+    if label == text and len(label) <= _MOST_CHARACTERS:
+        return label
+    digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:_DIGEST_CHARACTERS]
+    return f"{label[: _MOST_CHARACTERS - 1 - len(digest)].rstrip('-')}-{digest}"
+
+
+def is_ambiguous(name: str, text: str) -> bool:
+    """Returns whether a run has the name that earlier releases cut from this text, and from others."""
+    label = _label(text)
+    return len(label) > _MOST_CHARACTERS and name == label[:_MOST_CHARACTERS].rstrip("-")
+
+
+def _label(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
 def _is_run_name(name: str) -> bool:

@@ -39,6 +39,17 @@ REFUSED_CLIENTS = Counter(
     ("client",),
 )
 
+THINNED_RECORDS = Counter(
+    "penstock_thinned_records", "Records that the learner removed from metrics.jsonl because it had grown too large."
+)
+
+UNLISTED_METRICS = Counter(
+    "penstock_unlisted_metrics_addresses",
+    "Metrics addresses of services that the learner does not list in targets.json, by kind of service: on another"
+    " host than the service's own, or on the loopback of another node.",
+    ("service",),
+)
+
 EXCHANGE_CPU_SECONDS = Counter(
     "penstock_exchange_cpu_seconds",
     "CPU time of an actor's or the learner's main thread for the exchange with other services, in seconds, by activity:"

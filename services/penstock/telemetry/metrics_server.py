@@ -49,7 +49,7 @@ class MetricsServer:
         self._app = prometheus_client.make_wsgi_app()
         self._loop = asyncio.new_event_loop()
         self._thread: threading.Thread | None = None
-        # Oldest first.
+        # Oldest first, without those that are being closed.
         self._connections: dict[asyncio.Task[None], None] = {}
         if port == 0:
             return
@@ -105,7 +105,10 @@ class MetricsServer:
         assert task is not None
         self._connections[task] = None
         if len(self._connections) > _MOST_CONNECTIONS:
-            next(iter(self._connections)).cancel()
+            # It leaves the list now, because more connections may arrive before it has ended.
+            oldest = next(iter(self._connections))
+            del self._connections[oldest]
+            oldest.cancel()
         # Makes `drain` wait until the kernel has all bytes.
         writer.transport.set_write_buffer_limits(0)
         try:
@@ -118,7 +121,7 @@ class MetricsServer:
                     self.scraped_at = asked_at
                     writer.close()
         finally:
-            del self._connections[task]
+            self._connections.pop(task, None)
             writer.transport.abort()
 
     def _answer(self, head: bytes) -> bytes:

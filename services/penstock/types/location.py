@@ -15,5 +15,18 @@ class Location:
     metrics_address: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a client is connected from, as the server sees it.
+
+    Attributes:
+        host: IP address; empty for a socket file of this host.
+        names: Names and addresses in the client's certificate; none without certificates.
+    """
+
+    host: str = ""
+    names: frozenset[str] = frozenset()
+
+
 UNKNOWN = Location()
 """Location of a service of an older release."""

@@ -254,19 +254,27 @@ def encode_contract(number: int) -> bytes:
 
 
 def encode_hello(hello: Hello) -> run_pb2.JoinRequest:
-    """Encodes an actor's introduction, with its name truncated to the length that a server accepts."""
+    """Encodes an actor's introduction. A name that is longer than a server accepts is cut, and ends with a digest."""
     return run_pb2.JoinRequest(
         hello=run_pb2.Hello(
             schema=encode_schema(hello.schema),
             environment=encode_environment(hello.spec),
             environments=hello.environments,
-            name=hello.name[:MAX_NAME],
+            name=_short_name(hello.name),
             token=hello.token,
             lost=None if hello.lost is None else encoded(run_pb2.LostPlace, hello.lost),
             location=encode_location(hello.location),
             run=hello.run,
         )
     )
+
+
+def _short_name(name: str) -> str:
+    """Returns a name of at most `MAX_NAME` characters, which differs for different names: the learner counts by it."""
+    if len(name) <= MAX_NAME:
+        return name
+    digest = f"-{hashlib.sha256(name.encode(errors='surrogatepass')).hexdigest()[:8]}"
+    return name[: MAX_NAME - len(digest)] + digest
 
 
 def decode_hello(message: run_pb2.JoinRequest) -> Hello:

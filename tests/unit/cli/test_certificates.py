@@ -14,7 +14,7 @@ from penstock.run_folder import RunFolder
 from penstock.security.authority import files_of, run_of, trusted
 from penstock.security.certificate import Certificate, read
 from penstock.security.configured import credentials_of
-from penstock.security.roles import ROLES, Role
+from penstock.security.roles import ROLES, Role, run_name_of
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +39,7 @@ def test_a_line_for_each_role_names_its_file_and_its_end(folder: Path, capsys: p
         assert line.startswith(f"{role} ")
         assert f"new   until {end} " in line
         assert line.endswith(f" runs/Blue_1/certificates/{role}/certificate.pem")
-        assert certificate(folder / "runs" / "Blue_1", role).identity.run == "blue-1"
+        assert certificate(folder / "runs" / "Blue_1", role).identity.run == run_name_of("Blue_1")
     assert "runs/Blue_1/certificates/authority-key.pem" in key
     assert "by themselves" in renewal
     # The setting is the one that a service reads.
@@ -70,6 +70,22 @@ def test_a_run_is_found_by_its_name_and_a_similar_name_is_another_run(folder: Pa
     assert run_of(folder / "cartpole-2" / "certificates") == "cartpole-2"
     assert {path.name for path in (folder / "runs" / "cartpole-1").iterdir()} == {"certificates"}
     assert RunFolder(Path("cartpole-2")).certificates in RunFolder(Path("cartpole-2")).everything()
+
+
+def test_a_name_that_an_earlier_release_cut_is_kept_and_reported(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = "cartpole-sweep-lr-0.001-batch-512-seed-0001"
+    cut = "cartpole-sweep-lr-0-001-batch-512-seed-0"
+    command([run, "--name", cut])
+    capsys.readouterr()
+    command([run])
+    output = capsys.readouterr().out
+    assert set(states(output).values()) == {"kept"}
+    assert f"the certificates name the run {cut}, which is cut from the folder's name" in output
+    command([run.replace("0001", "0002")])
+    assert "which is cut" not in capsys.readouterr().out
+    assert run_of(folder / run.replace("0001", "0002") / "certificates").startswith("cartpole-sweep-lr-0-001-batch-5-")
 
 
 def test_the_current_folder_has_a_name(folder: Path) -> None:

@@ -3,16 +3,19 @@
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 import structlog
+from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
 from helpers.timing import wait_for
 from penstock.learning import targets
 from penstock.learning.targets import Content, Targets
-from penstock.types.location import Location
+from penstock.types.location import Location, Origin
 
+HERE, THERE = Origin(), Origin("203.0.113.2")
 OWN = Location("node1", metrics_address="node1:9432")
 LEARNER = {"targets": ["node1:9432"], "labels": {"job": "learner", "node": "node1"}}
 
@@ -51,9 +54,13 @@ def test_services_are_listed_with_their_job_node_and_slot_while_they_take_part(
     listed: Targets, written: Written
 ) -> None:
     wait_for(lambda: written.last() == [LEARNER], "the learner")
-    with listed.listing("actor", actor(3), 3), listed.listing("evaluator", Location("node1", "", "[fd77::1]:9434")):
+    evaluator = Location("node1", "", "[fd77::1]:9434")
+    with (
+        listed.listing("actor", actor(3), THERE, 3),
+        listed.listing("evaluator", evaluator, Origin("fd77::1")),
+    ):
         both = [
-            {"targets": ["node2:40003"], "labels": {"job": "actor", "node": "node2", "slot": "3"}},
+            {"targets": ["203.0.113.2:40003"], "labels": {"job": "actor", "node": "node2", "slot": "3"}},
             {"targets": ["[fd77::1]:9434"], "labels": {"job": "evaluator", "node": "node1"}},
             LEARNER,
         ]
@@ -65,8 +72,8 @@ def test_services_are_listed_with_their_job_node_and_slot_while_they_take_part(
 def test_an_actor_that_returns_before_its_old_stream_ends_is_listed_once(listed: Targets) -> None:
     with ExitStack() as streams:
         old = streams.enter_context(ExitStack())
-        old.enter_context(listed.listing("actor", actor(0), 0))
-        streams.enter_context(listed.listing("actor", actor(0), 5))
+        old.enter_context(listed.listing("actor", actor(0), THERE, 0))
+        streams.enter_context(listed.listing("actor", actor(0), THERE, 5))
         assert [group["labels"].get("slot") for group in listed.content()] == ["5", None]
         old.close()
         assert [group["labels"].get("slot") for group in listed.content()] == ["5", None]
@@ -85,14 +92,14 @@ def test_a_list_that_has_not_changed_is_not_written_again(listed: Targets, writt
     wait_for(lambda: written.lists, "the first list")
     for _ in range(3):
         listed.put("learner", 0, OWN)
-    with listed.listing("actor", actor(0), 0):
+    with listed.listing("actor", actor(0), THERE, 0):
         wait_for(lambda: len(written.lists) > 1, "another list")
     wait_for(lambda: len(written.lists) > 2, "the list without the actor")
     assert [len(content) for content in written.lists] == [1, 2, 1]
 
 
 def test_a_service_without_metrics_is_not_listed(listed: Targets) -> None:
-    with listed.listing("actor", Location("node2"), 0):
+    with listed.listing("actor", Location("node2"), THERE, 0):
         assert listed.content() == [LEARNER]
 
 
@@ -104,14 +111,89 @@ def test_a_service_on_the_loopback_of_another_node_is_not_listed_and_the_log_say
     with capture_logs() as events, ExitStack() as streams:
         for slot in range(3):
             there = Location("node2", metrics_address=f"{host}:{40_000 + slot}")
-            streams.enter_context(listed.listing("actor", there, slot))
+            streams.enter_context(listed.listing("actor", there, THERE, slot))
         here = Location("node1", metrics_address=f"{host}:40009")
-        streams.enter_context(listed.listing("actor", here, 9))
+        streams.enter_context(listed.listing("actor", here, HERE, 9))
         assert [group["targets"] for group in listed.content()] == [[f"{host}:40009"], ["node1:9432"]]
     structlog.reset_defaults()
     (event,) = events
     assert (event["event"], event["node"]) == ("metrics not listed", "node2")
     assert "telemetry.metrics_host" in event["reason"]
+
+
+@pytest.mark.parametrize(
+    ("stated", "origin", "shown"),
+    [
+        # A name is never looked up: the client's own address takes its place.
+        ("node2:9433", THERE, "203.0.113.2:9433"),
+        ("metadata.google.internal:80", THERE, "203.0.113.2:80"),
+        ("node1:9432", THERE, "203.0.113.2:9432"),
+        ("localhost:9433", HERE, "localhost:9433"),
+        ("node2:9433", Origin("fd77::2"), "[fd77::2]:9433"),
+        ("node2:9433", Origin("127.0.0.1"), "127.0.0.1:9433"),
+        ("node2:9433", HERE, "127.0.0.1:9433"),
+        # Its own addresses.
+        ("203.0.113.2:9433", THERE, "203.0.113.2:9433"),
+        ("[::ffff:203.0.113.2]:9433", THERE, "[::ffff:203.0.113.2]:9433"),
+        ("[fd77::2]:9433", Origin("fd77:0::2"), "[fd77::2]:9433"),
+        ("127.0.0.1:9433", HERE, "127.0.0.1:9433"),
+        ("127.0.0.1:9433", Origin("127.0.0.1"), "127.0.0.1:9433"),
+        ("[::1]:9433", Origin("127.0.0.1"), "[::1]:9433"),
+        # Those in its certificate.
+        ("node2:9433", Origin("203.0.113.2", frozenset({"node2"})), "node2:9433"),
+        ("198.51.100.2:9433", Origin("203.0.113.2", frozenset({"198.51.100.2"})), "198.51.100.2:9433"),
+        # Others'.
+        ("169.254.169.254:80", THERE, None),
+        ("169.254.169.254:80", HERE, None),
+        ("[fe80::1]:80", Origin("fd77::2"), None),
+        ("203.0.113.1:9432", THERE, None),
+        ("127.0.0.1:9432", THERE, None),
+        ("0.0.0.0:9432", HERE, None),
+        ("224.0.0.1:80", HERE, None),
+        ("198.51.100.3:9433", Origin("203.0.113.2", frozenset({"198.51.100.2"})), None),
+    ],
+)
+def test_a_client_is_listed_at_its_own_host_alone(
+    listed: Targets, stated: str, origin: Origin, shown: str | None
+) -> None:
+    before = unlisted()
+    with listed.listing("actor", Location("node1", metrics_address=stated), origin, 7):
+        actors = [group["targets"][0] for group in listed.content() if group["labels"]["job"] == "actor"]
+    assert actors == ([] if shown is None else [shown])
+    assert unlisted() == before + (shown is None)
+
+
+def test_no_client_replaces_or_removes_a_service(listed: Targets) -> None:
+    listed.put("replay", 0, Location("node2", metrics_address="203.0.113.2:9431"))
+    services = listed.content()
+    forged = ["node1:9432", "203.0.113.2:9431", "NODE1:9432", "169.254.169.254:80"]
+    for origin in (THERE, HERE, Origin("203.0.113.2", frozenset({"node1"}))):
+        for address in forged:
+            with listed.listing("actor", Location("node1", metrics_address=address), origin, 0):
+                listed.put("replay", 0, Location("node2", metrics_address="203.0.113.2:9431"))
+                assert of_services(listed.content()) == services
+            assert listed.content() == services
+
+
+def test_forged_addresses_are_logged_once(listed: Targets) -> None:
+    structlog.configure()
+    with capture_logs() as events:
+        for port in range(5):
+            forged = Location("node2", metrics_address=f"169.254.169.254:{port + 80}")
+            with listed.listing("actor", forged, THERE, port):
+                pass
+    structlog.reset_defaults()
+    (event,) = events
+    assert event["event"] == "metrics not listed"
+    assert event["reason"].startswith("it states 169.254.169.254:80 and is connected from 203.0.113.2; set ")
+
+
+def of_services(content: Content) -> Content:
+    return [group for group in content if group["labels"]["job"] in ("learner", "replay")]
+
+
+def unlisted() -> Any:
+    return REGISTRY.get_sample_value("penstock_unlisted_metrics_addresses_total", {"service": "actor"}) or 0.0
 
 
 def test_many_services_that_join_at_once_cause_few_writes(monkeypatch: pytest.MonkeyPatch, written: Written) -> None:
@@ -121,7 +203,7 @@ def test_many_services_that_join_at_once_cause_few_writes(monkeypatch: pytest.Mo
     joined, leave = threading.Barrier(257), threading.Event()
 
     def take_part(slot: int) -> None:
-        with listed.listing("actor", actor(slot), slot):
+        with listed.listing("actor", actor(slot), THERE, slot):
             joined.wait()
             leave.wait()
 

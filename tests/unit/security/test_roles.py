@@ -1,7 +1,7 @@
 import pytest
 
 from penstock.errors import ConfigurationError
-from penstock.security.roles import ROLES, Identity, Role, check_run_name, run_name_of
+from penstock.security.roles import ROLES, Identity, Role, check_run_name, is_ambiguous, run_name_of
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -51,15 +51,38 @@ def test_other_text_is_no_name_of_a_run(name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "name"),
     [
-        ("CartPole-v1-20261126-101500", "cartpole-v1-20261126-101500"),
-        ("_My run (2)", "my-run-2"),
-        ("x" * 39 + "-" + "y" * 9, "x" * 39),
-        ("è1", "1"),
+        ("cartpole-v1-20261126-101500", "cartpole-v1-20261126-101500"),
+        ("x" * 40, "x" * 40),
+        ("CartPole-v1-20261126-101500", "cartpole-v1-20261126-101500-6a03dd7a"),
+        ("_My run (2)", "my-run-2-1cc3d70c"),
+        ("x" * 30 + "-" + "y" * 10, "x" * 30 + "-9f564f18"),
+        ("è1", "1-3b4ee833"),
+        ("\udcff1", "1-e70abb6f"),
     ],
 )
 def test_a_name_of_a_run_is_made_of_any_text(text: str, name: str) -> None:
     assert run_name_of(text) == name
     check_run_name(name)
+
+
+def test_different_texts_give_different_names() -> None:
+    sweep = [f"cartpole-sweep-lr-0.001-batch-512-seed-{seed:04d}" for seed in range(1000)]
+    alike = ["run-1", "Run-1", "run_1", "run.1", "run 1", "-run-1", "run--1", "è1", "é1"]
+    long = ["x" * length for length in range(38, 60)]
+    texts = [*sweep, *alike, *long]
+    names = {run_name_of(text) for text in texts}
+    assert len(names) == len(texts)
+    for name in names:
+        check_run_name(name)
+    assert run_name_of("run-1") == "run-1"
+
+
+def test_a_name_that_an_earlier_release_cut_is_ambiguous() -> None:
+    text = "cartpole-sweep-lr-0.001-batch-512-seed-0001"
+    assert is_ambiguous("cartpole-sweep-lr-0-001-batch-512-seed-0", text)
+    assert not is_ambiguous(run_name_of(text), text)
+    assert not is_ambiguous("blue", text)
+    assert not is_ambiguous("run-1", "Run 1")
 
 
 @pytest.mark.parametrize("text", ["", "..", "é", "---"])

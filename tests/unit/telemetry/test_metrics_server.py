@@ -54,6 +54,21 @@ def test_idle_connections_start_no_threads_and_delay_no_scrape(server: MetricsSe
         assert threading.active_count() <= threads
 
 
+def test_a_burst_of_idle_connections_leaves_the_newest_within_the_limit(
+    server: MetricsServer, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics_server, "_TIMEOUT_S", 100.0 * PATIENCE_S)
+    with contextlib.ExitStack() as opened:
+        clients = [opened.enter_context(connect(port)) for _ in range(500)]
+        kept = clients[-metrics_server._MOST_CONNECTIONS :]
+        for client in clients[: -len(kept)]:
+            with contextlib.suppress(ConnectionResetError):
+                assert client.recv(1) == b""
+        for client in kept:
+            client.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+            assert client.recv(1) == b"H"
+
+
 def test_a_connection_without_a_request_is_closed(
     server: MetricsServer, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

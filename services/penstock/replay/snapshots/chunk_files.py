@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.files import PRIVATE_FILE
+from penstock.files import open_new
 from penstock.replay.store.encoded_rows import Pieces
 from penstock.replay.store.layout import runs, spans, whole_pages
 from penstock.replay.store.piece_copies import copy_pieces
@@ -182,13 +182,12 @@ def _columns_in(schema: Schema, content: NDArray[np.uint8], lead: int, forms: Fo
 @contextmanager
 def _opened(path: Path) -> Iterator[int]:
     """Yields the descriptor of a new file that bypasses the page cache if the file system supports it."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     try:
-        descriptor = os.open(path, flags | os.O_DIRECT, PRIVATE_FILE)
+        descriptor = open_new(path, os.O_WRONLY | os.O_DIRECT)
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
-        descriptor = os.open(path, flags, PRIVATE_FILE)
+        descriptor = open_new(path)
     try:
         yield descriptor
     finally:

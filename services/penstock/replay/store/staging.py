@@ -43,6 +43,8 @@ class StagingAreas:
         """Removes files that a killed service left. Without a folder, or with `max_bytes` 0, there are no areas."""
         self._folder = None if store_folder is None or max_bytes == 0 else store_folder.resolve() / _FOLDER
         self._free_bytes = max_bytes
+        if self._folder is not None and self._folder.is_symlink():
+            self._folder.unlink()
         for left in self._folder.glob("*") if self._folder is not None else ():
             left.unlink()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from penstock.errors import ConfigurationError
 from penstock.file_systems import network_kind
-from penstock.files import PRIVATE_FILE, make_folder
+from penstock.files import make_folder, open_own
 from penstock.replay.store.description import DESCRIPTION_FILE, Description, damaged_store, read_description
 from penstock.replay.store.layout import PAGE, RECORDS_BYTES, RECORDS_FILE, SEGMENTS_FILE
 from penstock.system_errors import in_words
@@ -72,7 +72,7 @@ def allocate(folder: Path | None, name: str, size: int) -> mmap.mmap:
     path = folder / name
     try:
         make_folder(folder)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, PRIVATE_FILE)
+        descriptor = open_own(path, os.O_RDWR | os.O_CREAT)
         try:
             present = os.fstat(descriptor).st_size
             if present not in (0, size):

@@ -161,7 +161,7 @@ class RunServicer:
         name = hello.name or f"slot {assignment.slot}"
         self._statistics.actors.joined(name, assignment.slot, hello.location)
         place = {"actor": name, "slot": str(assignment.slot), "incarnation": str(assignment.incarnation)}
-        listing = self._targets.listing("actor", hello.location, assignment.slot)
+        listing = self._targets.listing("actor", hello.location, context.origin(), assignment.slot)
         try:
             with (
                 listing,
@@ -230,7 +230,7 @@ class RunServicer:
         self.evaluators += 1
         try:
             with (
-                self._targets.listing("evaluator", hello.location),
+                self._targets.listing("evaluator", hello.location, context.origin()),
                 logged_stay("evaluator", returned=False, peer=context.peer(), **_where(hello.location)),
             ):
                 if await self._serve(self._work_through_tasks(requests, context)):

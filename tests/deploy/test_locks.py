@@ -1,0 +1,51 @@
+"""The lock files: each package has hashes, and everything that installs them has pip check those."""
+
+import re
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parents[2]
+HASHED = ("requirements.lock", "requirements-actor.lock", "requirements-learner.lock")
+IMAGES = {"Dockerfile.actor": "requirements-actor.lock", "Dockerfile.learner": "requirements-learner.lock"}
+
+
+def pins(name: str) -> dict[str, str]:
+    """Returns the hashes of each pinned version, as one text."""
+    text = (ROOT / name).read_text().replace("\\\n", "")
+    return {line.split()[0]: " ".join(line.split()[1:]) for line in text.splitlines()}
+
+
+@pytest.mark.parametrize("name", HASHED)
+def test_each_package_has_one_version_and_hashes(name: str) -> None:
+    for pin, hashes in pins(name).items():
+        assert re.fullmatch(r"[a-z0-9-]+==\S+", pin), pin
+        assert re.fullmatch(r"--hash=sha256:[0-9a-f]{64}( --hash=sha256:[0-9a-f]{64})*", hashes), pin
+
+
+@pytest.mark.parametrize("name", IMAGES.values())
+def test_an_image_has_the_versions_and_hashes_of_the_development_environment(name: str) -> None:
+    assert pins(name).items() < pins("requirements.lock").items()
+
+
+def test_torch_alone_has_no_hashes_and_is_in_no_other_lock() -> None:
+    (pin,) = pins("requirements-torch.lock")
+    assert Requirement(pin).name == "torch"
+    assert not any(each.startswith("torch==") for name in HASHED for each in pins(name))
+
+
+@pytest.mark.parametrize(("dockerfile", "lock"), IMAGES.items())
+def test_an_image_installs_its_lock_with_hashes_and_nothing_else_without(dockerfile: str, lock: str) -> None:
+    text = (ROOT / dockerfile).read_text().replace("\\\n", "")
+    installs = [part.strip() for part in re.findall(r"/bin/pip install ([^&;\n]*)", text)]
+    without = [each for each in installs if not each.startswith("--require-hashes -r ")]
+    assert f"--require-hashes -r {lock}" in installs
+    allowed = ("-r requirements-torch.lock", "-c versions.txt ${PACKAGES}", "--no-deps /wheels/penstock-*.whl")
+    assert all(each.endswith(allowed) for each in without), without
+
+
+def test_make_install_checks_the_hashes() -> None:
+    lines = (ROOT / "Makefile").read_text().splitlines()
+    (line,) = [line for line in lines if "pip install" in line and line.endswith(" requirements.lock")]
+    assert "--require-hashes" in line
