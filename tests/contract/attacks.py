@@ -82,11 +82,11 @@ class Target:
             fresh_segments=4,
             off_policy_degree=4,
             run=self.identity.number,
-            actor_key=self.identity.key,
+            actor_key=self.identity.actor_key,
             largest_magnitude=1e15,
         )
         recorder = Recorder()
-        self._trainer = Trainer(learner.source(self.replay, self.plan), recorder, self.plan)
+        self._trainer = Trainer(learner.source(self.replay, self.plan, key=self.identity.key), recorder, self.plan)
         self._member = actor.membership(self.run)
         place: Assignment = until(lambda: self._member.assignment(0.1), "an assignment")
         sink = actor.sink(place.slot, self.replay, incarnation=place.incarnation, identity=self.identity)

@@ -34,7 +34,7 @@ RUN, OTHER = RunIdentity.draw(), RunIdentity.draw()
 
 
 def plan_of(identity: RunIdentity, **changes: int) -> SamplingPlan:
-    return plan_with(fresh_segments=2, batch_segments=2, run=identity.number, actor_key=identity.key, **changes)
+    return plan_with(fresh_segments=2, batch_segments=2, run=identity.number, actor_key=identity.actor_key, **changes)
 
 
 def both(ours: int, theirs: int) -> str:
@@ -51,14 +51,14 @@ def test_a_store_with_segments_refuses_a_learner_of_another_run(
     loopback: Loopback, tmp_path: Path, restarted: bool, next_batch: int
 ) -> None:
     server = loopback.replay(folder=tmp_path)
-    source = loopback.source(server, plan_of(RUN))
+    source = loopback.source(server, plan_of(RUN), key=RUN.key)
     pass_windows(loopback.sink(0, server, identity=RUN), source, 1)
     source.close()
     if restarted:
         server.stop()
         server = loopback.replay(folder=tmp_path)
     before = sample("penstock_refused_clients_total", client="learner")
-    other = loopback.source(server, plan_of(OTHER, next_batch=next_batch))
+    other = loopback.source(server, plan_of(OTHER, next_batch=next_batch), key=OTHER.key)
     with pytest.raises(SchemaMismatch, match=f"{both(RUN.number, OTHER.number)}.*replay.folder"):
         other.next(PATIENCE_S)
     nameless = loopback.source(server, plan_with(next_batch=next_batch))
@@ -66,7 +66,7 @@ def test_a_store_with_segments_refuses_a_learner_of_another_run(
         nameless.next(PATIENCE_S)
     assert sample("penstock_refused_clients_total", client="learner") == before + 2
     assert loopback.replay_status(server).version == 1
-    same = loopback.source(server, plan_of(RUN, next_batch=1))
+    same = loopback.source(server, plan_of(RUN, next_batch=1), key=RUN.key)
     sink = loopback.sink(1, server, identity=RUN)
     assert until(lambda: sink.next_grant(0.5), "a grant of the store's own run") is not None
     same.close()
@@ -74,10 +74,10 @@ def test_a_store_with_segments_refuses_a_learner_of_another_run(
 
 def test_a_store_without_segments_may_pass_to_another_run(loopback: Loopback, tmp_path: Path) -> None:
     server = loopback.replay(folder=tmp_path)
-    loopback.source(server, plan_of(RUN)).close()
-    source = loopback.source(server, plan_of(OTHER))
+    loopback.source(server, plan_of(RUN), key=RUN.key).close()
+    source = loopback.source(server, plan_of(OTHER), key=OTHER.key)
     pass_windows(loopback.sink(0, server, identity=OTHER), source, 1)
-    assert server.store.run == OTHER.number
+    assert server.store.owner.run == OTHER.number
 
 
 def test_a_store_of_an_earlier_release_belongs_to_its_next_run_for_good(loopback: Loopback, tmp_path: Path) -> None:
@@ -91,11 +91,11 @@ def test_a_store_of_an_earlier_release_belongs_to_its_next_run_for_good(loopback
     assert int(description.pop("run"), 16) == 0
     path.write_text(json.dumps(description))
     server = loopback.replay(folder=tmp_path)
-    source = loopback.source(server, plan_of(RUN, next_batch=1))
+    source = loopback.source(server, plan_of(RUN, next_batch=1), key=RUN.key)
     sink = loopback.sink(1, server, identity=RUN)
     assert until(lambda: sink.next_grant(0.5), "a grant") is not None
     server.kill()
-    assert RingStore(tmp_path, capacity_bytes(400)).run == RUN.number
+    assert RingStore(tmp_path, capacity_bytes(400)).owner.run == RUN.number
 
 
 def test_a_run_that_can_not_be_recorded_is_refused_until_it_can(
@@ -107,26 +107,26 @@ def test_a_run_that_can_not_be_recorded_is_refused_until_it_can(
     source.close()
     (tmp_path / DESCRIPTION_FILE).unlink()
     (tmp_path / DESCRIPTION_FILE).mkdir()
-    again = loopback.source(server, plan_of(RUN, next_batch=1))
+    again = loopback.source(server, plan_of(RUN, next_batch=1), key=RUN.key)
     assert again.next(0.5) is None
-    assert server.store.run == 0
+    assert server.store.owner.run == 0
     (tmp_path / DESCRIPTION_FILE).rmdir()
-    until(lambda: server.store.run == RUN.number, "the run to be recorded")
+    until(lambda: server.store.owner.run == RUN.number, "the run to be recorded")
 
 
 def test_a_restored_store_belongs_to_the_run_that_continues_from_it(loopback: Loopback, tmp_path: Path) -> None:
     server = loopback.replay(folder=tmp_path / "store", snapshots=tmp_path / "snapshots")
-    source = loopback.source(server, plan_of(RUN))
+    source = loopback.source(server, plan_of(RUN), key=RUN.key)
     pass_windows(loopback.sink(0, server, identity=RUN), source, 2)
     source.close()
-    loopback.source(server, plan_of(RUN, next_batch=2))
-    loopback.take(server, "kept")
+    loopback.source(server, plan_of(RUN, next_batch=2), key=RUN.key)
+    loopback.take(server, "kept", key=RUN.key)
     snapshots = SnapshotFolder(tmp_path / "snapshots")
     restore_store(snapshots, snapshots.read("kept"), tmp_path / "new", capacity_bytes(400))
     restored = loopback.replay(folder=tmp_path / "new")
-    assert restored.store.run == 0
-    loopback.source(restored, plan_of(OTHER, next_batch=2))
-    until(lambda: restored.store.run == OTHER.number, "the store to belong to the new run")
+    assert restored.store.owner.run == 0
+    loopback.source(restored, plan_of(OTHER, next_batch=2), key=OTHER.key)
+    until(lambda: restored.store.owner.run == OTHER.number, "the store to belong to the new run")
 
 
 # Learners and their peers

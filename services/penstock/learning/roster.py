@@ -23,7 +23,7 @@ from typing import Any
 from penstock.errors import ConfigurationError, DamagedFile, Overloaded, SchemaMismatch
 from penstock.files import decode_record, encode_record, write_atomically
 from penstock.learning.retried_writes import RetriedWrites
-from penstock.run_folder import copy_of, identity_file
+from penstock.run_folder import copy_of, describe_identity, identity_file, identity_of, kept_identity
 from penstock.types.block import Schema
 from penstock.types.differences import contrast
 from penstock.types.run import Assignment, RunIdentity
@@ -92,10 +92,6 @@ def write_successor(former: Path, path: Path, stores: Iterable[Mapping[int, int]
         slots |= {slot: max(last, slots.get(slot, 0)) for slot, last in incarnations.items()}
     content = {"slots": list(slots.items()), "environments": environments, "members": [], "floor": floor}
     write_atomically(path, encode_record({**content, "ended": True}))
-
-
-def _described(identity: RunIdentity) -> dict[str, str]:
-    return {"run": f"{identity.number:016x}", "key": identity.key.hex()}
 
 
 class Roster:
@@ -276,21 +272,13 @@ class Roster:
                 findings.append(f"{path} is damaged: {error}")
         if expected or any("damaged" in finding for finding in findings):
             self._floor = int(self._unix_s())
-            self.identity = self._kept_identity() or self.identity
+            self.identity = kept_identity(identity_file(self._path)) or self.identity
             self._report(findings, "incarnations continue from the clock, and all actors join as new actors")
 
-    def _kept_identity(self) -> RunIdentity | None:
-        """Returns the identity in the file that has nothing else; None if it is missing or damaged."""
-        try:
-            stored = decode_record(identity_file(self._path).read_bytes())
-            assert isinstance(stored, dict)
-            return RunIdentity(int(stored["run"], 16), bytes.fromhex(stored["key"]))
-        except (OSError, ValueError, KeyError, DamagedFile):
-            return None
-
     def _keep_identity(self) -> None:
-        if self._kept_identity() != self.identity:
-            path, content = identity_file(self._path), encode_record(_described(self.identity))
+        path = identity_file(self._path)
+        if kept_identity(path) != self.identity:
+            content = encode_record(describe_identity(self.identity))
             self._writes.write(path.name, partial(write_atomically, path, content))
 
     def _report(self, findings: list[str], consequence: str) -> None:
@@ -301,7 +289,7 @@ class Roster:
         slots = {int(slot): int(last) for slot, last in stored["slots"]}
         environments = {int(number): int(last) for number, last in stored["environments"]}
         if "run" in stored:
-            self.identity = RunIdentity(int(stored["run"], 16), bytes.fromhex(stored["key"]))
+            self.identity = identity_of(stored)
         members: dict[bytes, _Member] = {}
         for entry in stored["members"]:
             assignment = self._assignment(
@@ -343,7 +331,7 @@ class Roster:
             "members": members,
             "floor": self._floor,
             "ended": ended,
-            **_described(self.identity),
+            **describe_identity(self.identity),
         }
         action = partial(self._replace, encode_record(content), self._highest() + _SPARE)
         return self._writes.write(self._path.name, action)

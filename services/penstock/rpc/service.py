@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
@@ -11,12 +12,16 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from penstock.errors import ConfigurationError, InvalidSegment, Overloaded, PenstockError, Unavailable
-from penstock.rpc.contract import CONTRACT, check_contract, contract_of, stamped
+from penstock.rpc.contract import check_contract, contract_of, stamped
 from penstock.rpc.errors import to_status, trailing_metadata
 from penstock.rpc.identity import check_identity
 from penstock.rpc.local_socket import LocalSocket, Offer
 from penstock.telemetry import logs, metrics
 
+CHALLENGE = "penstock-challenge"
+"""Key in the initial metadata of a stream whose first request needs a proof."""
+
+_CHALLENGE_BYTES = 32
 _OPENING_TIMEOUT_S = 10.0
 _CANCELLATION_DELAY_S = 0.005
 """Seconds to wait for gRPC to report a cancellation. A cancelled stream's requests end like a finished one's."""
@@ -40,10 +45,12 @@ class Context:
         call: gRPC's object for the call.
         local: Local socket to which the stream has moved; None while all messages are sent by gRPC.
         opened: Whether the first request has been read.
+        challenge: Challenge that the client was sent, to which its proof answers; empty in a unary call.
     """
 
     def __init__(self, call: ServicerContext) -> None:
-        self.call, self.opened, self._contract = call, False, CONTRACT
+        self.call, self.opened = call, False
+        self.challenge = b""
         self.local: LocalSocket | None = None
         self._written = 0
 
@@ -53,13 +60,12 @@ class Context:
 
     def open(self, first: Any) -> None:
         """Checks the first request. Raises `ConfigurationError` if the client uses another contract."""
-        number, self.opened = contract_of(first), True
+        self.opened = True
         try:
-            check_contract(number, "the client")
+            check_contract(contract_of(first), "the client")
         except ConfigurationError as error:
             logs.note("client refused", peer=self.peer(), reason=str(error))
             raise
-        self._contract = number
 
     async def write(self, message: Message | bytes) -> None:
         """Sends the next response of a stream."""
@@ -67,7 +73,7 @@ class Context:
             await self.local.write(serialise(message))
             return
         self._written += 1
-        await self.call.write(message if self._written > 1 else stamped(message, self._contract))
+        await self.call.write(message if self._written > 1 else stamped(message))
 
     def move(self, local: LocalSocket) -> int:
         """Directs all later responses to this socket. Returns the number of responses by gRPC, with one in transit."""
@@ -108,8 +114,13 @@ class Method:
 
     @property
     def kind(self) -> str:
-        """Type of the method in metrics. The contract has no stream of requests with one response."""
-        return "bidi_stream" if self.request_stream else "server_stream" if self.response_stream else "unary"
+        """Type of the method in metrics. In the contract, both sides of a call stream or neither."""
+        return "bidi_stream" if self.request_stream else "unary"
+
+    @property
+    def is_challenged(self) -> bool:
+        """Whether the server sends a challenge, to which the proof in the first request answers."""
+        return self.request_stream and "proof" in self.request.DESCRIPTOR.fields_by_name
 
 
 class Capacity:
@@ -137,7 +148,6 @@ def serialise(message: Message | bytes) -> bytes:
 
 _HANDLERS = {
     "unary": grpc.unary_unary_rpc_method_handler,
-    "server_stream": grpc.unary_stream_rpc_method_handler,
     "bidi_stream": grpc.stream_stream_rpc_method_handler,
 }
 """Constructors of gRPC's handlers by the type of a method."""
@@ -168,12 +178,9 @@ def handler(
             check_identity(tuple(call.invocation_metadata() or ()), identity())
             read = method.read_request or method.request.FromString
             request = _read_all(request, read, context) if method.request_stream else read(request)
-            if method.kind == "server_stream":
-                context.open(request)
             with capacity.taken(), contextlib.ExitStack() as stay:
-                if method.request_stream and (offer := stay.enter_context(offered(context))) is not None:
-                    stay.callback(context.leave)
-                    await call.send_initial_metadata(offer.metadata())
+                if method.request_stream:
+                    await _begin(method, context, stay.enter_context(offered(context)), stay)
                 response = await _ended_after(stays_s, behaviour(request, context))
             if method.request_stream:
                 await asyncio.sleep(_CANCELLATION_DELAY_S)
@@ -198,6 +205,19 @@ def handler(
             metrics.RPC_HANDLED.labels(*labels, code.name).inc()
 
     return _HANDLERS[method.kind](observed, response_serializer=serialise)
+
+
+async def _begin(method: Method, context: Context, offer: Offer | None, stay: contextlib.ExitStack) -> None:
+    """Sends what a client has to know before it opens its stream: the local socket, and the challenge for its proof."""
+    metadata: list[tuple[str, str]] = []
+    if offer is not None:
+        stay.callback(context.leave)
+        metadata += offer.metadata()
+    if method.is_challenged:
+        context.challenge = secrets.token_bytes(_CHALLENGE_BYTES)
+        metadata.append((CHALLENGE, context.challenge.hex()))
+    if metadata:
+        await context.call.send_initial_metadata(tuple(metadata))
 
 
 async def _read_all(requests: AsyncIterator[bytes], read: Callable[[bytes], T], context: Context) -> AsyncIterator[T]:

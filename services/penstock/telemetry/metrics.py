@@ -35,7 +35,7 @@ STREAM_SECONDS = Histogram(
 
 REFUSED_CLIENTS = Counter(
     "penstock_refused_clients",
-    "Clients that the service refused because they belong to another run or have no valid place in this one, by kind.",
+    "Clients refused because they belong to another run, have no valid place or can't prove the run's key, by kind.",
     ("client",),
 )
 
