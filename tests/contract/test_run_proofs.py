@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import numpy as np
 import pytest
 from google.protobuf.message import Message
 
+from helpers.segments import make_window
 from helpers.servers import (
     LiveReplay,
     Loopback,
@@ -63,7 +65,11 @@ def assert_continues(loopback: Loopback, server: LiveReplay, version: int) -> No
     """Fails unless the run's own learner continues at this version with the segments that were stored."""
     assert loopback.replay_status(server).version == version
     source = loopback.source(server, plan_of(next_batch=version), key=RUN.key)
-    pass_windows(loopback.sink(1, server, identity=RUN), source, 1)
+    sink = loopback.sink(1, server, identity=RUN)
+    until(lambda: sink.next_grant(0.5), "a grant")
+    sink.send(make_window(1, slot=1, version=version))
+    batch = until(lambda: source.next(0.5), "a batch")
+    source.commit(batch, np.ones(batch.keys.size)).result(PATIENCE_S)
     assert loopback.replay_status(server).version == version + 1
     source.close()
 
