@@ -140,7 +140,7 @@ def test_the_identity_survives_learners_and_lost_rosters_as_long_as_one_file_has
     assignment = until(lambda: loopback.membership(first).assignment(0.1), "an assignment")
     identity = first.roster.identity
     assert identity.number and assignment.run == identity.number
-    assert identity.admits(assignment.slot, assignment.incarnation, assignment.replay_token)
+    assert assignment.replay_token == identity.token(assignment.slot, assignment.incarnation)
     assert path.stat().st_mode & 0o777 == 0o600
     first.stop()
     assert loopback.run(path).roster.identity == identity

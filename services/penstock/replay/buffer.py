@@ -205,22 +205,22 @@ class ReplayBuffer:
         # A learner that resumes a run begins above all versions that it may have published.
         if self.version <= plan.next_batch <= self.version + VERSIONS_AHEAD:
             return
+        found = f"this store was trained up to version {self.version}, and the learner begins at {plan.next_batch}"
         if not self.store.owner.run:
             remedy = "the store may be another run's: resume that run"
         elif plan.next_batch < self.version:
             remedy = "both are of this run, whose folder lacks its newest files: restore these"
         else:
             remedy = "both are of this run, and the store is an older copy: restore the newer one"
+        if plan.next_batch > self.version:
+            found = f"the learner begins at version {plan.next_batch}, and this store was trained up to {self.version}"
         remedy += ", or give the learner another replay.folder"
         if self.store.folder is not None:
             remedy += (
                 "; to keep this store, stop its service and run penstock replay reset-version"
                 f" {self.store.folder} --to {plan.next_batch}"
             )
-        raise SchemaMismatch(
-            f"this store was trained up to version {self.version}, and the learner begins at version"
-            f" {plan.next_batch}; {remedy}"
-        )
+        raise SchemaMismatch(f"{found}; {remedy}")
 
     # Status and maintenance
 
