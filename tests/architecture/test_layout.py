@@ -148,6 +148,7 @@ ALLOWED: dict[str, set[str]] = {
         "acting",
         "process",
         "security",
+        "replay",
         "rpc",
         "restoring",
         "apps",
