@@ -88,7 +88,17 @@ ALLOWED: dict[str, set[str]] = {
     },
     "security": {"errors", "config", "files", "security"},
     "process": {"types", "errors", "addresses", "config", "exit_codes", "security", "telemetry", "process"},
-    "restoring": {"types", "errors", "config", "files", "run_folder", "store_place", "replay", "learning"},
+    "restoring": {
+        "types",
+        "errors",
+        "config",
+        "files",
+        "run_folder",
+        "store_place",
+        "security",
+        "replay",
+        "learning",
+    },
     "apps": {
         "types",
         "errors",

@@ -1,6 +1,7 @@
 """A run has one identity for life. Learners, stores, actors and evaluators of different runs refuse each other."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -18,13 +19,14 @@ from helpers.servers import (
     until,
 )
 from helpers.timing import PATIENCE_S
-from penstock.errors import SchemaMismatch
+from penstock.errors import PermissionDenied, SchemaMismatch
 from penstock.learning.roster import decode_roster
 from penstock.replay.snapshots.folder import SnapshotFolder
 from penstock.replay.snapshots.restoring import restore_store
-from penstock.replay.store.description import DESCRIPTION_FILE
+from penstock.replay.store.description import DESCRIPTION_FILE, Owner
 from penstock.replay.store.ring_store import RingStore
 from penstock.rpc import methods
+from penstock.rpc.proofs import public_half
 from penstock.types.evaluation import EvaluationTask
 from penstock.types.replay import SamplingPlan
 from penstock.types.run import Assignment, RunIdentity
@@ -122,11 +124,15 @@ def test_a_restored_store_belongs_to_the_run_that_continues_from_it(loopback: Lo
     loopback.source(server, plan_of(RUN, next_batch=2), key=RUN.key)
     loopback.take(server, "kept", key=RUN.key)
     snapshots = SnapshotFolder(tmp_path / "snapshots")
-    restore_store(snapshots, snapshots.read("kept"), tmp_path / "new", capacity_bytes(400))
+    owner = Owner(OTHER.number, public_half(OTHER.key))
+    restore_store(snapshots, snapshots.read("kept"), tmp_path / "new", capacity_bytes(400), owner=owner)
     restored = loopback.replay(folder=tmp_path / "new")
-    assert restored.store.owner.run == 0
+    for first in RUN, replace(RUN, number=OTHER.number):
+        source = loopback.source(restored, plan_of(first, next_batch=2), key=first.key)
+        with pytest.raises((SchemaMismatch, PermissionDenied)):
+            source.next(PATIENCE_S)
     loopback.source(restored, plan_of(OTHER, next_batch=2), key=OTHER.key)
-    until(lambda: restored.store.owner.run == OTHER.number, "the store to belong to the new run")
+    until(lambda: loopback.replay_status(restored).training_waits_for == "actors", "the plan of the new run")
 
 
 # Learners and their peers

@@ -69,11 +69,11 @@ def decode_roster(data: bytes) -> dict[str, Any]:
     return stored
 
 
-def write_successor(former: Path, path: Path, stores: Iterable[Mapping[int, int]]) -> None:
+def write_successor(former: Path, path: Path, stores: Iterable[Mapping[int, int]], identity: RunIdentity) -> None:
     """Writes the roster of a run that continues from another run's store: no members, and later incarnations.
 
-    `former` is the other run's roster, which may be missing. `stores` have the last incarnation of each slot. Raises
-    `ConfigurationError` if `former` can't be read, `OSError` if `path` can't be written.
+    `identity` is that of the new run. `former` is the other run's roster, which may be missing. `stores` have the last
+    incarnation of each slot. Raises `ConfigurationError` if `former` can't be read, `OSError` if `path` can't be written.
     """
     slots: dict[int, int] = {}
     environments: list[list[int]] = []
@@ -91,7 +91,7 @@ def write_successor(former: Path, path: Path, stores: Iterable[Mapping[int, int]
     for incarnations in stores:
         slots |= {slot: max(last, slots.get(slot, 0)) for slot, last in incarnations.items()}
     content = {"slots": list(slots.items()), "environments": environments, "members": [], "floor": floor}
-    write_atomically(path, encode_record({**content, "ended": True}))
+    write_atomically(path, encode_record({**content, "ended": True, **describe_identity(identity)}))
 
 
 class Roster:

@@ -33,8 +33,8 @@ def check_place(folder: Path) -> None:
 def held(folder: Path, *, alone: bool) -> Iterator[None]:
     """Holds the store in a folder inside the context, with other users of it or `alone`.
 
-    Others wait until a process that holds it alone has ended. A killed process holds nothing. Does nothing if the folder
-    can't be made or read, which the use of the store reports.
+    Others wait until a process that holds it alone has ended. A killed process holds nothing. Does nothing if the
+    folder can't be made or read, which the use of the store reports.
 
     Raises `ConfigurationError` if others use the store that is to be held alone.
     """
