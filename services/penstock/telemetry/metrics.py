@@ -213,6 +213,9 @@ LEARNER_LEFT_OUT_VALUES = Counter(
 )
 LEARNER_STATISTIC = Gauge("penstock_learner_statistic", "Statistic of the last batch, by name.", ("name",))
 LEARNER_ACTORS = Gauge("penstock_learner_actors", "Actors in the run.")
+LEARNER_DEFERRED_JOINS = Counter(
+    "penstock_learner_deferred_joins", "Actors that were asked to join again later because too many joined at once."
+)
 LEARNER_WANTED_ACTORS = Gauge("penstock_learner_wanted_actors", "Actors that the run can use; 0 until that is known.")
 LEARNER_STUCK_ACTORS = Gauge("penstock_learner_stuck_actors", "Actors that do not answer or whose environment hangs.")
 LEARNER_DROPPED_WINDOWS = Counter(
