@@ -125,15 +125,17 @@ def test_places_that_were_given_out_without_the_disk_do_not_repeat(
 
 
 def test_the_first_actor_waits_for_the_disk_and_is_refused_if_it_does_not_answer(
-    loopback: Loopback, tmp_path: Path, disk: Disk
+    loopback: Loopback, tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a clean end, the files permit no incarnation that they do not have."""
+    monkeypatch.setattr(servicer, "_REFUSED_S", 0.2)
     server = loopback.run(tmp_path / "roster.json")
     disk.answers.clear()
     (stream,) = joining(loopback, server)
     code, details = stream.status()
     assert (code, "can't be recorded" in details) == (Code.RESOURCE_EXHAUSTED, True)
     disk.answers.set()
+    monkeypatch.setattr(servicer, "_REFUSED_S", PATIENCE_S)
     assert place_of(joining(loopback, server)[0]).slot == 0
     until(lambda: server.roster.connected == 1, "one actor")
 

@@ -193,19 +193,24 @@ class Roster:
         member = self._members.get(assignment.token)
         return member is not None and member.number <= self._recorded
 
+    def permits(self, assignment: Assignment) -> bool:
+        """Returns whether the incarnation of a place can't be given out again, although the place may not be on disk."""
+        return assignment.incarnation <= self._unrecorded_until
+
     def record(self) -> None:
         """Writes all joins so far. Returns when they are on disk or the write has failed. Any thread may call it."""
         self._write()
 
     def confirm(self, assignment: Assignment) -> None:
-        """Checks that a place is on disk, or that its incarnation can't be given out again without.
+        """Checks that a place is on disk or permitted without.
 
         Raises `Overloaded`, and withdraws the place, if neither is the case.
         """
-        if not self.is_recorded(assignment) and assignment.incarnation > self._unrecorded_until:
+        if not self.is_recorded(assignment) and not self.permits(assignment):
             self._remove(assignment.token)
             raise Overloaded(
-                f"a new actor's place can't be recorded in {self._path}; free space, or make the run's folder writable"
+                f"a new actor's place can't be recorded in {self._path}; free space, make the run's folder writable, or"
+                " see why its disk does not answer"
             )
 
     def taken(self, slot: int, incarnation: int, largest: int) -> None:

@@ -43,6 +43,9 @@ _MOST_WAITING = 512
 _RECORDED_S = 1.0
 """Seconds to wait for the disk. An actor is then admitted without, as far as `Roster.confirm` permits it."""
 
+_REFUSED_S = 10.0
+"""Seconds to wait for the disk if `Roster.confirm` would refuse the actor, as it does before the first write."""
+
 _WRITES = 2
 """Writes to wait for: one may have begun before the actor joined."""
 
@@ -103,9 +106,9 @@ class _Admissions:
             self._waiting -= 1
 
     async def recorded(self, place: Assignment) -> None:
-        """Waits until a place is on disk, up to `_RECORDED_S`. Raises as `Roster.confirm`."""
+        """Waits until a place is on disk, as long as `_RECORDED_S` and `_REFUSED_S` say. Raises as `Roster.confirm`."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_RECORDED_S):
+            async with asyncio.timeout(_RECORDED_S if self._roster.permits(place) else _REFUSED_S):
                 for _ in range(_WRITES):
                     if self._roster.is_recorded(place):
                         return
