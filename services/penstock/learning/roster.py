@@ -194,7 +194,7 @@ class Roster:
         return member is not None and member.number <= self._recorded
 
     def permits(self, assignment: Assignment) -> bool:
-        """Returns whether the incarnation of a place can't be given out again, although the place may not be on disk."""
+        """Returns whether the incarnation of a place can never be given out again, even if the place is not on disk."""
         return assignment.incarnation <= self._unrecorded_until
 
     def record(self) -> None:
