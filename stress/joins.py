@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import grpc
+import psutil
 
 from helpers import paced
 from helpers.ports import free_ports
@@ -74,6 +75,8 @@ environments = 4
 unroll_length = {unroll_length}
 [sampling]
 batch_segments = 32
+off_policy_degree = 16
+publish_interval = 16
 """
 
 
@@ -94,6 +97,7 @@ class Joined:
         actors: Actors that joined.
         seconds: Seconds from the first request to the last assignment.
         refusals: Joins that were refused at first, and repeated.
+        learner_cpu_s, joiners_cpu_s: Processor seconds of the learner and of the joining process during the joins.
         before, during, after: The run before the joins, until the last of them, and with all of them connected.
         breaks: Streams of the run's own services that ended.
         roster_bytes: Size of the roster afterwards.
@@ -102,6 +106,8 @@ class Joined:
     actors: int
     seconds: float
     refusals: int
+    learner_cpu_s: float
+    joiners_cpu_s: float
     before: Span
     during: Span
     after: Span
@@ -234,12 +240,13 @@ def measure(actors: int, place: Path) -> Joined:
         pinger.until_trained(20)
         pinger.span()
         time.sleep(SPAN_S)
-        before, breaks = pinger.span(), breaks_in(services)
+        before, breaks, cpu_s = pinger.span(), breaks_in(services), cpu_s_of(services[1].pid)
         command = [sys.executable, "-m", "stress.joins", "--flood", learner, "--actors", str(actors)]
         joiners = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert joiners.stdin is not None and joiners.stdout is not None
         told = json.loads(joiners.stdout.readline())
-        during = pinger.span()
+        during, joiners_cpu_s = pinger.span(), cpu_s_of(joiners.pid)
+        cpu_s = cpu_s_of(services[1].pid) - cpu_s
         time.sleep(SPAN_S)
         after = pinger.span()
         pinger.close()
@@ -247,6 +254,8 @@ def measure(actors: int, place: Path) -> Joined:
             actors=actors,
             seconds=told["seconds"],
             refusals=told["refusals"],
+            learner_cpu_s=round(cpu_s, 2),
+            joiners_cpu_s=round(joiners_cpu_s, 2),
             before=before,
             during=during,
             after=after,
@@ -257,6 +266,12 @@ def measure(actors: int, place: Path) -> Joined:
         joiners.wait()
         thread.close()
     return result
+
+
+def cpu_s_of(pid: int) -> float:
+    """Returns the processor seconds of a process so far."""
+    times = psutil.Process(pid).cpu_times()
+    return times.user + times.system
 
 
 def breaks_in(services: list[Command]) -> int:
@@ -279,7 +294,9 @@ def main() -> int:
         print(f"{name:8} {span.versions_per_s:6.2f} versions/s, longest answer {span.longest_answer_ms:,.0f} ms")
     print(
         f"{result.actors:,} actors joined in {result.seconds:.1f} s, {result.refusals} asked to join again;"
-        f" {result.kept:.0%} of the pace kept, {result.breaks} breaks: {'held' if result.held else 'FAILED'}"
+        f" {result.kept:.0%} of the pace kept, {result.breaks} breaks; processor seconds: learner"
+        f" {result.learner_cpu_s:.1f}, joining process {result.joiners_cpu_s:.1f}:"
+        f" {'held' if result.held else 'FAILED'}"
     )
     OUTPUT.parent.mkdir(parents=True, exist_ok=True)
     OUTPUT.write_text(json.dumps({**of_this_run(), **asdict(result)}, indent=2) + "\n")
