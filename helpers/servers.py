@@ -21,6 +21,7 @@ from typing import Any, Protocol, TypeVar
 
 import grpc
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from google.protobuf.message import Message
 from prometheus_client import REGISTRY
 
@@ -63,7 +64,7 @@ from penstock.types.replay import Batch, CommitOutcome, Grant, SamplingPlan, Win
 from penstock.types.run import NO_IDENTITY, Assignment, RunIdentity, Weights
 from penstock.types.snapshots import Snapshot, SnapshotProgress, SnapshotRequest
 from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec, Tree
-from penstock.v1 import replay_pb2, run_pb2
+from penstock.v1 import replay_pb2, run_pb2, snapshot_pb2
 from penstock.wire.batches import encode_plan
 from penstock.wire.schema import encode_schema
 from penstock.wire.spaces import encode_environment
@@ -82,6 +83,7 @@ Name = tuple[int, int, int]
 """(slot, incarnation, sequence) of a segment."""
 
 T = TypeVar("T")
+M = TypeVar("M", bound=Message)
 
 
 class Closable(Protocol):
@@ -356,6 +358,12 @@ class PlainStream:
             self._requests.put(stamped(request, self._contract) if self._contract else request)
             self._contract = 0
 
+    @property
+    def challenge(self) -> bytes:
+        """Challenge of the server, for the proof in the first request."""
+        sent: dict[str, Any] = dict(self._call.initial_metadata())
+        return bytes.fromhex(sent["penstock-challenge"])
+
     def receive(self) -> Any:
         """Returns the next response. Raises `grpc.RpcError`, also if none arrives in time."""
         return next(self._call)
@@ -381,6 +389,17 @@ class PlainStream:
 
 def _plain_bytes(request: Message | bytes) -> bytes:
     return request if isinstance(request, bytes) else request.SerializeToString()
+
+
+def proved(method: Method, request: M, key: bytes, challenge: bytes = b"") -> M:
+    """Returns a request with the proof of a run's key, made from the contract alone."""
+    signed, private = type(request)(), Ed25519PrivateKey.from_private_bytes(key)
+    signed.CopyFrom(request)
+    signed.ClearField("proof")
+    content = method.path.encode() + b"\0" + challenge + signed.SerializeToString()
+    proof = snapshot_pb2.RunProof(key=private.public_key().public_bytes_raw(), signature=private.sign(content))
+    signed.MergeFrom(type(request)(proof=proof))
+    return signed
 
 
 def open_request(
@@ -508,27 +527,28 @@ class Loopback:
             source.open(plan)
         return source
 
-    def snapshots(self, server: LiveServer) -> SnapshotClient:
-        """Creates a client for snapshots of a replay service."""
-        return self._client(SnapshotClient(self.thread, server.address))
+    def snapshots(self, server: LiveServer, key: bytes = b"") -> SnapshotClient:
+        """Creates a client for snapshots of a replay service, with the key of its run."""
+        return self._client(SnapshotClient(self.thread, server.address, key))
 
     def take(
         self,
         server: LiveServer,
         name: str,
         show: Callable[[SnapshotProgress], None] = lambda progress: None,
+        key: bytes = b"",
     ) -> Snapshot:
-        """Takes a snapshot of a replay service, with an arbitrary policy."""
-        client, request = self.snapshots(server), SnapshotRequest(name, 0, automatic=False)
+        """Takes a snapshot of a replay service, with an arbitrary policy and the key of its run."""
+        client, request = self.snapshots(server, key), SnapshotRequest(name, 0, automatic=False)
         return self.thread.run(client.take(request, Weights.of(0, b"policy"), show=show), 2.0 * PATIENCE_S)
 
     def stores(self, *servers: LiveServer) -> StoreSnapshots:
         """Creates a learner's access to the snapshots of its stores."""
         return self._client(StoreSnapshots(self.thread, [server.address for server in servers]))
 
-    def run_snapshots(self, server: LiveServer) -> RunSnapshotClient:
-        """Creates a client for snapshots of a run."""
-        return self._client(RunSnapshotClient(self.thread, server.address))
+    def run_snapshots(self, server: LiveServer, key: bytes = b"") -> RunSnapshotClient:
+        """Creates a client for snapshots of a run with this key."""
+        return self._client(RunSnapshotClient(self.thread, server.address, key))
 
     def membership(
         self,

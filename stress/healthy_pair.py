@@ -44,7 +44,7 @@ def plan_of(
         max_staleness=2**31,
         min_replay_segments=1,
         run=identity.number if identity else 0,
-        actor_key=identity.key if identity else b"",
+        actor_key=identity.actor_key if identity else b"",
     )
 
 
@@ -92,7 +92,9 @@ class HealthyPair:
         """Starts the pair, whose clients have the `credentials` of their roles, and whose actor a place in the run."""
         self.plan, self._verify = plan, verify
         self._loops = LoopThread(credentials("actor")), LoopThread(credentials("learner"))
-        self._source = ReplayBatchSource(self._loops[1], address, SCHEMA, prefetch_batches=PREFETCH)
+        self._source = ReplayBatchSource(
+            self._loops[1], address, SCHEMA, prefetch_batches=PREFETCH, key=identity.key if identity else b""
+        )
         place = Assignment(0, 1, tuple(range(window_segments)), b"", 0, Place((address,)))
         if identity is not None:
             place = replace(place, run=identity.number, replay_token=identity.token(0, 1))

@@ -64,7 +64,7 @@ class PeerFailed(Unavailable):
 
 
 class PermissionDenied(PenstockError):
-    """A call by a client whose certificate does not allow it: its role or its run."""
+    """A call by a client whose certificate does not allow it, or that does not prove the run's key."""
 
 
 class PlaceLost(PenstockError):

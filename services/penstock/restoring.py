@@ -9,7 +9,7 @@ import fcntl
 import functools
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,10 +24,13 @@ from penstock.learning.roster import write_successor
 from penstock.learning.versions import VersionMark
 from penstock.replay.snapshots.folder import Manifest, SnapshotFolder
 from penstock.replay.snapshots.restoring import Restored, restore_store
+from penstock.replay.store.description import Owner
 from penstock.replay.store.layout import bytes_of
 from penstock.run_folder import RunFolder, of_service, replay_services
+from penstock.security.run_key import public_key
 from penstock.store_place import StorePlace, choose_place, record_place
 from penstock.system_errors import in_words
+from penstock.types.run import RunIdentity
 from penstock.types.snapshots import SnapshotProgress
 
 Show = Callable[[str, SnapshotProgress], None]
@@ -67,7 +70,9 @@ def restore_run(
         raise ConfigurationError(f"{stores} is in the new run's folder {into}; omit it, or name a folder elsewhere")
     place = StorePlace(stores) if stores is not None else choose_place(RunFolder(into), None)
     elsewhere = place.root != RunFolder(into).replay
-    restored = list[Restored]()
+    restored, identity = list[Restored](), RunIdentity.draw()
+    # Recorded now, so that no other learner can be the first at the new stores.
+    owner = Owner(identity.number, public_key(identity.key))
     try:
         with _built(into, *([place.root] if elsewhere else [])) as places:
             folder = RunFolder(places[0])
@@ -75,8 +80,10 @@ def restore_run(
             for service, source, manifest in zip(services, sources, manifests, strict=True):
                 store = of_service(new_root, service, len(services))
                 size = bytes_of(config.replay.store_size, manifest.schema)
-                restored.append(restore_store(source, manifest, store, size, functools.partial(show, service)))
-            progress = _write_run(folder, run, config, sources[0].policy(manifests[0]), restored)
+                shown = functools.partial(show, service)
+                restored.append(restore_store(source, manifest, store, size, shown, owner=owner))
+            progress = _write_run(folder, run, config, sources[0].policy(manifests[0]))
+            write_successor(run.roster, folder.roster, [store.incarnations for store in restored], identity)
             if elsewhere and stores is None:
                 record_place(folder, place)
             _check_still_there(name, sources, manifests)
@@ -108,10 +115,8 @@ def _check_still_there(name: str, sources: list[SnapshotFolder], manifests: list
             raise ConfigurationError(f"snapshot {name!r} in {source.root} was replaced while it was read; try again")
 
 
-def _write_run(
-    folder: RunFolder, run: RunFolder, config: Config, policy: bytes, stores: Sequence[Restored]
-) -> checkpoints.RunProgress:
-    """Writes all files of the run except the store; returns its progress."""
+def _write_run(folder: RunFolder, run: RunFolder, config: Config, policy: bytes) -> checkpoints.RunProgress:
+    """Writes all files of the run except the store and the roster; returns its progress."""
     folder.create()
     path = folder.checkpoints / "policy.safetensors"
     write_atomically(path, policy)
@@ -130,7 +135,6 @@ def _write_run(
         writes = RetriedWrites(lambda reason: None, folder=folder.root)
         Journal(folder.metrics, writes=writes, notice=lambda text: None).resume(progress.env_steps)
         writes.finish("restore the snapshot again")
-    write_successor(run.roster, folder.roster, [store.incarnations for store in stores])
     # Policy and store have this version, so the learner continues at it.
     mark = VersionMark(folder.versions)
     mark.use(progress.version)

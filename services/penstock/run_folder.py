@@ -25,10 +25,11 @@ import os
 from pathlib import Path
 from typing import Final
 
-from penstock.errors import ConfigurationError
-from penstock.files import make_folder, open_new, temporary_of
+from penstock.errors import ConfigurationError, DamagedFile
+from penstock.files import decode_record, make_folder, open_new, temporary_of
 from penstock.system_errors import in_words
 from penstock.types.place import Place
+from penstock.types.run import RunIdentity
 
 LEARNER: Final = "learner"
 """Name of the learner among the services."""
@@ -61,6 +62,25 @@ def copy_of(path: Path) -> Path:
 def identity_file(roster: Path) -> Path:
     """Returns the path of the file that keeps the identity of a run beside its roster."""
     return roster.with_name("identity.json")
+
+
+def describe_identity(identity: RunIdentity) -> dict[str, str]:
+    """Returns the identity of a run as JSON values. `identity_of` reads them."""
+    return {"run": f"{identity.number:016x}", "key": identity.key.hex()}
+
+
+def identity_of(stored: dict[str, str]) -> RunIdentity:
+    """Returns the identity of a run from JSON values. Raises `ValueError` or `KeyError` if they have none."""
+    return RunIdentity(int(stored["run"], 16), bytes.fromhex(stored["key"]))
+
+
+def kept_identity(path: Path) -> RunIdentity | None:
+    """Returns the identity in a file that `identity_file` names; None if it is missing or damaged."""
+    try:
+        stored = decode_record(path.read_bytes())
+        return identity_of(stored) if isinstance(stored, dict) else None
+    except (OSError, ValueError, KeyError, DamagedFile):
+        return None
 
 
 def damaged_lines_of(path: Path) -> Path:

@@ -31,6 +31,7 @@ from helpers.servers import (
     open_request,
     plan_request,
     plan_with,
+    proved,
     until,
     window_request,
 )
@@ -48,6 +49,7 @@ from penstock.wire.spaces import encode_environment
 from penstock.wire.windows import encode_window
 
 Code = grpc.StatusCode
+OWN_KEY = bytes(range(32))
 TASK = 77
 SLOT = 3
 EVALUATOR = evaluation_pb2.RunEvaluationsRequest(
@@ -82,11 +84,11 @@ class Target:
             fresh_segments=4,
             off_policy_degree=4,
             run=self.identity.number,
-            actor_key=self.identity.key,
+            actor_key=self.identity.actor_key,
             largest_magnitude=1e15,
         )
         recorder = Recorder()
-        self._trainer = Trainer(learner.source(self.replay, self.plan), recorder, self.plan)
+        self._trainer = Trainer(learner.source(self.replay, self.plan, key=self.identity.key), recorder, self.plan)
         self._member = actor.membership(self.run)
         place: Assignment = until(lambda: self._member.assignment(0.1), "an assignment")
         sink = actor.sink(place.slot, self.replay, incarnation=place.incarnation, identity=self.identity)
@@ -116,6 +118,16 @@ class Target:
             return code, str(details)
         stream = self.open(server, method)
         stream.send(*requests)
+        stream.leave()
+        return self._status_of(stream)
+
+    def prove(self, method: Method, request: Message, key: bytes) -> tuple[Code, str]:
+        """Returns the status of a stream of the replay service that opens with the proof of this key."""
+        stream = self.open(self.replay, method)
+        with suppress(grpc.RpcError, KeyError):
+            # Refused clients get no challenge.
+            request = proved(method, request, key, stream.challenge)
+        stream.send(request)
         stream.leave()
         return self._status_of(stream)
 
@@ -192,8 +204,11 @@ def joined_with(report: run_pb2.ActorReport) -> Callable[[Target], tuple[Code, s
 
 
 def snapshot_named(name: str) -> Callable[[Target], tuple[Code, str]]:
-    request = replay_pb2.TakeSnapshotRequest(open=replay_pb2.OpenSnapshot(name=name))
-    return lambda target: target.answer(target.replay, methods.TAKE_SNAPSHOT, request)
+    return lambda target: target.answer(target.replay, methods.TAKE_SNAPSHOT, snapshot(name))
+
+
+def snapshot(name: str) -> replay_pb2.TakeSnapshotRequest:
+    return replay_pb2.TakeSnapshotRequest(open=replay_pb2.OpenSnapshot(name=name))
 
 
 HUGE, OTHER = (replace(SPEC, action=Tree.of(DiscreteSpace(choices))) for choices in (2**31 - 1, 3))
@@ -239,16 +254,32 @@ ATTACKS: dict[str, Attack] = {
     "a plan of the far future": Attack(
         "learner",
         lambda target: target.answer(target.replay, methods.SAMPLE_BATCHES, plan_of(target, next_batch=10**15)),
-        Code.FAILED_PRECONDITION,
-        f"begins at version {10**15}",
+        Code.PERMISSION_DENIED,
+        "came without one",
+    ),
+    "a plan with the proof of another key": Attack(
+        "learner",
+        lambda target: target.prove(methods.SAMPLE_BATCHES, plan_of(target, next_batch=10**15), OWN_KEY),
+        Code.PERMISSION_DENIED,
+        "with a proof of another key",
+    ),
+    "a plan with the proof of an earlier stream": Attack(
+        "learner",
+        lambda target: target.answer(
+            target.replay,
+            methods.SAMPLE_BATCHES,
+            proved(methods.SAMPLE_BATCHES, plan_of(target), target.identity.key, bytes(32)),
+        ),
+        Code.PERMISSION_DENIED,
+        "not a signature of this call",
     ),
     "a plan of the next version": Attack(
         "learner",
         lambda target: target.answer(
             target.replay, methods.SAMPLE_BATCHES, plan_of(target, next_batch=target.version + 1)
         ),
-        Code.UNAVAILABLE,
-        "another learner of this run is connected",
+        Code.PERMISSION_DENIED,
+        "came without one",
     ),
     "a plan of another run": Attack(
         "learner",
@@ -267,14 +298,14 @@ ATTACKS: dict[str, Attack] = {
         lambda target: target.answer(
             target.replay, methods.COMMIT_BATCH, replay_pb2.CommitBatchRequest(session=1, batch=target.version)
         ),
-        Code.FAILED_PRECONDITION,
-        "another learner session",
+        Code.PERMISSION_DENIED,
+        "CommitBatch needs a proof",
     ),
     "the end of the run": Attack(
         "learner",
         lambda target: target.answer(target.replay, methods.FINISH_RUN, replay_pb2.FinishRunRequest(session=1)),
-        Code.FAILED_PRECONDITION,
-        "its run is not over",
+        Code.PERMISSION_DENIED,
+        "FinishRun needs a proof",
     ),
     # Windows of a client without a place
     "a stream without a token": Attack(
@@ -370,7 +401,13 @@ ATTACKS: dict[str, Attack] = {
         "an episode return of 1e+308",
     ),
     # Files and messages
-    "a snapshot outside of its folder": Attack("learner", snapshot_named("../evil"), Code.INVALID_ARGUMENT, "../evil"),
+    "a snapshot": Attack("learner", snapshot_named("evil"), Code.PERMISSION_DENIED, "TakeSnapshot needs a proof"),
+    "a snapshot outside of its folder": Attack(
+        "learner",
+        lambda target: target.prove(methods.TAKE_SNAPSHOT, snapshot("../evil"), target.identity.key),
+        Code.INVALID_ARGUMENT,
+        "../evil",
+    ),
     "garbage": Attack(
         "actor",
         lambda target: target.answer(target.replay, methods.APPEND_SEGMENTS, b"\xff" * 100),

@@ -34,7 +34,7 @@ STRANGER = replace(OTHER, number=RUN.number)
 
 
 def plan_of(identity: RunIdentity, **changes: int) -> SamplingPlan:
-    return plan_with(fresh_segments=2, batch_segments=2, run=identity.number, actor_key=identity.key, **changes)
+    return plan_with(fresh_segments=2, batch_segments=2, run=identity.number, actor_key=identity.actor_key, **changes)
 
 
 def refused(loopback: Loopback, server: LiveReplay, **opening: object) -> tuple[grpc.StatusCode, str]:
@@ -49,7 +49,7 @@ def refused(loopback: Loopback, server: LiveReplay, **opening: object) -> tuple[
 
 def test_an_actor_with_the_token_of_its_assignment_is_admitted(loopback: Loopback) -> None:
     server = loopback.replay()
-    source = loopback.source(server, plan_of(RUN))
+    source = loopback.source(server, plan_of(RUN), key=RUN.key)
     pass_windows(loopback.sink(3, server, identity=RUN), source, 2)
 
 
@@ -60,7 +60,7 @@ def test_an_actor_with_the_token_of_its_assignment_is_admitted(loopback: Loopbac
 )
 def test_an_actor_without_it_is_refused_and_changes_nothing(loopback: Loopback, token: bytes) -> None:
     server = loopback.replay()
-    source = loopback.source(server, plan_of(RUN))
+    source = loopback.source(server, plan_of(RUN), key=RUN.key)
     code, details = refused(loopback, server, slot=2, run=RUN.number, token=token, schema=FOREIGN_SCHEMA)
     assert (code, "not that of its assignment; join again" in details) == (Code.FAILED_PRECONDITION, True)
     assert server.store.schema is None
@@ -69,7 +69,7 @@ def test_an_actor_without_it_is_refused_and_changes_nothing(loopback: Loopback, 
 
 def test_an_actor_with_a_wrong_token_joins_again_and_does_not_end(loopback: Loopback) -> None:
     server = loopback.replay()
-    loopback.source(server, plan_of(RUN))
+    loopback.source(server, plan_of(RUN), key=RUN.key)
     sink = loopback.sink(0, server, identity=STRANGER)
     with pytest.raises(PlaceLost, match="join again"):
         sink.next_grant(PATIENCE_S)
@@ -82,7 +82,7 @@ def test_an_actor_with_a_wrong_token_joins_again_and_does_not_end(loopback: Loop
 )
 def test_an_actor_of_another_run_ends_with_both_identities(loopback: Loopback, number: int, named: str) -> None:
     server = loopback.replay()
-    loopback.source(server, plan_of(RUN))
+    loopback.source(server, plan_of(RUN), key=RUN.key)
     sink = loopback.sink(0, server, identity=replace(RUN, number=number))
     with pytest.raises(SchemaMismatch, match=f"belongs to run {RUN.number:016x}, and the actor of slot 0 to .*{named}"):
         sink.next_grant(PATIENCE_S)
@@ -95,7 +95,7 @@ def test_an_actor_before_the_first_plan_waits_for_it_and_decides_nothing(loopbac
     sink = loopback.sink(0, server, identity=RUN)
     assert sink.next_grant(0.3) is None
     assert server.store.schema is None
-    source = loopback.source(server, plan_of(RUN))
+    source = loopback.source(server, plan_of(RUN), key=RUN.key)
     pass_windows(sink, source, 1)
     assert forged.status()[0] == Code.FAILED_PRECONDITION
 
@@ -111,29 +111,30 @@ def test_a_run_goes_on_after_its_replay_service_was_replaced(
     loopback: Loopback, tmp_path: Path, learner_too: bool
 ) -> None:
     server, recorder, plan = loopback.replay(folder=tmp_path), Recorder(), plan_of(RUN)
-    trainer = Trainer(source := loopback.source(server, plan), recorder, plan)
+    trainer = Trainer(source := loopback.source(server, plan, key=RUN.key), recorder, plan)
     actor = Actor(loopback.sink(0, server, identity=RUN), recorder, lambda: trainer.published, slot=0)
     for _ in trainer.train(2):
         pass
     server.kill()
     server = loopback.replay(folder=tmp_path, port=server.port)
-    assert server.store.run == RUN.number
+    assert server.store.owner.run == RUN.number
     if learner_too:
         source.close()
         # The same run begins a new session.
         plan = plan_of(RUN, next_batch=trainer.version)
-        trainer = Trainer(loopback.source(server, plan), recorder, plan)
+        trainer = Trainer(loopback.source(server, plan, key=RUN.key), recorder, plan)
     for _ in trainer.train(2):
         pass
     actor.end()
 
 
-def test_actors_are_verified_again_when_the_learner_has_another_key(loopback: Loopback) -> None:
+def test_actors_are_verified_again_when_the_learner_names_another_key_of_actors(loopback: Loopback) -> None:
     server = loopback.replay()
-    source = loopback.source(server, plan_of(RUN))
+    source = loopback.source(server, plan_of(RUN), key=RUN.key)
     sink = loopback.sink(0, server, identity=RUN)
     pass_windows(sink, source, 1)
     source.close()
-    loopback.source(server, plan_of(STRANGER, next_batch=1))
+    changed = replace(plan_of(RUN, next_batch=1), actor_key=STRANGER.actor_key)
+    loopback.source(server, changed, key=RUN.key)
     with pytest.raises(PlaceLost):
         until(lambda: sink.next_grant(0.1) and None, "the actor's place to be lost")

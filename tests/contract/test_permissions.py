@@ -100,11 +100,7 @@ async def _call(channel: Any, method: Method) -> None:
     if method.kind == "unary":
         await channel.unary_unary(method.path)(b"", timeout=PATIENCE_S)
         return
-    responses = (
-        channel.unary_stream(method.path)(stamped(b""), timeout=PATIENCE_S)
-        if method.kind == "server_stream"
-        else channel.stream_stream(method.path)(iter([stamped(b"")]), timeout=PATIENCE_S)
-    )
+    responses = channel.stream_stream(method.path)(iter([stamped(b"")]), timeout=PATIENCE_S)
     async for _ in responses:
         responses.cancel()
         return

@@ -1,6 +1,7 @@
 """A run has one identity for life. Learners, stores, actors and evaluators of different runs refuse each other."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -18,13 +19,14 @@ from helpers.servers import (
     until,
 )
 from helpers.timing import PATIENCE_S
-from penstock.errors import SchemaMismatch
+from penstock.errors import PermissionDenied, SchemaMismatch
 from penstock.learning.roster import decode_roster
 from penstock.replay.snapshots.folder import SnapshotFolder
 from penstock.replay.snapshots.restoring import restore_store
-from penstock.replay.store.description import DESCRIPTION_FILE
+from penstock.replay.store.description import DESCRIPTION_FILE, Owner
 from penstock.replay.store.ring_store import RingStore
 from penstock.rpc import methods
+from penstock.rpc.proofs import public_half
 from penstock.types.evaluation import EvaluationTask
 from penstock.types.replay import SamplingPlan
 from penstock.types.run import Assignment, RunIdentity
@@ -34,7 +36,7 @@ RUN, OTHER = RunIdentity.draw(), RunIdentity.draw()
 
 
 def plan_of(identity: RunIdentity, **changes: int) -> SamplingPlan:
-    return plan_with(fresh_segments=2, batch_segments=2, run=identity.number, actor_key=identity.key, **changes)
+    return plan_with(fresh_segments=2, batch_segments=2, run=identity.number, actor_key=identity.actor_key, **changes)
 
 
 def both(ours: int, theirs: int) -> str:
@@ -51,14 +53,14 @@ def test_a_store_with_segments_refuses_a_learner_of_another_run(
     loopback: Loopback, tmp_path: Path, restarted: bool, next_batch: int
 ) -> None:
     server = loopback.replay(folder=tmp_path)
-    source = loopback.source(server, plan_of(RUN))
+    source = loopback.source(server, plan_of(RUN), key=RUN.key)
     pass_windows(loopback.sink(0, server, identity=RUN), source, 1)
     source.close()
     if restarted:
         server.stop()
         server = loopback.replay(folder=tmp_path)
     before = sample("penstock_refused_clients_total", client="learner")
-    other = loopback.source(server, plan_of(OTHER, next_batch=next_batch))
+    other = loopback.source(server, plan_of(OTHER, next_batch=next_batch), key=OTHER.key)
     with pytest.raises(SchemaMismatch, match=f"{both(RUN.number, OTHER.number)}.*replay.folder"):
         other.next(PATIENCE_S)
     nameless = loopback.source(server, plan_with(next_batch=next_batch))
@@ -66,7 +68,7 @@ def test_a_store_with_segments_refuses_a_learner_of_another_run(
         nameless.next(PATIENCE_S)
     assert sample("penstock_refused_clients_total", client="learner") == before + 2
     assert loopback.replay_status(server).version == 1
-    same = loopback.source(server, plan_of(RUN, next_batch=1))
+    same = loopback.source(server, plan_of(RUN, next_batch=1), key=RUN.key)
     sink = loopback.sink(1, server, identity=RUN)
     assert until(lambda: sink.next_grant(0.5), "a grant of the store's own run") is not None
     same.close()
@@ -74,10 +76,10 @@ def test_a_store_with_segments_refuses_a_learner_of_another_run(
 
 def test_a_store_without_segments_may_pass_to_another_run(loopback: Loopback, tmp_path: Path) -> None:
     server = loopback.replay(folder=tmp_path)
-    loopback.source(server, plan_of(RUN)).close()
-    source = loopback.source(server, plan_of(OTHER))
+    loopback.source(server, plan_of(RUN), key=RUN.key).close()
+    source = loopback.source(server, plan_of(OTHER), key=OTHER.key)
     pass_windows(loopback.sink(0, server, identity=OTHER), source, 1)
-    assert server.store.run == OTHER.number
+    assert server.store.owner.run == OTHER.number
 
 
 def test_a_store_of_an_earlier_release_belongs_to_its_next_run_for_good(loopback: Loopback, tmp_path: Path) -> None:
@@ -91,11 +93,11 @@ def test_a_store_of_an_earlier_release_belongs_to_its_next_run_for_good(loopback
     assert int(description.pop("run"), 16) == 0
     path.write_text(json.dumps(description))
     server = loopback.replay(folder=tmp_path)
-    source = loopback.source(server, plan_of(RUN, next_batch=1))
+    source = loopback.source(server, plan_of(RUN, next_batch=1), key=RUN.key)
     sink = loopback.sink(1, server, identity=RUN)
     assert until(lambda: sink.next_grant(0.5), "a grant") is not None
     server.kill()
-    assert RingStore(tmp_path, capacity_bytes(400)).run == RUN.number
+    assert RingStore(tmp_path, capacity_bytes(400)).owner.run == RUN.number
 
 
 def test_a_run_that_can_not_be_recorded_is_refused_until_it_can(
@@ -107,26 +109,30 @@ def test_a_run_that_can_not_be_recorded_is_refused_until_it_can(
     source.close()
     (tmp_path / DESCRIPTION_FILE).unlink()
     (tmp_path / DESCRIPTION_FILE).mkdir()
-    again = loopback.source(server, plan_of(RUN, next_batch=1))
+    again = loopback.source(server, plan_of(RUN, next_batch=1), key=RUN.key)
     assert again.next(0.5) is None
-    assert server.store.run == 0
+    assert server.store.owner.run == 0
     (tmp_path / DESCRIPTION_FILE).rmdir()
-    until(lambda: server.store.run == RUN.number, "the run to be recorded")
+    until(lambda: server.store.owner.run == RUN.number, "the run to be recorded")
 
 
 def test_a_restored_store_belongs_to_the_run_that_continues_from_it(loopback: Loopback, tmp_path: Path) -> None:
     server = loopback.replay(folder=tmp_path / "store", snapshots=tmp_path / "snapshots")
-    source = loopback.source(server, plan_of(RUN))
+    source = loopback.source(server, plan_of(RUN), key=RUN.key)
     pass_windows(loopback.sink(0, server, identity=RUN), source, 2)
     source.close()
-    loopback.source(server, plan_of(RUN, next_batch=2))
-    loopback.take(server, "kept")
+    loopback.source(server, plan_of(RUN, next_batch=2), key=RUN.key)
+    loopback.take(server, "kept", key=RUN.key)
     snapshots = SnapshotFolder(tmp_path / "snapshots")
-    restore_store(snapshots, snapshots.read("kept"), tmp_path / "new", capacity_bytes(400))
+    owner = Owner(OTHER.number, public_half(OTHER.key))
+    restore_store(snapshots, snapshots.read("kept"), tmp_path / "new", capacity_bytes(400), owner=owner)
     restored = loopback.replay(folder=tmp_path / "new")
-    assert restored.store.run == 0
-    loopback.source(restored, plan_of(OTHER, next_batch=2))
-    until(lambda: restored.store.run == OTHER.number, "the store to belong to the new run")
+    for first in RUN, replace(RUN, number=OTHER.number):
+        source = loopback.source(restored, plan_of(first, next_batch=2), key=first.key)
+        with pytest.raises((SchemaMismatch, PermissionDenied)):
+            source.next(PATIENCE_S)
+    loopback.source(restored, plan_of(OTHER, next_batch=2), key=OTHER.key)
+    until(lambda: loopback.replay_status(restored).training_waits_for == "actors", "the plan of the new run")
 
 
 # Learners and their peers
@@ -140,7 +146,7 @@ def test_the_identity_survives_learners_and_lost_rosters_as_long_as_one_file_has
     assignment = until(lambda: loopback.membership(first).assignment(0.1), "an assignment")
     identity = first.roster.identity
     assert identity.number and assignment.run == identity.number
-    assert identity.admits(assignment.slot, assignment.incarnation, assignment.replay_token)
+    assert assignment.replay_token == identity.token(assignment.slot, assignment.incarnation)
     assert path.stat().st_mode & 0o777 == 0o600
     first.stop()
     assert loopback.run(path).roster.identity == identity

@@ -46,7 +46,8 @@ def another_learner(replay: Command, address: str, settings: Path) -> Iterator[N
     replay.wait()
     folder = settings.parent / "store"
     store = RingStore(folder, read_description(folder).capacity_bytes)
-    ReplayBuffer(store, Gate(3600.0, 8)).adopt_plan(plan_with(next_batch=1_000_000, run=store.run))
+    plan = plan_with(next_batch=1_000_000, run=store.owner.run)
+    ReplayBuffer(store, Gate(3600.0, 8)).adopt_plan(plan, store.owner.key)
     store.flush()
     with Command("replay", f"--config={settings}", directory=settings.parent):
         yield

@@ -35,6 +35,7 @@ from penstock.rpc.clients.replay_watch import ReplayWatch
 from penstock.rpc.clients.sharded_source import open_batch_source
 from penstock.rpc.clients.snapshots import StoreSnapshots
 from penstock.rpc.loop import LoopThread
+from penstock.rpc.proofs import public_half
 from penstock.rpc.servicers.run import RunServicer
 from penstock.rpc.servicers.run_snapshots import RunSnapshotServicer
 from penstock.run_folder import RunFolder, find_checkpoint
@@ -181,7 +182,7 @@ def _serving(session: Session, roster: Roster, targets: Targets, service: Servic
     """Serves actors, evaluators and status requests inside the context."""
     settings, thread = session.config.learner, LoopThread(service.credentials)
     places = ReplayPlaces(settings.replay_addresses, on_one_host=service.supervised)
-    desk = StoreSnapshots(thread, replay_peers(settings))
+    desk = StoreSnapshots(thread, replay_peers(settings), roster.identity.key)
     snapshots = RunSnapshots(desk, session.statistics, interval_s=session.config.checkpoint.snapshot_interval_s)
     servicer = RunServicer(
         thread,
@@ -190,7 +191,9 @@ def _serving(session: Session, roster: Roster, targets: Targets, service: Servic
         targets,
         places,
         max_actors=settings.max_actors,
-        more_methods=RunSnapshotServicer(snapshots).behaviours,
+        more_methods=RunSnapshotServicer(
+            snapshots, b"" if service.credentials else public_half(roster.identity.key)
+        ).behaviours,
     )
     ready_file = session.config.telemetry.ready_file
     thread.run(servicer.server.start(settings.listen, ready_file, settings.health_listen))
@@ -255,6 +258,7 @@ def _train(
                 stopping=stopping,
                 arrived=arrived,
                 memory=payload_memory(learner.parameters.device),
+                key=roster.identity.key,
             )
         ) as source,
     ):

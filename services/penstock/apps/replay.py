@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from penstock.replay.scrubbing import Scrub
 from penstock.replay.snapshots.taking import Snapshots
 from penstock.replay.store.layout import RECORDS_FILE, SEGMENTS_FILE, bytes_of
 from penstock.replay.store.ring_store import RingStore
+from penstock.replay.store.store_files import held
 from penstock.rpc.servicers.replay import ReplayServicer
 from penstock.rpc.servicers.snapshots import SnapshotServicer
 from penstock.services_file import AddressFile
@@ -31,7 +33,7 @@ def run(config: Config) -> int:
     Raises `ConfigurationError` if the store or an address can't be used.
     """
     settings = config.replay
-    with Service("replay", config) as service:
+    with Service("replay", config) as service, _held(settings):
         store = _open_store(settings, service.logger)
         snapshot_telemetry.show_zeros()
         buffer = ReplayBuffer(store, Gate(settings.grant_timeout_s, settings.max_actors))
@@ -46,6 +48,10 @@ def run(config: Config) -> int:
         snapshots.stop()
         store.flush()
         return 0 if finished else service.stop_code
+
+
+def _held(settings: ReplayConfig) -> AbstractContextManager[None]:
+    return held(Path(settings.folder), alone=False) if settings.folder else nullcontext()
 
 
 def _open_store(settings: ReplayConfig, logger: Logger) -> RingStore:

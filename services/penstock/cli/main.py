@@ -37,7 +37,12 @@ _COMMANDS = {
 }
 """Commands with their descriptions."""
 
-_OF_REPLAY = {"snapshot": "snapshots", "snapshots": "snapshots", "restore": "restore"}
+_OF_REPLAY = {
+    "snapshot": "snapshots",
+    "snapshots": "snapshots",
+    "restore": "restore",
+    "reset-version": "reset_version",
+}
 """Modules of the commands that follow `penstock replay`; other arguments are options of the service."""
 
 

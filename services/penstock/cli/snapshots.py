@@ -22,7 +22,7 @@ from penstock.errors import ConfigurationError
 from penstock.rpc.clients.names import Peer
 from penstock.rpc.clients.snapshots import RunSnapshotClient, SnapshotClient
 from penstock.rpc.loop import LoopThread
-from penstock.run_folder import LEARNER, RunFolder
+from penstock.run_folder import LEARNER, RunFolder, kept_identity
 from penstock.services_file import replay_peers
 from penstock.types.place import Place
 from penstock.types.snapshots import RunSnapshot, Snapshot
@@ -66,7 +66,8 @@ def _services(run: Path) -> dict[str, Place]:
 
 
 def _take(thread: LoopThread, learner: Peer, *, name: str, run: Path | None) -> int:
-    console, client = wide_console(), RunSnapshotClient(thread, learner)
+    identity = None if run is None else kept_identity(RunFolder(run).identity)
+    console, client = wide_console(), RunSnapshotClient(thread, learner, identity.key if identity else b"")
     with contextlib.closing(client), progress_bars(console) as show:
         taken = client.take(name, functools.partial(show, "snapshot"))
     console.print(_describe(taken, run), markup=False, highlight=False, soft_wrap=True)

@@ -1,16 +1,19 @@
 """Membership of the run: slots, environment numbers, incarnations and tokens.
 
 Actor replicas share one configuration, so the learner numbers them. The roster is used from one thread; only
-`connected`, `identity` and `largest_window` may be read from others. It is written to the run's folder before an
-assignment is given out. Incarnations, and hence random streams, therefore never repeat, and a restarted learner
-recognises its actors by their tokens. The roster also has the run's identity, which its replay services keep too.
+`connected`, `identity` and `largest_window` may be read from others, and `record` runs on another. An assignment is
+given out after `join`, `record` and `confirm`: it is then in the run's folder. Incarnations, and hence random streams,
+therefore never repeat, and a restarted learner recognises its actors by their tokens. One `record` writes all joins
+before it, so that a thousand joins need a few writes. The roster also has the run's identity, which its replay services
+keep too.
 
-If the folder can't be written, actors are still admitted, up to `_SPARE` incarnations above all those on disk. A
-learner that finds no mark of a clean end therefore begins above these. Two copies of the file are kept, each with a
-digest. If both are lost, incarnations continue from the clock, in seconds, because actors join less than once per
-second. The identity is also in a file that is written once, because the replay services refuse another one.
+If the folder can't be written, or not soon, actors are still admitted, up to `_SPARE` incarnations above all those on
+disk. A learner that finds no mark of a clean end therefore begins above these. Two copies of the file are kept, each
+with a digest. If both are lost, incarnations continue from the clock, in seconds, because actors join less than once
+per second. The identity is also in a file that is written once, because the replay services refuse another one.
 """
 
+import heapq
 import json
 import secrets
 import time
@@ -23,7 +26,7 @@ from typing import Any
 from penstock.errors import ConfigurationError, DamagedFile, Overloaded, SchemaMismatch
 from penstock.files import decode_record, encode_record, write_atomically
 from penstock.learning.retried_writes import RetriedWrites
-from penstock.run_folder import copy_of, identity_file
+from penstock.run_folder import copy_of, describe_identity, identity_file, identity_of, kept_identity
 from penstock.types.block import Schema
 from penstock.types.differences import contrast
 from penstock.types.run import Assignment, RunIdentity
@@ -39,6 +42,8 @@ class _Member:
     streams: int
     """Open streams: usually 1, and 2 when an actor returns before the learner notices that its old stream broke."""
     left_at: float
+    number: int
+    """Number of its join in this process; 0: it is of an earlier process, and on disk."""
 
 
 def spread_temperatures(lowest: float, highest: float, actors: int) -> tuple[float, ...]:
@@ -69,11 +74,12 @@ def decode_roster(data: bytes) -> dict[str, Any]:
     return stored
 
 
-def write_successor(former: Path, path: Path, stores: Iterable[Mapping[int, int]]) -> None:
+def write_successor(former: Path, path: Path, stores: Iterable[Mapping[int, int]], identity: RunIdentity) -> None:
     """Writes the roster of a run that continues from another run's store: no members, and later incarnations.
 
-    `former` is the other run's roster, which may be missing. `stores` have the last incarnation of each slot. Raises
-    `ConfigurationError` if `former` can't be read, `OSError` if `path` can't be written.
+    `identity` is that of the new run. `former` is the other run's roster, which may be missing. `stores` have the last
+    incarnation of each slot. Raises `ConfigurationError` if `former` can't be read, `OSError` if `path` can't be
+    written.
     """
     slots: dict[int, int] = {}
     environments: list[list[int]] = []
@@ -91,11 +97,7 @@ def write_successor(former: Path, path: Path, stores: Iterable[Mapping[int, int]
     for incarnations in stores:
         slots |= {slot: max(last, slots.get(slot, 0)) for slot, last in incarnations.items()}
     content = {"slots": list(slots.items()), "environments": environments, "members": [], "floor": floor}
-    write_atomically(path, encode_record({**content, "ended": True}))
-
-
-def _described(identity: RunIdentity) -> dict[str, str]:
-    return {"run": f"{identity.number:016x}", "key": identity.key.hex()}
+    write_atomically(path, encode_record({**content, "ended": True, **describe_identity(identity)}))
 
 
 class Roster:
@@ -132,10 +134,17 @@ class Roster:
         self._seed, self._variants, self._temperatures = seed, variants, temperatures
         self._max_actors, self._rejoin_timeout_s = max_actors, rejoin_timeout_s
         self._members: dict[bytes, _Member] = {}
+        # Tokens of the members without a stream, in the order in which they left.
+        self._gone: dict[bytes, None] = {}
+        self._connected = 0
+        self._slots, self._environments = _Numbers(), _Numbers()
         self._slot_incarnations: dict[int, int] = {}
         self._environment_incarnations: dict[int, int] = {}
         # Incarnations begin above `_floor`. The file on disk permits unrecorded ones up to `_unrecorded_until`.
         self._floor = self._unrecorded_until = 0
+        # Numbers of the last join, and of the last one that is on disk.
+        self._joined = self._recorded = 0
+        self._ended = False
         self.identity = RunIdentity.draw()
         self.schema: Schema | None = None
         self.spec: EnvironmentSpec | None = None
@@ -145,8 +154,7 @@ class Roster:
     @property
     def connected(self) -> int:
         """Number of actors with an open stream."""
-        # Copied, because the training thread also reads this and an actor may join at the same time.
-        return sum(member.streams > 0 for member in list(self._members.values()))
+        return self._connected
 
     @property
     def largest_window(self) -> int:
@@ -165,8 +173,9 @@ class Roster:
     def join(self, schema: Schema, spec: EnvironmentSpec, environments: int, token: bytes, now: float) -> Assignment:
         """Admits an actor. A valid token restores its place; otherwise it gets a new one.
 
-        Raises `SchemaMismatch` if the schema or the spaces differ from the run's, `Overloaded` if all slots are taken
-        or the new place can't be recorded.
+        The caller gives the assignment out after `confirm`. Takes 0.1 ms, however many members there are.
+
+        Raises `SchemaMismatch` if the schema or the spaces differ from the run's, `Overloaded` if all slots are taken.
         """
         self._check(schema, spec)
         self._forget_the_gone(now)
@@ -174,8 +183,35 @@ class Roster:
         if member is None or len(member.assignment.environments) != environments:
             member = self._admit(environments, now)
         member.streams += 1
+        self._connected += member.streams == 1
+        self._gone.pop(member.assignment.token, None)
         self.schema, self.spec = schema, spec
         return member.assignment
+
+    def is_recorded(self, assignment: Assignment) -> bool:
+        """Returns whether the place of a member is on disk."""
+        member = self._members.get(assignment.token)
+        return member is not None and member.number <= self._recorded
+
+    def permits(self, assignment: Assignment) -> bool:
+        """Returns whether the incarnation of a place can never be given out again, even if the place is not on disk."""
+        return assignment.incarnation <= self._unrecorded_until
+
+    def record(self) -> None:
+        """Writes all joins so far. Returns when they are on disk or the write has failed. Any thread may call it."""
+        self._write()
+
+    def confirm(self, assignment: Assignment) -> None:
+        """Checks that a place is on disk or permitted without.
+
+        Raises `Overloaded`, and withdraws the place, if neither is the case.
+        """
+        if not self.is_recorded(assignment) and not self.permits(assignment):
+            self._remove(assignment.token)
+            raise Overloaded(
+                f"a new actor's place can't be recorded in {self._path}:"
+                f" {self._writes.reason(self._path.name) or 'its disk does not answer; see why'}"
+            )
 
     def taken(self, slot: int, incarnation: int, largest: int) -> None:
         """Records that an incarnation has a slot at a replay service, so that the slot's next one is above it.
@@ -192,11 +228,15 @@ class Roster:
         if member is not None:
             member.streams -= 1
             member.left_at = now
+            if not member.streams:
+                self._connected -= 1
+                self._gone[assignment.token] = None
 
     def dismiss(self) -> None:
         """Records a clean end: no actor will return, and the file holds all incarnations that were given out."""
-        self._members.clear()
-        self._write(ended=True)
+        self._members = {}
+        self._ended = True
+        self._write()
 
     def _assignment(self, slot: int, incarnation: int, environments: tuple[int, ...], token: bytes) -> Assignment:
         return Assignment(
@@ -212,21 +252,22 @@ class Roster:
         )
 
     def _admit(self, environments: int, now: float) -> _Member:
-        slot = _lowest_free({member.assignment.slot for member in self._members.values()}, 1)[0]
+        (slot,) = self._slots.take(1)
         if slot >= self._max_actors:
+            self._slots.release((slot,))
             raise Overloaded(f"all {self._max_actors} slots are taken; raise learner.max_actors for more actors")
-        taken = {number for member in self._members.values() for number in member.assignment.environments}
-        numbers = _lowest_free(taken, environments)
-        incarnation = self._next_incarnation(slot, numbers)
-        assignment = self._assignment(slot, incarnation, numbers, secrets.token_bytes(16))
-        member = self._members[assignment.token] = _Member(assignment, 0, now)
-        if not self._write() and incarnation > self._unrecorded_until:
-            del self._members[assignment.token]
-            raise Overloaded(
-                f"a new actor's place can't be recorded in {self._path}:"
-                f" {self._writes.reason(self._path.name) or 'the write is retried'}"
-            )
+        numbers = self._environments.take(environments)
+        assignment = self._assignment(slot, self._next_incarnation(slot, numbers), numbers, secrets.token_bytes(16))
+        self._joined += 1
+        member = self._members[assignment.token] = _Member(assignment, 0, now, self._joined)
         return member
+
+    def _remove(self, token: bytes) -> None:
+        member = self._members.pop(token)
+        self._connected -= member.streams > 0
+        self._gone.pop(token, None)
+        self._slots.release((member.assignment.slot,))
+        self._environments.release(member.assignment.environments)
 
     def _next_incarnation(self, slot: int, environments: tuple[int, ...]) -> int:
         """Returns the incarnation after all earlier ones of the slot and the environments.
@@ -254,11 +295,11 @@ class Roster:
             )
 
     def _forget_the_gone(self, now: float) -> None:
-        self._members = {
-            token: member
-            for token, member in self._members.items()
-            if member.streams or now - member.left_at <= self._rejoin_timeout_s
-        }
+        while self._gone:
+            token = next(iter(self._gone))
+            if now - self._members[token].left_at <= self._rejoin_timeout_s:
+                return
+            self._remove(token)
 
     def _recover(self, now: float, expected: bool) -> None:
         copy = copy_of(self._path)
@@ -277,21 +318,13 @@ class Roster:
                 findings.append(f"{path} is damaged: {error}")
         if expected or any("damaged" in finding for finding in findings):
             self._floor = int(self._unix_s())
-            self.identity = self._kept_identity() or self.identity
+            self.identity = kept_identity(identity_file(self._path)) or self.identity
             self._report(findings, "incarnations continue from the clock, and all actors join as new actors")
 
-    def _kept_identity(self) -> RunIdentity | None:
-        """Returns the identity in the file that has nothing else; None if it is missing or damaged."""
-        try:
-            stored = decode_record(identity_file(self._path).read_bytes())
-            assert isinstance(stored, dict)
-            return RunIdentity(int(stored["run"], 16), bytes.fromhex(stored["key"]))
-        except (OSError, ValueError, KeyError, DamagedFile):
-            return None
-
     def _keep_identity(self) -> None:
-        if self._kept_identity() != self.identity:
-            path, content = identity_file(self._path), encode_record(_described(self.identity))
+        path = identity_file(self._path)
+        if kept_identity(path) != self.identity:
+            content = encode_record(describe_identity(self.identity))
             self._writes.write(path.name, partial(write_atomically, path, content))
 
     def _report(self, findings: list[str], consequence: str) -> None:
@@ -302,7 +335,7 @@ class Roster:
         slots = {int(slot): int(last) for slot, last in stored["slots"]}
         environments = {int(number): int(last) for number, last in stored["environments"]}
         if "run" in stored:
-            self.identity = RunIdentity(int(stored["run"], 16), bytes.fromhex(stored["key"]))
+            self.identity = identity_of(stored)
         members: dict[bytes, _Member] = {}
         for entry in stored["members"]:
             assignment = self._assignment(
@@ -312,9 +345,13 @@ class Roster:
             # With another variant or temperature an actor starts over. In its old place it would repeat sequence
             # numbers, so it gets a new place.
             if (entry.get("variant", 0), entry.get("temperature", 1.0)) == exploration:
-                members[assignment.token] = _Member(assignment, 0, now)
+                members[assignment.token] = _Member(assignment, 0, now, 0)
         self._floor = int(stored.get("floor", 0))
         self._slot_incarnations, self._environment_incarnations, self._members = slots, environments, members
+        self._gone = dict.fromkeys(members)
+        places = [member.assignment for member in members.values()]
+        self._slots = _Numbers(place.slot for place in places)
+        self._environments = _Numbers(number for place in places for number in place.environments)
         if not stored.get("ended", True):
             self._floor = self._highest() + _SPARE
         if "run" not in stored:
@@ -322,44 +359,60 @@ class Roster:
             self._write()
 
     def _highest(self) -> int:
-        given = (*self._slot_incarnations.values(), *self._environment_incarnations.values())
-        return max(self._floor, *given) if given else self._floor
+        return max(self._floor, *self._slot_incarnations.values(), *self._environment_incarnations.values(), 0)
 
-    def _write(self, *, ended: bool = False) -> bool:
+    def _write(self) -> bool:
         """Writes the roster and a copy of it. Returns whether the file is up to date."""
-        members = [
-            {
-                "slot": member.assignment.slot,
-                "incarnation": member.assignment.incarnation,
-                "environments": member.assignment.environments,
-                "token": member.assignment.token.hex(),
-                "variant": member.assignment.variant,
-                "temperature": member.assignment.temperature,
-            }
-            for member in self._members.values()
-        ]
-        content = {
-            "slots": list(self._slot_incarnations.items()),
-            "environments": list(self._environment_incarnations.items()),
-            "members": members,
-            "floor": self._floor,
-            "ended": ended,
-            **_described(self.identity),
-        }
-        action = partial(self._replace, encode_record(content), self._highest() + _SPARE)
-        return self._writes.write(self._path.name, action)
+        return self._writes.write(self._path.name, self._replace)
 
-    def _replace(self, data: bytes, unrecorded_until: int) -> None:
+    def _replace(self) -> None:
+        """Writes what is known when the write begins, on any thread, while the roster's own thread may change it."""
+        # A join counts up the incarnations first, then enters the member, so that copies in the opposite order never
+        # have a member with an incarnation that is not counted. Each copy is made without a break.
+        joined, members = self._joined, list(self._members.values())
+        slots, environments = list(self._slot_incarnations.items()), list(self._environment_incarnations.items())
+        content = {
+            "slots": slots,
+            "environments": environments,
+            "members": [_described(member.assignment) for member in members],
+            "floor": self._floor,
+            "ended": self._ended,
+            **describe_identity(self.identity),
+        }
+        highest = max(self._floor, *(last for _, last in slots), *(last for _, last in environments), 0)
+        data = encode_record(content)
         write_atomically(self._path, data)
-        self._unrecorded_until = unrecorded_until
+        self._unrecorded_until, self._recorded = highest + _SPARE, joined
         write_atomically(copy_of(self._path), data)
 
 
-def _lowest_free(taken: set[int], count: int) -> tuple[int, ...]:
-    free: list[int] = []
-    candidate = 0
-    while len(free) < count:
-        if candidate not in taken:
-            free.append(candidate)
-        candidate += 1
-    return tuple(free)
+class _Numbers:
+    """Numbers from 0, of which the lowest free ones are taken. Both methods take logarithmic time per number."""
+
+    def __init__(self, taken: Iterable[int] = ()) -> None:
+        known = set(taken)
+        self._next = max(known, default=-1) + 1
+        self._free = [number for number in range(self._next) if number not in known]
+
+    def take(self, count: int) -> tuple[int, ...]:
+        """Returns the lowest free numbers, which are taken now."""
+        taken = [heapq.heappop(self._free) for _ in range(min(count, len(self._free)))]
+        more = count - len(taken)
+        self._next += more
+        return (*taken, *range(self._next - more, self._next))
+
+    def release(self, numbers: Iterable[int]) -> None:
+        """Makes taken numbers free."""
+        for number in numbers:
+            heapq.heappush(self._free, number)
+
+
+def _described(place: Assignment) -> dict[str, object]:
+    return {
+        "slot": place.slot,
+        "incarnation": place.incarnation,
+        "environments": place.environments,
+        "token": place.token.hex(),
+        "variant": place.variant,
+        "temperature": place.temperature,
+    }

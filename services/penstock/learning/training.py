@@ -154,7 +154,7 @@ class TrainingRun:
         self._plan = dataclasses.replace(
             plan,
             run=self._identity.number,
-            actor_key=self._identity.key,
+            actor_key=self._identity.actor_key,
             largest_magnitude=self._config.environment.largest_magnitude,
         )
         self._note_plan()

@@ -30,11 +30,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import SchemaMismatch, Unavailable
+from penstock.errors import PermissionDenied, SchemaMismatch, Unavailable
 from penstock.replay.admission import Gate
 from penstock.replay.intake import Intakes
 from penstock.replay.leases import Leases
 from penstock.replay.segments import VERSIONS_AHEAD, Segments
+from penstock.replay.store.description import NO_OWNER, Owner
 from penstock.replay.store.ring_store import RingStore
 from penstock.system_errors import in_words
 from penstock.types.replay import Mass, SamplingPlan, StoreCounts
@@ -73,31 +74,52 @@ class ReplayBuffer:
 
     # The learner's plan
 
-    def adopt_plan(self, plan: SamplingPlan, *, connected: bool = False) -> PlanChange:
+    def check_holder(self, call: str, prover: bytes) -> None:
+        """Checks that the caller holds the key of the store's run. A store without a run admits every caller.
+
+        Args:
+            call: Name of the call.
+            prover: Public half of the key that the caller has proved; empty if none.
+
+        Raises:
+            PermissionDenied: The caller has not proved that key.
+        """
+        owner = self.store.owner
+        if owner.run and (not prover or prover != owner.key):
+            raise _unproved(call, owner.run, prover)
+
+    def adopt_plan(self, plan: SamplingPlan, prover: bytes = b"", *, connected: bool = False) -> PlanChange:
         """Adopts the plan of a stream. A plan of a new session ends all leases.
+
+        The first plan of a run gives the store its run, with the key that it proves. Only plans that prove this key are
+        adopted afterwards, because a plan moves the store's version for good.
 
         Args:
             plan: Plan of the learner.
+            prover: Public half of the key that the learner has proved; empty if none.
             connected: Whether the last session's learner is connected. If so, no other learner may take over.
 
         Raises:
             ConfigurationError: The plan would deadlock, because the store is too small or an actor's window does not
                 fit.
+            PermissionDenied: The plan of a run comes without a proof of the run's key.
             SchemaMismatch: The plan is that of another run, or a new session begins below the store's version or
                 further above it than a learner can.
             Unavailable: The learner of another session is connected, or the store's run can't be recorded.
         """
         with self._lock:
             self._check_run(plan)
+            owner = Owner(plan.run, prover) if plan.run else NO_OWNER
+            self._check_owner(owner)
             self._segments.check_capacity(plan)
             former, adopted = self.gate.plan, plan
-            if self.session != plan.session:
+            if self.session != plan.session or self.store.owner.key not in (b"", owner.key):
                 self._check_successor(plan, connected)
-                self._record_run(plan)
+                self._record(owner)
                 self.gate.adopt(plan)
                 self.leases.begin_session(plan)
             else:
-                self._record_run(plan)
+                self._record(owner)
                 adopted = self.gate.adjust(plan)
                 self.leases.resume_session()
             self._work_by(adopted, new_stream=True)
@@ -142,18 +164,28 @@ class ReplayBuffer:
             segments.replay_at_once(segments.fresh.take_all())
 
     def _check_run(self, plan: SamplingPlan) -> None:
-        # A store without segments may still pass to another run.
-        if self.store.schema is not None and self.store.run and plan.run != self.store.run:
+        run = self.store.owner.run
+        if self._is_taken and run and plan.run != run:
             theirs = f"run {plan.run:016x}" if plan.run else "a run without an identity"
             raise SchemaMismatch(
-                f"this store belongs to run {self.store.run:016x}, and the learner to {theirs}; resume the former, or"
+                f"this store belongs to run {run:016x}, and the learner to {theirs}; resume the former, or"
                 " give the latter another replay.folder"
             )
 
-    def _record_run(self, plan: SamplingPlan) -> None:
-        if plan.run != self.store.run:
+    @property
+    def _is_taken(self) -> bool:
+        """Whether the store has had an actor. Until then it holds no data, and may pass to another run."""
+        return self.store.schema is not None
+
+    def _check_owner(self, owner: Owner) -> None:
+        known = self.store.owner.key
+        if owner.run and (not owner.key or (self._is_taken and known and owner.key != known)):
+            raise _unproved("SampleBatches", owner.run, owner.key)
+
+    def _record(self, owner: Owner) -> None:
+        if owner != self.store.owner:
             try:
-                self.store.belong_to(plan.run)
+                self.store.belong_to(owner)
             except OSError as error:
                 raise Unavailable(
                     f"the run of the store can't be recorded in {self.store.folder}:"
@@ -161,23 +193,35 @@ class ReplayBuffer:
                 ) from None
 
     def _check_successor(self, plan: SamplingPlan, connected: bool) -> None:
-        # A learner that resumes a run begins above all versions that it may have published.
-        if plan.next_batch < self.version:
-            raise SchemaMismatch(
-                f"this store's segments were trained up to version {self.version}, and the learner begins at"
-                f" {plan.next_batch}: they are another run's; resume that run, or give this one another replay.folder"
-            )
-        # A session may begin an unused store at any version.
-        if self._segments.session.used and plan.next_batch > self.version + VERSIONS_AHEAD:
-            raise SchemaMismatch(
-                f"the learner begins at version {plan.next_batch}, and this store's segments were trained up to"
-                f" {self.version}: they are another run's, or of long ago; give this run another replay.folder"
-            )
+        # A session may begin a store without data at any version.
+        if self._is_taken and self._segments.session.used:
+            self._check_version(plan)
         if connected:
             raise Unavailable(
                 "another learner of this run is connected to the replay service; this one can connect when that one"
                 " has ended"
             )
+
+    def _check_version(self, plan: SamplingPlan) -> None:
+        # A learner that resumes a run begins above all versions that it may have published.
+        if self.version <= plan.next_batch <= self.version + VERSIONS_AHEAD:
+            return
+        found = f"this store was trained up to version {self.version}, and the learner begins at {plan.next_batch}"
+        if not self.store.owner.run:
+            remedy = "the store may be another run's: resume that run"
+        elif plan.next_batch < self.version:
+            remedy = "both are of this run, whose folder lacks its newest files: restore these"
+        else:
+            remedy = "both are of this run, and the store is an older copy: restore the newer one"
+        if plan.next_batch > self.version:
+            found = f"the learner begins at version {plan.next_batch}, and this store was trained up to {self.version}"
+        remedy += ", or give the learner another replay.folder"
+        if self.store.folder is not None:
+            remedy += (
+                "; to keep this store, stop its service and run penstock replay reset-version"
+                f" {self.store.folder} --to {plan.next_batch}"
+            )
+        raise SchemaMismatch(f"{found}; {remedy}")
 
     # Status and maintenance
 
@@ -272,3 +316,11 @@ class ReplayBuffer:
         """Copies the mutable state for a snapshot, as `RingStore.freeze`, under the lock."""
         with self._lock:
             return self.store.freeze(headers)
+
+
+def _unproved(call: str, run: int, prover: bytes) -> PermissionDenied:
+    came = "with a proof of another key" if prover else "without one"
+    return PermissionDenied(
+        f"{call} needs a proof of the key of run {run:016x}, and came {came}; only the run's learner has the key, in"
+        " identity.json of the run's folder"
+    )

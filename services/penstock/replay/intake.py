@@ -72,7 +72,7 @@ class Intakes:
                 f" {f'run {run:016x}' if run else 'a run without an identity'}; start the actor again, with the"
                 " addresses of its own run"
             )
-        if not plan.identity.admits(key.slot, key.incarnation, token):
+        if not plan.admits(key.slot, key.incarnation, token):
             # An actor whose learner has lost the key since gets a new place, with a token of the new key.
             raise PlaceLost(
                 f"the token of slot {key.slot}, incarnation {key.incarnation}, is not that of its assignment; join"

@@ -41,8 +41,8 @@ class Leases:
     def begin_session(self, plan: SamplingPlan) -> None:
         """Ends the leases of the former session and begins the plan's."""
         segments, session = self._segments, self._segments.session
-        # An unused store needs no gap, because it has no segments from before the first batch.
-        if session.used:
+        # A store without data needs no gap, because it has no segments from before the first batch.
+        if session.used and segments.store.schema is not None:
             segments.ages.skip(session.version, plan.next_batch)
         segments.refunded += segments.fresh.refund()
         session.next_batch = session.next_lease = session.version = self.next_number = plan.next_batch

@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -16,8 +16,9 @@ from penstock.rpc.contract import check_contract, contract_of, stamped
 from penstock.rpc.errors import from_rpc
 from penstock.rpc.identity import claimed
 from penstock.rpc.local_socket import MAX_MESSAGE_BYTES, LocalSocket, Offer, SocketEnded
+from penstock.rpc.proofs import prove
 from penstock.rpc.server import KEEPALIVE
-from penstock.rpc.service import Method, serialise, unwrap
+from penstock.rpc.service import CHALLENGE, Method, serialise, unwrap
 from penstock.rpc.tls import channel_options, client_credentials
 from penstock.security.roles import Role
 
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 UNARY_TIMEOUT_S = 5.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
+_CHALLENGE_S = 5.0
+"""Seconds to wait for a challenge, which servers of older contracts do not send; their refusal says what to do."""
+
 _STATUS_S = 5.0
 """Seconds within which a call ends after its local socket."""
 
@@ -62,9 +66,10 @@ class Stream:
     Later messages use a local socket if the server offers one that exists on this host.
     """
 
-    def __init__(self, call: Any, read: Callable[[bytes], Any]) -> None:
-        """Takes over a call, whose responses `read` parses."""
-        self._call, self._read, self._begun = call, read, False
+    def __init__(self, call: Any, method: Method, key: bytes = b"") -> None:
+        """Takes over a call of this method. With a run's `key`, its first request proves that key."""
+        self._call, self._method, self._key, self._begun = call, method, key, False
+        self._read = method.read_response or method.response.FromString
         self._local: LocalSocket | None = None
         self._finished = False
         self._opened = asyncio.Event()
@@ -84,7 +89,13 @@ class Stream:
                 await self._local.write(serialise(message))
                 return
             begun, self._begun = self._begun, True
-            await self._call.write(message if begun else stamped(message))
+            if begun:
+                await self._call.write(message)
+                return
+            if self._key:
+                assert isinstance(message, Message)
+                prove(self._method, await self._challenge(), message, self._key)
+            await self._call.write(stamped(message))
 
     def write_now(self, message: bytes) -> bool:
         """Sends the next request at once, from any thread, if the stream has moved to a local socket.
@@ -113,6 +124,16 @@ class Stream:
 
     def __aiter__(self) -> AsyncIterator[Any]:
         return self._responses
+
+    async def _challenge(self) -> bytes:
+        sent: dict[str, str | bytes] = {}
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CHALLENGE_S):
+                sent = dict(await self._call.initial_metadata())
+        try:
+            return bytes.fromhex(str(sent.get(CHALLENGE, "")))
+        except ValueError:
+            return b""
 
     async def _checked(self) -> AsyncIterator[Any]:
         """Yields the responses. Raises `ConfigurationError` if the server uses another contract."""
@@ -159,23 +180,23 @@ class Stream:
 
 
 def open_stream(
-    channel: grpc.aio.Channel, method: Method, address: str = "", *, identity: int = 0, wait_for_ready: bool = True
+    channel: grpc.aio.Channel,
+    method: Method,
+    address: str = "",
+    *,
+    identity: int = 0,
+    key: bytes = b"",
+    wait_for_ready: bool = True,
 ) -> Stream:
     """Opens a bidirectional stream, which waits until the peer is reachable unless `wait_for_ready` is False.
 
-    It may move to a local socket if the `address` of the channel is given. `identity` is that of the service.
+    It may move to a local socket if the `address` of the channel is given. `identity` is that of the service. With a
+    run's `key`, the first request proves that key.
     """
     read = method.read_response or method.response.FromString
     call = channel.stream_stream(method.path, request_serializer=serialise, response_deserializer=read)
     metadata = (*(local_socket.called(address) if address else ()), *claimed(identity))
-    return Stream(call(wait_for_ready=wait_for_ready, metadata=metadata), read)
-
-
-def open_responses(channel: grpc.aio.Channel, method: Method, identity: int = 0, **request: Any) -> AsyncIterator[Any]:
-    """Opens a stream of responses to one request with these values, of the service with this identity."""
-    read = method.response.FromString
-    call = channel.unary_stream(method.path, request_serializer=serialise, response_deserializer=read)
-    return aiter(Stream(call(stamped(method.request(**request)), metadata=claimed(identity)), read))
+    return Stream(call(wait_for_ready=wait_for_ready, metadata=metadata), method, key)
 
 
 async def call_unary(

@@ -1,6 +1,6 @@
 """Number of the contract, which the first message of every stream carries in both directions.
 
-A server accepts its own number and the previous one, and answers with the client's number.
+Both sides must have the same number: clients of contract 2 and 1 can't prove the run's key.
 """
 
 from typing import Any
@@ -10,10 +10,8 @@ from google.protobuf.message import Message
 from penstock.errors import ConfigurationError
 from penstock.wire.run import encode_contract
 
-CONTRACT = 2
+CONTRACT = 3
 """Number of the contract, incremented by each release whose messages the previous release misreads or can't read."""
-
-_OLDEST = max(1, CONTRACT - 1)
 
 
 def stamped(message: Message | bytes, number: int = CONTRACT) -> bytes:
@@ -31,7 +29,7 @@ def contract_of(message: Any) -> int:
 
 def check_contract(number: int, peer: str) -> None:
     """Raises `ConfigurationError` if this side does not support the peer's contract number."""
-    if not _OLDEST <= number <= CONTRACT:
+    if number != CONTRACT:
         has = f"contract {number}" if number else "no contract number (0)"
         raise ConfigurationError(
             f"{peer} has {has}, and its peer has contract {CONTRACT}; update the older of the two to the other's"

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import math
+import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
@@ -13,13 +14,17 @@ from google.protobuf.message import DecodeError, Message
 
 from penstock.addresses import client_host
 from penstock.errors import ConfigurationError, InvalidSegment, Overloaded, PenstockError, Unavailable
-from penstock.rpc.contract import CONTRACT, check_contract, contract_of, stamped
+from penstock.rpc.contract import check_contract, contract_of, stamped
 from penstock.rpc.errors import is_passing, to_status, trailing_metadata
 from penstock.rpc.identity import check_identity
 from penstock.rpc.local_socket import LocalSocket, Offer
 from penstock.telemetry import logs, metrics
 from penstock.types.location import Origin
 
+CHALLENGE = "penstock-challenge"
+"""Key in the initial metadata of a stream whose first request needs a proof."""
+
+_CHALLENGE_BYTES = 32
 _OPENING_TIMEOUT_S = 10.0
 _MOST_ARRIVING = 32
 """Messages of clients that have not been checked yet which may arrive at the same time: 128 MiB at most."""
@@ -53,10 +58,12 @@ class Context:
         call: gRPC's object for the call.
         local: Local socket to which the stream has moved; None while all messages are sent by gRPC.
         opened: Whether the first request has been read.
+        challenge: Challenge that the client was sent, to which its proof answers; empty in a unary call.
     """
 
     def __init__(self, call: ServicerContext) -> None:
-        self.call, self.opened, self._contract = call, False, CONTRACT
+        self.call, self.opened = call, False
+        self.challenge = b""
         self.local: LocalSocket | None = None
         self._written = 0
 
@@ -71,13 +78,12 @@ class Context:
 
     def open(self, first: Any) -> None:
         """Checks the first request. Raises `ConfigurationError` if the client uses another contract."""
-        number, self.opened = contract_of(first), True
+        self.opened = True
         try:
-            check_contract(number, "the client")
+            check_contract(contract_of(first), "the client")
         except ConfigurationError as error:
             logs.note("client refused", peer=self.peer(), reason=str(error))
             raise
-        self._contract = number
 
     async def write(self, message: Message | bytes) -> None:
         """Sends the next response of a stream."""
@@ -85,7 +91,7 @@ class Context:
             await self.local.write(serialise(message))
             return
         self._written += 1
-        await self.call.write(message if self._written > 1 else stamped(message, self._contract))
+        await self.call.write(message if self._written > 1 else stamped(message))
 
     def move(self, local: LocalSocket) -> int:
         """Directs all later responses to this socket. Returns the number of responses by gRPC, with one in transit."""
@@ -126,8 +132,13 @@ class Method:
 
     @property
     def kind(self) -> str:
-        """Type of the method in metrics. The contract has no stream of requests with one response."""
-        return "bidi_stream" if self.request_stream else "server_stream" if self.response_stream else "unary"
+        """Type of the method in metrics. In the contract, both sides of a call stream or neither."""
+        return "bidi_stream" if self.request_stream else "unary"
+
+    @property
+    def is_challenged(self) -> bool:
+        """Whether the server sends a challenge, to which the proof in the first request answers."""
+        return self.request_stream and "proof" in self.request.DESCRIPTOR.fields_by_name
 
 
 class Capacity:
@@ -214,7 +225,6 @@ def serialise(message: Message | bytes) -> bytes:
 
 _HANDLERS = {
     "unary": grpc.stream_unary_rpc_method_handler,
-    "server_stream": grpc.stream_stream_rpc_method_handler,
     "bidi_stream": grpc.stream_stream_rpc_method_handler,
 }
 """Constructors of gRPC's handlers by the type of a method.
@@ -261,15 +271,11 @@ def handler(
             with capacity.taken(), contextlib.ExitStack() as stay:
                 if method.request_stream:
                     request = _read_all(received, read, context, reception)
+                    await _begin(method, context, stay.enter_context(offered(context)), stay)
                 else:
                     data = await reception.only(received)
                     size = len(data)
                     request = read(data)
-                if method.kind == "server_stream":
-                    context.open(request)
-                if method.request_stream and (offer := stay.enter_context(offered(context))) is not None:
-                    stay.callback(context.leave)
-                    await call.send_initial_metadata(offer.metadata())
                 response = await _ended_after(stays_s, behaviour(request, context))
             if method.request_stream:
                 await asyncio.sleep(_CANCELLATION_DELAY_S)
@@ -296,6 +302,19 @@ def handler(
             metrics.RPC_HANDLED.labels(*labels, code.name).inc()
 
     return _HANDLERS[method.kind](observed, response_serializer=serialise)
+
+
+async def _begin(method: Method, context: Context, offer: Offer | None, stay: contextlib.ExitStack) -> None:
+    """Sends what a client has to know before it opens its stream: the local socket, and the challenge for its proof."""
+    metadata: list[tuple[str, str]] = []
+    if offer is not None:
+        stay.callback(context.leave)
+        metadata += offer.metadata()
+    if method.is_challenged:
+        context.challenge = secrets.token_bytes(_CHALLENGE_BYTES)
+        metadata.append((CHALLENGE, context.challenge.hex()))
+    if metadata:
+        await context.call.send_initial_metadata(tuple(metadata))
 
 
 async def _read_all(

@@ -35,7 +35,7 @@ STREAM_SECONDS = Histogram(
 
 REFUSED_CLIENTS = Counter(
     "penstock_refused_clients",
-    "Clients that the service refused because they belong to another run or have no valid place in this one, by kind.",
+    "Clients refused because they belong to another run, have no valid place or can't prove the run's key, by kind.",
     ("client",),
 )
 
@@ -227,6 +227,9 @@ LEARNER_LEFT_OUT_VALUES = Counter(
 )
 LEARNER_STATISTIC = Gauge("penstock_learner_statistic", "Statistic of the last batch, by name.", ("name",))
 LEARNER_ACTORS = Gauge("penstock_learner_actors", "Actors in the run.")
+LEARNER_DEFERRED_JOINS = Counter(
+    "penstock_learner_deferred_joins", "Actors that were asked to join again later because too many joined at once."
+)
 LEARNER_WANTED_ACTORS = Gauge("penstock_learner_wanted_actors", "Actors that the run can use; 0 until that is known.")
 LEARNER_STUCK_ACTORS = Gauge("penstock_learner_stuck_actors", "Actors that do not answer or whose environment hangs.")
 LEARNER_DROPPED_WINDOWS = Counter(

@@ -1,5 +1,6 @@
 """Data of the replay service: windows, grants, sampling plans and batches."""
 
+import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -8,7 +9,7 @@ from numpy.typing import NDArray
 
 from penstock.types.block import Columns
 from penstock.types.codecs import Forms
-from penstock.types.run import RunIdentity
+from penstock.types.run import place_token
 from penstock.types.shares import relative_shares
 
 MAX_SLOTS = 4096
@@ -104,10 +105,11 @@ class SamplingPlan:
     actor_key: bytes = field(default=b"", repr=False)
     largest_magnitude: float = 0.0
 
-    @property
-    def identity(self) -> RunIdentity:
-        """Identity of the learner's run."""
-        return RunIdentity(self.run, self.actor_key)
+    def admits(self, slot: int, incarnation: int, token: bytes) -> bool:
+        """Returns whether a token is that of an assignment of the run. Without `actor_key`, every token is."""
+        if not self.actor_key:
+            return True
+        return hmac.compare_digest(token, place_token(self.actor_key, self.run, slot, incarnation))
 
     @property
     def replay_segments(self) -> int:

@@ -36,13 +36,14 @@ KEY_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class RunIdentity:
-    """Identity of a run, and the key by which its replay services recognise its actors.
+    """Identity of a run, and the key by which its replay services recognise its learner and its actors.
 
-    The number prevents mistakes and is known to all peers. The key is known to the learner and the replay services.
+    The number prevents mistakes and is known to all peers. The key is known to the learner and to the run's user alone.
 
     Attributes:
-        number: Random number that is kept over the run's life; 0: the peer is of an older release.
-        key: Random key; empty: there are no tokens.
+        number: Random number that is kept over the run's life; 0: the learner has no run, as in a benchmark.
+        key: Random key with which the learner signs its calls (`security.run_key`); empty: there are neither proofs nor
+            tokens.
     """
 
     number: int = 0
@@ -53,20 +54,24 @@ class RunIdentity:
         """Returns the identity of a new run."""
         return cls(secrets.randbits(63) | 1, secrets.token_bytes(KEY_BYTES))
 
-    def token(self, slot: int, incarnation: int) -> bytes:
-        """Returns the token of an assignment, as the contract defines `replay_token`; empty without a key."""
-        if not self.key:
-            return b""
-        place = self.number.to_bytes(8, "little") + slot.to_bytes(4, "little") + incarnation.to_bytes(4, "little")
-        return hmac.digest(self.key, place, "sha256")
+    @property
+    def actor_key(self) -> bytes:
+        """Key of the actors' tokens, which the replay services know. The run's key does not follow from it."""
+        return hmac.digest(self.key, b"actors", "sha256") if self.key else b""
 
-    def admits(self, slot: int, incarnation: int, token: bytes) -> bool:
-        """Returns whether a token is that of an assignment. Without a key, every token is."""
-        return hmac.compare_digest(token, self.token(slot, incarnation)) if self.key else True
+    def token(self, slot: int, incarnation: int) -> bytes:
+        """Returns the token of an assignment; empty without a key."""
+        return place_token(self.actor_key, self.number, slot, incarnation) if self.key else b""
 
 
 NO_IDENTITY = RunIdentity()
 """Identity of a run whose peers are not verified, such as that of a study in one process."""
+
+
+def place_token(actor_key: bytes, run: int, slot: int, incarnation: int) -> bytes:
+    """Returns the token of an assignment, as the contract defines `replay_token`."""
+    place = run.to_bytes(8, "little") + slot.to_bytes(4, "little") + incarnation.to_bytes(4, "little")
+    return hmac.digest(actor_key, place, "sha256")
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,20 +107,22 @@ class Grant(_message.Message):
     def __init__(self, batch: _Optional[int] = ..., minimum_version: _Optional[int] = ...) -> None: ...
 
 class SampleBatchesRequest(_message.Message):
-    __slots__ = ("plan", "batch", "commit", "prove", "codecs", "contract")
+    __slots__ = ("plan", "batch", "commit", "prove", "codecs", "proof", "contract")
     PLAN_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
     COMMIT_FIELD_NUMBER: _ClassVar[int]
     PROVE_FIELD_NUMBER: _ClassVar[int]
     CODECS_FIELD_NUMBER: _ClassVar[int]
+    PROOF_FIELD_NUMBER: _ClassVar[int]
     CONTRACT_FIELD_NUMBER: _ClassVar[int]
     plan: SamplingPlan
     batch: BatchRequest
     commit: CommitBatchRequest
     prove: ProveStore
     codecs: _containers.RepeatedScalarFieldContainer[_block_pb2.Codec]
+    proof: _snapshot_pb2.RunProof
     contract: int
-    def __init__(self, plan: _Optional[_Union[SamplingPlan, _Mapping]] = ..., batch: _Optional[_Union[BatchRequest, _Mapping]] = ..., commit: _Optional[_Union[CommitBatchRequest, _Mapping]] = ..., prove: _Optional[_Union[ProveStore, _Mapping]] = ..., codecs: _Optional[_Iterable[_Union[_block_pb2.Codec, str]]] = ..., contract: _Optional[int] = ...) -> None: ...
+    def __init__(self, plan: _Optional[_Union[SamplingPlan, _Mapping]] = ..., batch: _Optional[_Union[BatchRequest, _Mapping]] = ..., commit: _Optional[_Union[CommitBatchRequest, _Mapping]] = ..., prove: _Optional[_Union[ProveStore, _Mapping]] = ..., codecs: _Optional[_Iterable[_Union[_block_pb2.Codec, str]]] = ..., proof: _Optional[_Union[_snapshot_pb2.RunProof, _Mapping]] = ..., contract: _Optional[int] = ...) -> None: ...
 
 class SamplingPlan(_message.Message):
     __slots__ = ("session", "next_batch", "batch_segments", "fresh_segments", "off_policy_degree", "publish_interval", "alpha", "epsilon", "half_life", "max_staleness", "min_replay_segments", "seed", "hurried_below", "slot_weights", "least_share", "run", "actor_key", "largest_magnitude")
@@ -245,16 +247,18 @@ class StoreProof(_message.Message):
     def __init__(self, number: _Optional[int] = ...) -> None: ...
 
 class CommitBatchRequest(_message.Message):
-    __slots__ = ("session", "batch", "keys", "priorities")
+    __slots__ = ("session", "batch", "keys", "priorities", "proof")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
     PRIORITIES_FIELD_NUMBER: _ClassVar[int]
+    PROOF_FIELD_NUMBER: _ClassVar[int]
     session: int
     batch: int
     keys: bytes
     priorities: bytes
-    def __init__(self, session: _Optional[int] = ..., batch: _Optional[int] = ..., keys: _Optional[bytes] = ..., priorities: _Optional[bytes] = ...) -> None: ...
+    proof: _snapshot_pb2.RunProof
+    def __init__(self, session: _Optional[int] = ..., batch: _Optional[int] = ..., keys: _Optional[bytes] = ..., priorities: _Optional[bytes] = ..., proof: _Optional[_Union[_snapshot_pb2.RunProof, _Mapping]] = ...) -> None: ...
 
 class CommitBatchResponse(_message.Message):
     __slots__ = ("updated", "overwritten", "repeated_commit")
@@ -267,10 +271,12 @@ class CommitBatchResponse(_message.Message):
     def __init__(self, updated: _Optional[int] = ..., overwritten: _Optional[int] = ..., repeated_commit: _Optional[bool] = ...) -> None: ...
 
 class FinishRunRequest(_message.Message):
-    __slots__ = ("session",)
+    __slots__ = ("session", "proof")
     SESSION_FIELD_NUMBER: _ClassVar[int]
+    PROOF_FIELD_NUMBER: _ClassVar[int]
     session: int
-    def __init__(self, session: _Optional[int] = ...) -> None: ...
+    proof: _snapshot_pb2.RunProof
+    def __init__(self, session: _Optional[int] = ..., proof: _Optional[_Union[_snapshot_pb2.RunProof, _Mapping]] = ...) -> None: ...
 
 class FinishRunResponse(_message.Message):
     __slots__ = ()
@@ -323,14 +329,16 @@ class StoreCounts(_message.Message):
     def __init__(self, capacity: _Optional[int] = ..., stored: _Optional[int] = ..., unseen: _Optional[int] = ..., leased: _Optional[int] = ..., granted: _Optional[int] = ..., inserted: _Optional[int] = ..., late: _Optional[int] = ..., refused: _Optional[int] = ..., refunded: _Optional[int] = ...) -> None: ...
 
 class TakeSnapshotRequest(_message.Message):
-    __slots__ = ("open", "policy", "contract")
+    __slots__ = ("open", "policy", "proof", "contract")
     OPEN_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
+    PROOF_FIELD_NUMBER: _ClassVar[int]
     CONTRACT_FIELD_NUMBER: _ClassVar[int]
     open: OpenSnapshot
     policy: _run_pb2.WeightsChunk
+    proof: _snapshot_pb2.RunProof
     contract: int
-    def __init__(self, open: _Optional[_Union[OpenSnapshot, _Mapping]] = ..., policy: _Optional[_Union[_run_pb2.WeightsChunk, _Mapping]] = ..., contract: _Optional[int] = ...) -> None: ...
+    def __init__(self, open: _Optional[_Union[OpenSnapshot, _Mapping]] = ..., policy: _Optional[_Union[_run_pb2.WeightsChunk, _Mapping]] = ..., proof: _Optional[_Union[_snapshot_pb2.RunProof, _Mapping]] = ..., contract: _Optional[int] = ...) -> None: ...
 
 class OpenSnapshot(_message.Message):
     __slots__ = ("name", "version", "automatic")

@@ -558,12 +558,14 @@ class VariantReturns(_message.Message):
     def __init__(self, episodes: _Optional[int] = ..., return_mean: _Optional[float] = ..., return_std: _Optional[float] = ...) -> None: ...
 
 class TakeRunSnapshotRequest(_message.Message):
-    __slots__ = ("name", "contract")
+    __slots__ = ("name", "proof", "contract")
     NAME_FIELD_NUMBER: _ClassVar[int]
+    PROOF_FIELD_NUMBER: _ClassVar[int]
     CONTRACT_FIELD_NUMBER: _ClassVar[int]
     name: str
+    proof: _snapshot_pb2.RunProof
     contract: int
-    def __init__(self, name: _Optional[str] = ..., contract: _Optional[int] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., proof: _Optional[_Union[_snapshot_pb2.RunProof, _Mapping]] = ..., contract: _Optional[int] = ...) -> None: ...
 
 class TakeRunSnapshotResponse(_message.Message):
     __slots__ = ("progress", "snapshot", "contract")

@@ -24,15 +24,17 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1apenstock/v1/snapshot.proto\x12\x0bpenstock.v1\"`\n\x10SnapshotProgress\x12\x10\n\x08segments\x18\x01 \x01(\x04\x12\x16\n\x0etotal_segments\x18\x02 \x01(\x04\x12\r\n\x05\x62ytes\x18\x03 \x01(\x04\x12\x13\n\x0btotal_bytes\x18\x04 \x01(\x04\"\xd3\x01\n\x08Snapshot\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06\x66older\x18\x02 \x01(\t\x12\x14\n\x0ctaken_unix_s\x18\x03 \x01(\x01\x12\x10\n\x08segments\x18\x04 \x01(\x04\x12\x0e\n\x06\x61\x62sent\x18\x05 \x01(\x04\x12\x0f\n\x07\x64\x61maged\x18\x06 \x01(\x04\x12\x15\n\rwritten_bytes\x18\x07 \x01(\x04\x12\x14\n\x0cshared_bytes\x18\x08 \x01(\x04\x12\x0f\n\x07seconds\x18\t \x01(\x01\x12\x0f\n\x07version\x18\n \x01(\x03\x12\x11\n\tautomatic\x18\x0b \x01(\x08\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1apenstock/v1/snapshot.proto\x12\x0bpenstock.v1\"*\n\x08RunProof\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"`\n\x10SnapshotProgress\x12\x10\n\x08segments\x18\x01 \x01(\x04\x12\x16\n\x0etotal_segments\x18\x02 \x01(\x04\x12\r\n\x05\x62ytes\x18\x03 \x01(\x04\x12\x13\n\x0btotal_bytes\x18\x04 \x01(\x04\"\xd3\x01\n\x08Snapshot\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06\x66older\x18\x02 \x01(\t\x12\x14\n\x0ctaken_unix_s\x18\x03 \x01(\x01\x12\x10\n\x08segments\x18\x04 \x01(\x04\x12\x0e\n\x06\x61\x62sent\x18\x05 \x01(\x04\x12\x0f\n\x07\x64\x61maged\x18\x06 \x01(\x04\x12\x15\n\rwritten_bytes\x18\x07 \x01(\x04\x12\x14\n\x0cshared_bytes\x18\x08 \x01(\x04\x12\x0f\n\x07seconds\x18\t \x01(\x01\x12\x0f\n\x07version\x18\n \x01(\x03\x12\x11\n\tautomatic\x18\x0b \x01(\x08\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'penstock.v1.snapshot_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_SNAPSHOTPROGRESS']._serialized_start=43
-  _globals['_SNAPSHOTPROGRESS']._serialized_end=139
-  _globals['_SNAPSHOT']._serialized_start=142
-  _globals['_SNAPSHOT']._serialized_end=353
+  _globals['_RUNPROOF']._serialized_start=43
+  _globals['_RUNPROOF']._serialized_end=85
+  _globals['_SNAPSHOTPROGRESS']._serialized_start=87
+  _globals['_SNAPSHOTPROGRESS']._serialized_end=183
+  _globals['_SNAPSHOT']._serialized_start=186
+  _globals['_SNAPSHOT']._serialized_end=397
 # @@protoc_insertion_point(module_scope)

@@ -4,6 +4,14 @@ from typing import ClassVar as _ClassVar, Optional as _Optional
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class RunProof(_message.Message):
+    __slots__ = ("key", "signature")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    key: bytes
+    signature: bytes
+    def __init__(self, key: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+
 class SnapshotProgress(_message.Message):
     __slots__ = ("segments", "total_segments", "bytes", "total_bytes")
     SEGMENTS_FIELD_NUMBER: _ClassVar[int]

@@ -69,6 +69,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     roster = roster_of(folder, [])
     for environments in (2, 3):
         roster.join(SCHEMA, SPEC, environments, b"", 0.0)
+    roster.record()
     assert start(folder) == []
     return folder
 

@@ -58,7 +58,11 @@ def open_roster(
 
 
 def join(roster: Roster, environments: int = 2, *, token: bytes = b"", now: float = 0.0) -> Assignment:
-    return roster.join(SCHEMA, SPEC, environments, token, now)
+    """Admits an actor, as the learner does before it gives out an assignment."""
+    place = roster.join(SCHEMA, SPEC, environments, token, now)
+    roster.record()
+    roster.confirm(place)
+    return place
 
 
 def test_actors_get_the_lowest_free_slots_and_environments(path: Path) -> None:

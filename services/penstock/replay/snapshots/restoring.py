@@ -16,6 +16,7 @@ from penstock.errors import ConfigurationError
 from penstock.files import sync_folder
 from penstock.replay.snapshots.chunk_files import chunk_ranges, read_chunk
 from penstock.replay.snapshots.folder import Manifest, SnapshotFolder
+from penstock.replay.store.description import NO_OWNER, Owner
 from penstock.replay.store.layout import State, rows_within
 from penstock.replay.store.piece_copies import copy_pieces
 from penstock.replay.store.records import read_watermarks, session_of
@@ -46,8 +47,10 @@ def restore_store(
     folder: Path,
     capacity_bytes: int,
     show: Callable[[SnapshotProgress], None] = lambda progress: None,
+    *,
+    owner: Owner = NO_OWNER,
 ) -> Restored:
-    """Creates a store from a snapshot in a folder that holds none.
+    """Creates a store of the run `owner` from a snapshot in a folder that holds none.
 
     Its size may differ from that of the original store. `show` receives the progress.
 
@@ -65,6 +68,7 @@ def restore_store(
             " another"
         )
     store.adopt_records(records)
+    store.belong_to(owner)
     store.flush()
     sync_folder(folder)
     incarnations = read_watermarks(records)[0]["incarnation"]

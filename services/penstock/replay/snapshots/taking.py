@@ -60,16 +60,20 @@ class Snapshots:
         self._busy = False
         self._stopping = threading.Event()
 
-    def begin(self, request: SnapshotRequest) -> RunningSnapshot:
+    def begin(self, request: SnapshotRequest, prover: bytes = b"") -> RunningSnapshot:
         """Starts a snapshot. It completes only after its `policy` is set.
 
+        `prover` is the one of `ReplayBuffer.check_holder`.
+
         Raises:
+            PermissionDenied: The caller has not proved the key of the store's run.
             ConfigurationError: There is no folder for snapshots, or the name exists.
             InvalidSegment: The name is invalid.
             NotReady: No actor has connected yet, so there is nothing to save.
             Overloaded: Another snapshot is in progress.
             Unavailable: The service is stopping.
         """
+        self._buffer.check_holder("TakeSnapshot", prover)
         folder = self._writable
         if os.path.lexists(folder.path(request.name)):
             raise ConfigurationError(f"there is a snapshot {request.name!r} in {folder.root}; choose another name")

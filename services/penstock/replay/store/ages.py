@@ -34,7 +34,8 @@ class Ages:
     def __init__(self, records: NDArray[np.uint8], version: int) -> None:
         """Reads the state that an earlier process left in these mapped records <uint8>[RECORDS_BYTES].
 
-        A gap beyond the store's version belongs to a session that never began and is cut at this version.
+        A gap beyond the store's version is of a session that never began, or the version was set back. It is cut at
+        this version, also in the file, because the version will grow past it.
 
         Raises:
             DamagedFile: Both copies of the record are damaged.
@@ -43,7 +44,10 @@ class Ages:
         self._record: Any = self._kept.record[0]
         count = int(self._record["gaps"])
         starts, ends = self._record["starts"][:count], np.minimum(self._record["ends"][:count], version)
+        before = self._record.tobytes()
         self._set_gaps([gap for gap in zip(starts.tolist(), ends.tolist(), strict=True) if gap[0] < gap[1]])
+        if self._record.tobytes() != before:
+            self._kept.save()
 
     def clock(self, versions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Returns the clocks <int64>[B] of these versions: each version minus the skipped numbers below it."""

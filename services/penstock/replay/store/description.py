@@ -20,12 +20,23 @@ DESCRIPTION_FILE = "store.json"
 
 
 @dataclass(frozen=True, slots=True)
+class Owner:
+    """Run to which a store belongs: its number (0: none yet), and the public half of its key (empty: not known yet)."""
+
+    run: int = 0
+    key: bytes = b""
+
+
+NO_OWNER = Owner()
+
+
+@dataclass(frozen=True, slots=True)
 class Description:
-    """Description of a store: the schema of its segments, its size in bytes, and its run's identity; 0: none yet."""
+    """Description of a store: the schema of its segments, its size in bytes, and the run to which it belongs."""
 
     schema: Schema
     capacity_bytes: int
-    run: int = 0
+    owner: Owner = NO_OWNER
 
 
 def write_description(folder: Path, description: Description) -> None:
@@ -33,7 +44,8 @@ def write_description(folder: Path, description: Description) -> None:
     content = {
         "format": FORMAT,
         "capacity_bytes": description.capacity_bytes,
-        "run": f"{description.run:016x}",
+        "run": f"{description.owner.run:016x}",
+        "run_key": description.owner.key.hex(),
         **describe_schema(description.schema),
     }
     write_json(folder / DESCRIPTION_FILE, content)
@@ -68,9 +80,9 @@ def read_description(folder: Path) -> Description:
                 f"{path} is a store of format {description['format']}, and this version reads {FORMAT}; choose another"
                 f" replay.folder, or remove the folder {folder} to continue with an empty store"
             )
-        # Earlier releases wrote no run.
-        run = int(description.get("run", "0"), 16)
-        return Description(schema_of(description, path), int(description["capacity_bytes"]), run)
+        # Earlier releases wrote no run, or no key.
+        owner = Owner(int(description.get("run", "0"), 16), bytes.fromhex(description.get("run_key", "")))
+        return Description(schema_of(description, path), int(description["capacity_bytes"]), owner)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise damaged_store(path, f"does not describe a store ({error})") from None
 

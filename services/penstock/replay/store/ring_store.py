@@ -20,7 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import DamagedFile, InvalidSegment, Overloaded, PlaceLost, SchemaMismatch
-from penstock.replay.store.description import DESCRIPTION_FILE, Description, damaged_store, write_description
+from penstock.replay.store.description import (
+    DESCRIPTION_FILE,
+    NO_OWNER,
+    Description,
+    Owner,
+    damaged_store,
+    write_description,
+)
 from penstock.replay.store.layout import (
     HEADER,
     RECORDS_BYTES,
@@ -55,7 +62,7 @@ class RingStore:
         forms: Mapped forms of the rows' columns.
         records: Mapped records <uint8>[RECORDS_BYTES]: watermarks, session record and ages.
         session: Session record.
-        run: Identity of the run to which the store belongs; 0: none yet.
+        owner: Run to which the store belongs.
         recovery: Result of opening the store.
     """
 
@@ -77,7 +84,7 @@ class RingStore:
             check_place(folder)
         description = description_in(folder) if folder is not None else None
         schema = description.schema if description is not None else None
-        self.run = description.run if description is not None else 0
+        self.owner = description.owner if description is not None else NO_OWNER
         size = self._bytes_for(schema)
         if folder is not None and description is not None and size is not None:
             check_files(folder, description.capacity_bytes, size)
@@ -139,20 +146,20 @@ class RingStore:
         self._lay_out(schema)
         self._describe()
 
-    def belong_to(self, run: int) -> None:
+    def belong_to(self, owner: Owner) -> None:
         """Makes the store one of this run from now on. Raises `OSError` if that can't be recorded."""
-        former, self.run = self.run, run
+        former, self.owner = self.owner, owner
         try:
             self._describe()
         except OSError:
-            self.run = former
+            self.owner = former
             raise
 
     def _describe(self) -> None:
         """Writes the description, once there are segments to describe."""
         if self.folder is not None and self.schema is not None:
             assert self._memory is not None
-            write_description(self.folder, Description(self.schema, len(self._memory), self.run))
+            write_description(self.folder, Description(self.schema, len(self._memory), self.owner))
 
     def _lay_out(self, schema: Schema) -> None:
         if self._memory is None:

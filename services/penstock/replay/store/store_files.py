@@ -4,9 +4,12 @@ A folder on a network file system, a file that can't be allocated, and existing 
 refused. `ring_store` calls it.
 """
 
+import contextlib
 import errno
+import fcntl
 import mmap
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from penstock.errors import ConfigurationError
@@ -25,6 +28,30 @@ def check_place(folder: Path) -> None:
             " choose a folder on this host's own disk or memory, such as --replay.folder $TMPDIR/replay (on Slurm"
             " $SLURM_TMPDIR/replay); its snapshots may be anywhere (--replay.snapshot-folder)"
         )
+
+
+@contextlib.contextmanager
+def held(folder: Path, *, alone: bool) -> Iterator[None]:
+    """Holds the store in a folder inside the context, with other users of it or `alone`.
+
+    Others wait until a process that holds it alone has ended. A killed process holds nothing. Does nothing if the
+    folder can't be made or read, which the use of the store reports.
+
+    Raises `ConfigurationError` if others use the store that is to be held alone.
+    """
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            if not alone:
+                make_folder(folder)
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            stack.callback(os.close, descriptor)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB if alone else fcntl.LOCK_SH)
+            except BlockingIOError:
+                raise ConfigurationError(
+                    f"a replay service uses the store in {folder}; stop it, and repeat the command"
+                ) from None
+        yield
 
 
 def description_in(folder: Path) -> Description | None:

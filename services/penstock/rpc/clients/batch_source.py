@@ -67,6 +67,7 @@ class ReplayBatchSource:
         changed: threading.Condition | None = None,
         arrived: Callable[[Batch], None] = lambda batch: None,
         memory: Memory | None = None,
+        key: bytes = b"",
     ) -> None:
         """Prepares the stream to the replay service, which `open` starts.
 
@@ -75,9 +76,11 @@ class ReplayBatchSource:
         `replay_segments` with a batch's number for the number of segments to replay in it, None for the plan's, and
         `arrived` with each batch before `next` returns it; neither may wait.
         `memory` allocates the memory of all columns; None: they may lie in any, such as that of their message. Several
-        sources may share the condition `changed`, which guards the state and is notified of every change.
+        sources may share the condition `changed`, which guards the state and is notified of every change. `key` is that
+        of the run, which a plan with a run needs.
         """
         self._thread, self._schema, self._prefetch, self._stopping = thread, schema, prefetch_batches, stopping
+        self._key = key
         self._replay_segments, self._arrived = replay_segments, arrived
         self._stream = PersistentStream(
             thread, "replay", peer, self._run, broken=self._note_break, ended=self._abandon_commits, changed=changed
@@ -171,7 +174,7 @@ class ReplayBatchSource:
         """Reports the end of the run to the service. A failure is logged, not raised."""
         assert self._plan is not None
         try:
-            self._stream.call(methods.FINISH_RUN, timeout_s, session=self._plan.session)
+            self._stream.call(methods.FINISH_RUN, timeout_s, self._key, session=self._plan.session)
         except PenstockError as error:
             logs.note("end of the run not reported", reason=str(error))
 
@@ -226,7 +229,7 @@ class ReplayBatchSource:
             # A new store in place of a lost one starts at this batch and answers earlier commits as repeated.
             first = self._ready[-1].number + 1 if self._ready else self.next_number
         assert plan is not None
-        call = self._stream.open_stream(methods.SAMPLE_BATCHES)
+        call = self._stream.open_stream(methods.SAMPLE_BATCHES, key=self._key)
         stream = SamplingStream(call, replace(plan, next_batch=first), self._schema, self._pool)
 
         def take(response: wire.SampleResponse) -> None:

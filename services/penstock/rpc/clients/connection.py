@@ -30,6 +30,7 @@ from penstock.rpc.clients.absence import Absence
 from penstock.rpc.clients.names import Peer, place_of
 from penstock.rpc.errors import is_passing
 from penstock.rpc.loop import LoopThread
+from penstock.rpc.proofs import prove
 from penstock.rpc.service import Method
 from penstock.system_errors import exhaustion
 from penstock.telemetry import logs, metrics
@@ -107,9 +108,15 @@ class Connection:
             raise Unavailable(f"{self.peer} can't be reached: it is not listening yet, or it has ended; see its log")
         return self.channel
 
-    def call(self, method: Method, timeout_s: float = UNARY_TIMEOUT_S, **request: Any) -> Any:
-        """Makes a unary call with these values. Raises the server's error, or `Unavailable` after `timeout_s`."""
-        return self.thread.run(self._call(method, method.request(**request), timeout_s))
+    def call(self, method: Method, timeout_s: float = UNARY_TIMEOUT_S, key: bytes = b"", **request: Any) -> Any:
+        """Makes a unary call with these values, which proves the run's `key` if there is one.
+
+        Raises the server's error, or `Unavailable` after `timeout_s`.
+        """
+        message = method.request(**request)
+        if key:
+            prove(method, b"", message, key)
+        return self.thread.run(self._call(method, message, timeout_s))
 
     async def _call(self, method: Method, request: Any, timeout_s: float) -> Any:
         channel, self._refused = await self.reach(), True
@@ -204,10 +211,13 @@ class PersistentStream(Connection):
             self._task.cancel()
         self._task = asyncio.create_task(self._keep_open())
 
-    def open_stream(self, method: Method, *, local: bool = True) -> Stream:
-        """Opens a stream of this method at the present address. It may move to a local socket if `local` is true."""
+    def open_stream(self, method: Method, *, local: bool = True, key: bytes = b"") -> Stream:
+        """Opens a stream of this method at the present address, which proves the run's `key` if there is one.
+
+        It may move to a local socket if `local` is true.
+        """
         address = self.address if local else ""
-        return open_stream(self.channel, method, address, identity=self.identity, wait_for_ready=False)
+        return open_stream(self.channel, method, address, identity=self.identity, key=key, wait_for_ready=False)
 
     async def reach(self) -> grpc.aio.Channel:
         """Returns the stream's channel. Raises `Unavailable` if there is none."""

@@ -123,12 +123,13 @@ class ShardedBatchSource:
         stopping: Callable[[], bool] = lambda: False,
         arrived: Callable[[Batch], None] = lambda batch: None,
         memory: Memory | None = None,
+        key: bytes = b"",
     ) -> None:
         """Prepares a stream to each replay service, as `ReplayBatchSource` does; `open` starts the streams.
 
         A batch waits `timeout_s` for a shard after fresh segments of another have arrived. `largest_window` returns the
         segments in any actor's largest window. `arrived` receives each batch with all parts, the object `next` returns.
-        `memory` is that of `ReplayBatchSource`, for whole batches.
+        `memory` and `key` are those of `ReplayBatchSource`; the memory is for whole batches.
         """
         self._thread, self._arrived = thread, arrived
         self._schema, self._timeout_s, self._largest_window = schema, timeout_s, largest_window
@@ -143,6 +144,7 @@ class ShardedBatchSource:
                 replay_segments=functools.partial(self._replay_segments, index),
                 changed=self._lock,
                 arrived=lambda part: self._joinable.set(),
+                key=key,
             )
             for index, peer in enumerate(peers)
         ]

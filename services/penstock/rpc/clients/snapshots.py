@@ -7,7 +7,7 @@ from concurrent.futures import Future
 
 from penstock.errors import Unavailable
 from penstock.rpc import methods
-from penstock.rpc.channel import Stream, open_responses, open_stream, translated
+from penstock.rpc.channel import Stream, open_stream, translated
 from penstock.rpc.clients.connection import Connection
 from penstock.rpc.clients.names import Peer
 from penstock.rpc.loop import LoopThread
@@ -26,10 +26,10 @@ _SILENCE_S = 10.0
 
 
 class SnapshotClient:
-    """Client for the snapshots of one replay service."""
+    """Client for the snapshots of one replay service. Those of a run's store need the run's key."""
 
-    def __init__(self, thread: LoopThread, peer: Peer) -> None:
-        self._connection = Connection(thread, "replay", peer)
+    def __init__(self, thread: LoopThread, peer: Peer, key: bytes = b"") -> None:
+        self._connection, self._key = Connection(thread, "replay", peer), key
 
     def complete(self) -> list[Snapshot]:
         """Lists complete snapshots, oldest first. Raises the service's error, or `Unavailable` without an answer."""
@@ -55,7 +55,9 @@ class SnapshotClient:
         connection = self._connection
         channel = await connection.reach()
         async with translated(connection.peer):
-            call = open_stream(channel, methods.TAKE_SNAPSHOT, identity=connection.identity, wait_for_ready=False)
+            call = open_stream(
+                channel, methods.TAKE_SNAPSHOT, identity=connection.identity, key=self._key, wait_for_ready=False
+            )
             try:
                 opening, *chunks = wire.encode_requests(request, policy)
                 async with connection.answered_within(_FROZEN_TIMEOUT_S):
@@ -85,9 +87,9 @@ class SnapshotClient:
 class StoreSnapshots:
     """Client that takes one snapshot of all stores of a run; implements `learning.protocols.SnapshotDesk`."""
 
-    def __init__(self, thread: LoopThread, peers: Sequence[Peer]) -> None:
+    def __init__(self, thread: LoopThread, peers: Sequence[Peer], key: bytes = b"") -> None:
         self._thread = thread
-        self._clients = [SnapshotClient(thread, peer) for peer in peers]
+        self._clients = [SnapshotClient(thread, peer, key) for peer in peers]
 
     def begin(
         self, request: SnapshotRequest, policy: Weights, show: Callable[[SnapshotProgress], None]
@@ -141,10 +143,13 @@ class StoreSnapshots:
 
 
 class RunSnapshotClient:
-    """Client that requests snapshots of a run from its learner. Commands use it from their main thread."""
+    """Client that requests snapshots of a run from its learner. Commands use it from their main thread.
 
-    def __init__(self, thread: LoopThread, peer: Peer) -> None:
-        self._connection = Connection(thread, "learner", peer)
+    It needs the run's key, unless it has a certificate.
+    """
+
+    def __init__(self, thread: LoopThread, peer: Peer, key: bytes = b"") -> None:
+        self._connection, self._key = Connection(thread, "learner", peer), key
 
     def take(self, name: str = "", show: Callable[[SnapshotProgress], None] = lambda progress: None) -> RunSnapshot:
         """Requests a snapshot and returns the complete one. Without a name, it is named after UTC time and version.
@@ -161,10 +166,17 @@ class RunSnapshotClient:
         connection = self._connection
         channel = await connection.reach()
         async with translated(connection.peer):
-            responses = open_responses(channel, methods.TAKE_RUN_SNAPSHOT, connection.identity, name=name)
-            while True:
+            call = open_stream(channel, methods.TAKE_RUN_SNAPSHOT, identity=connection.identity, key=self._key)
+            try:
                 async with connection.answered_within(_SILENCE_S):
-                    state = wire.decode_run_taking(await anext(responses))
-                if isinstance(state, RunSnapshot):
-                    return state
-                show(state)
+                    await call.write(methods.TAKE_RUN_SNAPSHOT.request(name=name))
+                    await call.done_writing()
+                responses = aiter(call)
+                while True:
+                    async with connection.answered_within(_SILENCE_S):
+                        state = wire.decode_run_taking(await anext(responses))
+                    if isinstance(state, RunSnapshot):
+                        return state
+                    show(state)
+            finally:
+                call.cancel()

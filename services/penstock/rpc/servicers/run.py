@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
 
-from penstock.errors import SchemaMismatch
+from penstock.errors import Overloaded, SchemaMismatch
 from penstock.learning.replay_places import ReplayPlaces
 from penstock.learning.roster import Roster
 from penstock.learning.statistics import RunStatistics
@@ -28,12 +28,30 @@ from penstock.types.differences import contrast, same_spaces
 from penstock.types.evaluation import EvaluationResult, EvaluationTask
 from penstock.types.location import Location
 from penstock.types.place import Place
-from penstock.types.run import ActorProgress, ActorReport, EnvironmentFault, Weights
+from penstock.types.run import ActorProgress, ActorReport, Assignment, EnvironmentFault, Weights
 from penstock.types.spaces import EnvironmentSpec
 from penstock.v1 import evaluation_pb2, run_pb2
 from penstock.wire import run as wire
 
 _LOOK_S = 1.0
+_JOINING_AT_ONCE = 128
+"""Joins in progress, which share a write. Each takes 2 ms of the event loop, which serves other clients in between."""
+
+_MOST_WAITING = 512
+"""Actors that wait for their turn, which takes about 2 s for so many. Further ones are asked to try again."""
+
+_RECORDED_S = 1.0
+"""Seconds to wait for the disk. An actor is then admitted without, as far as `Roster.confirm` permits it."""
+
+_REFUSED_S = 10.0
+"""Seconds to wait for the disk if `Roster.confirm` would refuse the actor, as it does before the first write."""
+
+_WRITES = 2
+"""Writes to wait for: one may have begun before the actor joined."""
+
+_BETWEEN_WRITES_S = 0.05
+"""Least seconds between two writes, in which further actors join."""
+
 _ANSWERED_TASKS = 64
 """Tasks of which a second answer is recognised. An evaluator answers an older one only if it was abandoned since."""
 
@@ -59,6 +77,51 @@ class _Latest:
         while self._count <= count:
             await self._changed.wait()
         return self._value
+
+
+class _Admissions:
+    """Turns of the actors that join, whose places one thread writes to disk. Used on one event loop.
+
+    A write covers all joins before it, and the loop goes on meanwhile, also while the disk does not answer.
+    """
+
+    def __init__(self, roster: Roster) -> None:
+        self._roster = roster
+        self._turns = asyncio.Semaphore(_JOINING_AT_ONCE)
+        self._waiting = 0
+        self._write: asyncio.Task[None] | None = None
+        self._write_from = 0.0
+
+    @contextlib.asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Waits for a turn, which the block uses. Raises `Overloaded` if too many wait already."""
+        if self._waiting >= _MOST_WAITING:
+            metrics.LEARNER_DEFERRED_JOINS.inc()
+            raise Overloaded(f"{self._waiting} actors are joining, which is the limit; join again in 1 s")
+        self._waiting += 1
+        try:
+            async with self._turns:
+                yield
+        finally:
+            self._waiting -= 1
+
+    async def recorded(self, place: Assignment) -> None:
+        """Waits until a place is on disk, as long as `_RECORDED_S` and `_REFUSED_S` say. Raises as `Roster.confirm`."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_RECORDED_S if self._roster.permits(place) else _REFUSED_S):
+                for _ in range(_WRITES):
+                    if self._roster.is_recorded(place):
+                        return
+                    if self._write is None or self._write.done():
+                        self._write = asyncio.create_task(self._record())
+                    # A write that has begun does not end with the actor that waits for it.
+                    await asyncio.shield(self._write)
+        self._roster.confirm(place)
+
+    async def _record(self) -> None:
+        await asyncio.sleep(self._write_from - time.monotonic())
+        await asyncio.to_thread(self._roster.record)
+        self._write_from = time.monotonic() + _BETWEEN_WRITES_S
 
 
 class RunServicer:
@@ -92,6 +155,7 @@ class RunServicer:
         """
         self._thread, self._roster, self._statistics = thread, roster, statistics
         self._targets, self._places = targets, places
+        self._admissions = _Admissions(roster)
         self._weights, self._tasks = _Latest(), _Latest()
         self._results: queue.Queue[EvaluationResult] = queue.Queue()
         self._answered: deque[int] = deque(maxlen=_ANSWERED_TASKS)
@@ -151,12 +215,20 @@ class RunServicer:
 
     async def _join(self, requests: AsyncIterator[run_pb2.JoinRequest], context: Context) -> None:
         hello = wire.decode_hello(await opening_message(requests))
-        with logged_refusal("actor", peer=context.peer()):
-            self._roster.check_run(hello.run, "actor")
-            if hello.lost is not None:
-                largest = self._places.largest_incarnation(hello.lost.slot, time.monotonic())
-                self._roster.taken(hello.lost.slot, hello.lost.taken_by, largest)
-            assignment = self._roster.join(hello.schema, hello.spec, hello.environments, hello.token, time.monotonic())
+        async with self._admissions.turn():
+            with logged_refusal("actor", peer=context.peer()):
+                self._roster.check_run(hello.run, "actor")
+                if hello.lost is not None:
+                    largest = self._places.largest_incarnation(hello.lost.slot, time.monotonic())
+                    self._roster.taken(hello.lost.slot, hello.lost.taken_by, largest)
+                assignment = self._roster.join(
+                    hello.schema, hello.spec, hello.environments, hello.token, time.monotonic()
+                )
+            try:
+                await self._admissions.recorded(assignment)
+            except BaseException:
+                self._roster.leave(assignment, time.monotonic())
+                raise
         metrics.LEARNER_ACTORS.set(self._roster.connected)
         name = hello.name or f"slot {assignment.slot}"
         self._statistics.actors.joined(name, assignment.slot, hello.location)

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable
 
 import numpy as np
+from google.protobuf.message import Message
 from numpy.typing import NDArray
 
 from penstock.errors import SchemaMismatch
@@ -19,8 +20,9 @@ from penstock.replay.leases import MAX_LEASES
 from penstock.replay.segments import Lease
 from penstock.rpc import methods
 from penstock.rpc.loop import off_loop
+from penstock.rpc.proofs import prover_of
 from penstock.rpc.refusals import logged_refusal
-from penstock.rpc.service import Context, logged_stay, opening_message, write_whole
+from penstock.rpc.service import Context, Method, logged_stay, opening_message, write_whole
 from penstock.rpc.servicers.append import ANSWERED_WITHIN_S, AppendServicer
 from penstock.telemetry import metrics
 from penstock.types.codecs import Codec
@@ -89,7 +91,8 @@ class SampleServicer:
         plan = wire.decode_first_plan(opening)
         # All open streams belong to one session, because no other is adopted while one is open.
         with logged_refusal("learner", peer=context.peer()):
-            change = self._buffer.adopt_plan(plan, connected=self._streams > 0)
+            prover = prover_of(methods.SAMPLE_BATCHES, context.challenge, opening)
+            change = self._buffer.adopt_plan(plan, prover, connected=self._streams > 0)
         self._streams, self._actors.learner_since = self._streams + 1, time.monotonic()
         try:
             with logged_stay("learner", returned=change.returned, batch=str(plan.next_batch)):
@@ -108,15 +111,22 @@ class SampleServicer:
         self, request: replay_pb2.CommitBatchRequest, context: Context
     ) -> replay_pb2.CommitBatchResponse:
         """Commits a batch outside of a stream."""
-        return wire.encode_outcome(self._commit(wire.decode_commit(request)))
+        commit = wire.decode_commit(request)
+        self._check_holder(methods.COMMIT_BATCH, request, context)
+        return wire.encode_outcome(self._commit(commit))
 
     async def finish_run(self, request: replay_pb2.FinishRunRequest, context: Context) -> replay_pb2.FinishRunResponse:
         """Records the end of the run."""
+        self._check_holder(methods.FINISH_RUN, request, context)
         if request.session != self._buffer.session:
             raise SchemaMismatch("another learner session has taken over, and its run is not over")
         self.run_finished = True
         metrics.REPLAY_RUN_FINISHED.set(1)
         return wire.encode_finished()
+
+    def _check_holder(self, method: Method, request: Message, context: Context) -> None:
+        with logged_refusal("learner", peer=context.peer()):
+            self._buffer.check_holder(method.name, prover_of(method, context.challenge, request))
 
     async def _serve(self, requests: AsyncIterator[replay_pb2.SampleBatchesRequest], writer: _Writer) -> None:
         await self._wait_for_segments(writer)

@@ -13,6 +13,8 @@ from penstock.errors import PenstockError, Unavailable
 from penstock.replay.snapshots.taking import Snapshots
 from penstock.replay.snapshots.work import RunningSnapshot
 from penstock.rpc import methods
+from penstock.rpc.proofs import prover_of
+from penstock.rpc.refusals import logged_refusal
 from penstock.rpc.service import Context, Method, opening_message, write_whole
 from penstock.v1 import replay_pb2
 from penstock.wire import snapshots as wire
@@ -34,7 +36,10 @@ class SnapshotServicer:
         return {methods.TAKE_SNAPSHOT: self._take, methods.LIST_SNAPSHOTS: self._list}
 
     async def _take(self, requests: AsyncIterator[replay_pb2.TakeSnapshotRequest], context: Context) -> None:
-        running = self._snapshots.begin(wire.decode_opening(await opening_message(requests)))
+        opening = await opening_message(requests)
+        with logged_refusal("learner", peer=context.peer()):
+            prover = prover_of(methods.TAKE_SNAPSHOT, context.challenge, opening)
+            running = self._snapshots.begin(wire.decode_opening(opening), prover)
         receiving = asyncio.create_task(_receive_policy(requests, running))
         try:
             while not running.frozen.is_set() and not running.outcome.done():

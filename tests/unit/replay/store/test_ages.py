@@ -93,6 +93,8 @@ def test_a_session_that_did_not_begin_leaves_no_gap() -> None:
     # The process was killed before the store's version changed. The next session begins at another version.
     again = Ages(memory, 10)
     assert again.skipped == 2
+    # Nor does it return when the version has grown past it.
+    assert Ages(memory, 300).skipped == 2
     again.skip(10, 11)
     assert Ages(memory, 11).skipped == 3
 
