@@ -8,8 +8,10 @@ from penstock.acting.frames import with_frames
 from penstock.acting.played import PlayedEnvironment
 from penstock.acting.single_environments import SingleEnvironments
 from penstock.acting.variants import Arguments, EnvironmentVariants
-from penstock.config import Config, EnvironmentConfig
+from penstock.config import Config, EnvironmentConfig, read_settings
+from penstock.config.recorded import ENVIRONMENT
 from penstock.errors import ConfigurationError
+from penstock.run_folder import RunFolder
 
 
 def variants_of(environment: EnvironmentConfig, arguments: Sequence[Arguments]) -> EnvironmentVariants:
@@ -48,7 +50,7 @@ def make(run: str | Path | Config, *, variant: int = 0, render_mode: str | None 
     Raises:
         ConfigurationError: There is no such run or variant, or the environment can't be made.
     """
-    environment = (run if isinstance(run, Config) else Config.load(run)).environment
+    environment = run.environment if isinstance(run, Config) else _environment_of(Path(run))
     known = environment.variant_kwargs
     if not 0 <= variant < len(known):
         raise ConfigurationError(f"environment variant {variant} does not exist; the run has {len(known)}, from 0")
@@ -67,3 +69,8 @@ def make(run: str | Path | Config, *, variant: int = 0, render_mode: str | None 
     if isinstance(made, SingleEnvironments):
         (single,) = made.envs
     return PlayedEnvironment(with_frames(made, environment.frame_stack), rendered=single)
+
+
+def _environment_of(run: Path) -> EnvironmentConfig:
+    folder = RunFolder(run)
+    return read_settings(folder.config if run.is_dir() else run, *ENVIRONMENT).environment

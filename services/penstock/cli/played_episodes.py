@@ -10,7 +10,10 @@ from penstock.acting.registry import has_native_form
 from penstock.acting.trained import TrainedPolicy, load_policy
 from penstock.apps.environments import variants_of
 from penstock.cli.film import film
-from penstock.config import Config, build, load_toml, merge
+from penstock.cli.named_run import note_removed_settings
+from penstock.config import Config, read_settings
+from penstock.config.recorded import ENVIRONMENT
+from penstock.config.sections import Sections
 from penstock.errors import ConfigurationError
 from penstock.module_imports import import_modules
 from penstock.run_folder import RunFolder, find_checkpoint
@@ -58,7 +61,7 @@ def _spread(returns: EvaluationResult | VariantReturns) -> str:
     return f"{returns.return_mean:.1f} ± {returns.return_std:.1f}"
 
 
-def _chosen_variants(config: Config, named: int | None) -> list[int]:
+def _chosen_variants(config: Sections, named: int | None) -> list[int]:
     """Returns the numbers of the variants to play; only 0 if the run has no variants."""
     known = len(config.environment.variant_kwargs)
     if named is None:
@@ -77,14 +80,18 @@ def _check_same_spaces(path: Path, policy: TrainedPolicy, spec: EnvironmentSpec)
         )
 
 
-def _config_of(path: Path, env_id: str | None) -> Config:
+def _config_of(path: Path, env_id: str | None) -> Sections:
+    """Returns the settings of the environment and of evaluations, with the environment `env_id` if it is given."""
     folder = RunFolder(path.parent.parent)
-    values = load_toml(folder.config) if folder.config.exists() else {}
-    if not values and env_id is None:
-        raise ConfigurationError(f"{path} is not in a run folder; pass --env-id")
-    config = build(values)
+    if not folder.config.exists():
+        if env_id is None:
+            raise ConfigurationError(f"{path} is not in a run folder; pass --env-id")
+        return Config(environment={"id": env_id})
+    note_removed_settings(folder)
+    names = (*ENVIRONMENT, "evaluation.max_episode_steps")
     if env_id is None:
-        return config
-    import_modules(config.environment.imports)
-    vectorization = config.environment.vectorization if has_native_form(env_id) else "sync"
-    return build(merge(values, {"environment": {"id": env_id, "vectorization": vectorization}}))
+        return read_settings(folder.config, *names)
+    of_run = read_settings(folder.config, "environment.imports", "environment.vectorization").environment
+    import_modules(of_run.imports)
+    vectorization = of_run.vectorization if has_native_form(env_id) else "sync"
+    return read_settings(folder.config, *names, changes={"environment": {"id": env_id, "vectorization": vectorization}})

@@ -1,5 +1,6 @@
 """The configuration of a run."""
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -11,6 +12,7 @@ from penstock.config.checks import first_conflict
 from penstock.config.layers import load_toml, merge
 from penstock.config.messages import explain
 from penstock.config.names import answered, in_sections
+from penstock.config.recorded import read_recorded
 from penstock.config.sections import Sections, fields
 from penstock.config.setting_types import NONE
 from penstock.errors import ConfigurationError
@@ -42,10 +44,16 @@ class Config(Sections):
     def load(cls, path: str | Path) -> "Config":
         """Reads the configuration of a run from its folder, or a configuration from a TOML file.
 
-        No preset is applied. Raises `ConfigurationError` if the file can't be read or has a wrong setting.
+        No preset is applied. Removed settings of a run of an earlier release are converted, with a warning. Raises
+        `ConfigurationError` if the file can't be read or has a wrong setting.
         """
         folder = RunFolder(Path(path))
-        return cls(**load_toml(folder.config if folder.root.is_dir() else folder.root))
+        if not folder.root.is_dir():
+            return cls(**load_toml(folder.root))
+        recorded = read_recorded(folder.config)
+        for note in filter(None, (recorded.removed, recorded.unset)):
+            warnings.warn(note, stacklevel=2)
+        return cls(**recorded.values)
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> "Config":
