@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from penstock.addresses import ADDRESS_FILE
-from penstock.config import ActorConfig, Config, EvaluationConfig, LearnerConfig
+from penstock.config import ActorConfig, EvaluationConfig, LearnerConfig, read_settings
+from penstock.config.recorded import LIMITS
 from penstock.errors import ConfigurationError, NotReady, RunFinished
 from penstock.files import make_folder, write_json
 from penstock.learning.replay_places import ReplayPlaces
@@ -85,10 +86,10 @@ class LearnerOfRun:
     def _finished(self) -> str:
         """Returns why the run is over; empty if its learner may still be started again."""
         try:
-            settings = Config.load(self._folder.root)
+            limits = read_settings(self._folder.config, *LIMITS).run
         except ConfigurationError:
             return ""
-        return nothing_left(self._folder.summary, settings.run)
+        return nothing_left(self._folder.summary, limits)
 
 
 class AddressFile:

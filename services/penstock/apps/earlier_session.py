@@ -7,7 +7,7 @@ continues the first run.
 from pathlib import Path
 from typing import Any
 
-from penstock.config import Config, build, load_toml
+from penstock.config import Config, build, read_recorded
 from penstock.errors import ConfigurationError
 from penstock.learning.checkpoints import Recovered
 from penstock.run_folder import RunFolder
@@ -37,7 +37,7 @@ def changed_settings(recorded: Path, config: Config) -> list[str]:
     Returns none if there is no record, or one that this release can't read.
     """
     try:
-        before = _by_name(build(load_toml(recorded)))
+        before = _by_name(build(read_recorded(recorded).values))
     except ConfigurationError:
         return []
     now = _by_name(config)

@@ -8,8 +8,11 @@ from penstock.acting.frames import with_frames
 from penstock.acting.played import PlayedEnvironment
 from penstock.acting.single_environments import SingleEnvironments
 from penstock.acting.variants import Arguments, EnvironmentVariants
-from penstock.config import Config, EnvironmentConfig
+from penstock.config import Config, EnvironmentConfig, read_settings
+from penstock.config.foreign_code import FileNames
+from penstock.config.recorded import ENVIRONMENT
 from penstock.errors import ConfigurationError
+from penstock.run_folder import RunFolder
 
 
 def variants_of(environment: EnvironmentConfig, arguments: Sequence[Arguments]) -> EnvironmentVariants:
@@ -53,10 +56,12 @@ def make(
         ForeignCode: The run's file names code, and you do not. Nothing was imported.
         ConfigurationError: There is no such run or variant, or the environment can't be made.
     """
-    config = run if isinstance(run, Config) else Config.load(run)
-    if not trust_code:
-        config.refuse_foreign_code()
-    environment = config.environment
+    if isinstance(run, Config):
+        environment = run.environment
+        if not trust_code:
+            run.refuse_foreign_code()
+    else:
+        environment = _environment_of(Path(run), trust_code=trust_code)
     known = environment.variant_kwargs
     if not 0 <= variant < len(known):
         raise ConfigurationError(f"environment variant {variant} does not exist; the run has {len(known)}, from 0")
@@ -75,3 +80,12 @@ def make(
     if isinstance(made, SingleEnvironments):
         (single,) = made.envs
     return PlayedEnvironment(with_frames(made, environment.frame_stack), rendered=single)
+
+
+def _environment_of(run: Path, *, trust_code: bool) -> EnvironmentConfig:
+    folder = RunFolder(run)
+    file = folder.config if run.is_dir() else run
+    recorded = read_settings(file, *ENVIRONMENT)
+    if not trust_code:
+        FileNames.all_in(file, recorded).refuse(recorded.environment, recorded.policy)
+    return recorded.environment

@@ -14,10 +14,10 @@ from penstock.cli.help_page import help_page
 from penstock.cli.named_run import chosen_run
 from penstock.cli.one_line_parser import OneLineParser
 from penstock.cli.setting_options import SettingsParser, add_settings, expanded, values_of
-from penstock.config import Config, load_toml
+from penstock.config import Config, load_toml, read_recorded
 from penstock.errors import ConfigurationError
 from penstock.local import variables
-from penstock.presets import NO_PRESET, configured, preset_values
+from penstock.presets import NO_PRESET, Configured, configured, preset_values
 from penstock.run_folder import RunFolder
 
 _NEWEST = ""
@@ -67,6 +67,7 @@ def parse(
     more: argparse.ArgumentParser | None = None,
     settings_of: Callable[[Path], Path] = settings_of,
     file_is_data: bool = False,
+    recorded: Path | None = None,
 ) -> Options:
     """Parses the arguments after a command's name. Raises `ConfigurationError`, in one line, if a setting is wrong.
 
@@ -79,13 +80,15 @@ def parse(
         more: Options of this command alone, without --help.
         settings_of: Returns the file with the settings of a run to resume.
         file_is_data: Whether the file of --config may not name code, as the settings of a run to resume may not.
+        recorded: File with the settings of a run, which the arguments override; None: none.
     """
     given = expanded(arguments)
     own = _own_options(operand="ENV" if trains else operand, resumes=trains, more=[more] if more else [])
     parser = SettingsParser(prog=prog, description=description, allow_abbrev=False, add_help=False, parents=[own])
     add_settings(parser, None)
     named = parser.parse_args(given)
-    options = replace(_combined(named, trains=trains, settings_of=settings_of, file_is_data=file_is_data), more=named)
+    combined = _combined(named, trains=trains, settings_of=settings_of, file_is_data=file_is_data, recorded=recorded)
+    options = replace(combined, more=named)
     if named.help or named.help_all:
         print(help_page(prog, description, own, options.config, trains=trains, whole=named.help_all), end="")
         raise SystemExit(0)
@@ -115,8 +118,32 @@ def _own_options(*, operand: str, resumes: bool, more: Sequence[argparse.Argumen
     return parser
 
 
+def _of_run(file: Path, *layers: dict[str, object]) -> tuple[Configured, list[str]]:
+    """Returns the settings that a run's file records, overridden by layers, and notes about those of earlier releases.
+
+    Raises `ConfigurationError` if the file can't be read or a setting is wrong, and names the file if that is its own.
+    """
+    recorded = read_recorded(file)
+    try:
+        found = configured(recorded.values, *layers, preset=NO_PRESET)
+    except ConfigurationError as error:
+        try:
+            configured(recorded.values, preset=NO_PRESET)
+        except ConfigurationError:
+            raise ConfigurationError(
+                f"{error}; {file} records it: give another value as an option, or correct the file"
+            ) from None
+        raise
+    return found, [note for note in (recorded.removed, recorded.unset) if note]
+
+
 def _combined(
-    named: argparse.Namespace, *, trains: bool, settings_of: Callable[[Path], Path], file_is_data: bool
+    named: argparse.Namespace,
+    *,
+    trains: bool,
+    settings_of: Callable[[Path], Path],
+    file_is_data: bool,
+    recorded: Path | None,
 ) -> Options:
     name: str | None = getattr(named, "resume", None)
     resume = None if name is None else chosen_run(None if name == _NEWEST else name)
@@ -129,11 +156,19 @@ def _combined(
                 "--resume uses the settings of the run and can't be combined with --config, --preset or"
                 " PENSTOCK_PRESET; change individual settings with options"
             )
-        run: dict[str, object] = {"run": {"dir": str(resume)}}
-        recorded = settings_of(resume)
-        resumed = configured(load_toml(recorded), *layers, run, preset=NO_PRESET)
-        config = resumed.config if named.trust_code else resumed.config.as_data(recorded, *layers)
-        return Options(config, None, resume, notes=resumed.notes)
+        layers.append({"run": {"dir": str(resume)}})
+        of_run = settings_of(resume)
+        resumed, notes = _of_run(of_run, *layers)
+        config = resumed.config if named.trust_code else resumed.config.as_data(of_run, *layers)
+        return Options(config, None, resume, notes=(*notes, *resumed.notes))
+    if recorded is not None:
+        if named.config or named.preset:
+            raise ConfigurationError(
+                f"the settings are those of {recorded}, and can't be combined with --config or --preset; change"
+                " individual settings with options"
+            )
+        kept, notes = _of_run(recorded, *layers)
+        return Options(kept.config, None, None, getattr(named, "operand", ""), (*notes, *kept.notes))
     file = load_toml(named.config) if named.config else {}
     # Only training selects a preset by the environment; services are given the settings that they share.
     chosen = configured(file, *layers, preset=preset if trains or preset is not None else NO_PRESET)

@@ -10,7 +10,11 @@ from penstock.acting.registry import has_native_form
 from penstock.acting.trained import TrainedPolicy, load_policy
 from penstock.apps.environments import variants_of
 from penstock.cli.film import film
-from penstock.config import Config, build, load_toml, merge
+from penstock.cli.named_run import note_removed_settings
+from penstock.config import Config, read_settings
+from penstock.config.foreign_code import FileNames
+from penstock.config.recorded import ENVIRONMENT
+from penstock.config.sections import Sections
 from penstock.errors import ConfigurationError
 from penstock.module_imports import import_modules
 from penstock.run_folder import RunFolder, find_checkpoint
@@ -58,7 +62,7 @@ def _spread(returns: EvaluationResult | VariantReturns) -> str:
     return f"{returns.return_mean:.1f} ± {returns.return_std:.1f}"
 
 
-def _chosen_variants(config: Config, named: int | None) -> list[int]:
+def _chosen_variants(config: Sections, named: int | None) -> list[int]:
     """Returns the numbers of the variants to play; only 0 if the run has no variants."""
     known = len(config.environment.variant_kwargs)
     if named is None:
@@ -77,21 +81,27 @@ def _check_same_spaces(path: Path, policy: TrainedPolicy, spec: EnvironmentSpec)
         )
 
 
-def _config_of(path: Path, named: argparse.Namespace) -> Config:
-    """Returns the settings of the checkpoint's run with the environment that the options name.
+def _config_of(path: Path, named: argparse.Namespace) -> Sections:
+    """Returns the settings of the environment and of evaluations, with the environment that the options name.
 
     Raises `ForeignCode` if the run alone names code for its environment; that of its policy was checked before.
     """
-    file = RunFolder(path.parent.parent).config
-    values = load_toml(file) if file.exists() else {}
-    if not values and named.env_id is None:
-        raise ConfigurationError(f"{path} is not in a run folder; pass --env-id")
-    own = {} if named.env_id is None else {"id": named.env_id}
+    folder = RunFolder(path.parent.parent)
+    own: dict[str, object] = {} if named.env_id is None else {"id": named.env_id}
     own |= {} if named.env_import is None else {"imports": ",".join(named.env_import)}
-    config = build(merge(values, {"environment": own}))
+    if not folder.config.exists():
+        if named.env_id is None:
+            raise ConfigurationError(f"{path} is not in a run folder; pass --env-id")
+        return Config(environment=own)
+    note_removed_settings(folder)
+    names = (*ENVIRONMENT, "evaluation.max_episode_steps")
+    config = read_settings(folder.config, *names, changes={"environment": own})
     if not named.trust_code:
-        config.as_data(file, {"environment": own, "policy": {"module": None}}).refuse_foreign_code()
+        foreign = FileNames.all_in(folder.config, config).without({"environment": own})
+        foreign.refuse(config.environment, config.policy)
     if named.env_id is None:
         return config
     import_modules(config.environment.imports)
-    return config if has_native_form(named.env_id) else config.changed({"environment": {"vectorization": "sync"}})
+    if has_native_form(named.env_id):
+        return config
+    return read_settings(folder.config, *names, changes={"environment": {**own, "vectorization": "sync"}})

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from penstock.cli.named_run import chosen_run
+from penstock.cli.named_run import chosen_run, note_removed_settings
 from penstock.cli.one_line_parser import OneLineParser
 from penstock.local.learning_curves import draw
 from penstock.run_folder import RunFolder
@@ -28,6 +28,8 @@ def command(arguments: Sequence[str]) -> int:
     named = parser.parse_args(list(arguments))
     folders = [RunFolder(chosen_run(run)) for run in named.runs or [None]]
     output = named.output or (folders[0].learning_curve if len(folders) == 1 else Path("learning_curve.png"))
+    for folder in folders:
+        note_removed_settings(folder)
     draw(folders, output)
     print(output)
     return 0

@@ -9,7 +9,6 @@ from penstock.cli.options import parse, settings_of
 from penstock.cli.program import how_to_resume
 from penstock.cli.transfer import progress_bars, wide_console
 from penstock.errors import ConfigurationError
-from penstock.presets import NO_PRESET
 from penstock.restoring import RestoredRun, restore_run
 
 _PROG = "penstock replay restore"
@@ -36,9 +35,10 @@ def command(arguments: Sequence[str]) -> int:
             f"{missing} is missing; usage: {_USAGE}; `penstock replay snapshots` lists the snapshots"
         )
     # Settings given here override those of the old run.
-    others += [f"--config={settings_of(Path(run))}", f"--preset={NO_PRESET}"]
-    config = parse(_PROG, _DESCRIPTION, others, trains=False, operand="NAME").config
-    console = wide_console()
+    of_run = parse(_PROG, _DESCRIPTION, others, trains=False, operand="NAME", recorded=settings_of(Path(run)))
+    config, console = of_run.config, wide_console()
+    for note in of_run.notes:
+        console.print(note, markup=False, highlight=False, soft_wrap=True)
     with progress_bars(console) as show:
         restored = restore_run(
             config,

@@ -13,7 +13,7 @@ from rich.table import Table
 from penstock.cli.one_line_parser import OneLineParser
 from penstock.cli.operator import operator_of
 from penstock.cli.program import program
-from penstock.config import build, load_toml
+from penstock.config import read_settings
 from penstock.errors import ConfigurationError
 from penstock.known_runs import RUNS, known_runs
 from penstock.rpc.health import is_serving
@@ -31,8 +31,8 @@ class ListedRun:
 
     Attributes:
         name: Folder of the run.
-        environment: Id of its environment.
-        state: "active", "interrupted", or the reason for its end.
+        environment: Id of its environment; "-" if its settings can't be read.
+        state: "active", "interrupted", or the reason for its end; "unreadable" if its settings can't be read.
         env_steps: Environment steps trained.
         best: Mean return of its best evaluation.
         minutes: Minutes of training.
@@ -65,7 +65,10 @@ def command(arguments: Sequence[str]) -> int:
 
 def listed(folder: RunFolder) -> ListedRun:
     """Returns what is shown of a run."""
-    config = build(load_toml(folder.config))
+    environment, readable = "-", False
+    # One damaged file must not hide the other runs.
+    with contextlib.suppress(ConfigurationError):
+        environment, readable = read_settings(folder.config, "environment.id").environment.short_name, True
     started = datetime.fromtimestamp(folder.config.stat().st_mtime)
     state, env_steps, best, minutes = "interrupted", None, None, None
     with contextlib.suppress(ConfigurationError):
@@ -77,7 +80,9 @@ def listed(folder: RunFolder) -> ListedRun:
     if state == "active" or env_steps is None:
         with contextlib.suppress(ConfigurationError):
             env_steps, best, minutes = _measured(folder)
-    return ListedRun(folder.root.name, config.environment.short_name, state, env_steps, best, minutes, started)
+    if not readable:
+        state = "unreadable"
+    return ListedRun(folder.root.name, environment, state, env_steps, best, minutes, started)
 
 
 def is_active(folder: RunFolder) -> bool:

@@ -9,7 +9,8 @@ from pydantic.fields import FieldInfo
 from penstock.cli.one_line_parser import OneLineParser, with_dashes
 from penstock.config import Config
 from penstock.config.answers import ANSWERS
-from penstock.config.names import ALIASES, SHORT, short_names, suggestions
+from penstock.config.names import ALIASES, SHORT, short_names, spelled, suggestions
+from penstock.config.removed import reason_of
 from penstock.config.sections import fields
 from penstock.config.setting_types import NONE, is_list, is_table, read_table
 from penstock.config.wanted import is_flag, wanted
@@ -22,8 +23,8 @@ class SettingsParser(OneLineParser):
     """A parser of settings, which suggests settings for unknown options."""
 
     def suggestion(self, name: str) -> str:
-        """Returns a question that suggests an option for an unknown one, or ""."""
-        return super().suggestion(name) or suggestions(name.lstrip("-"))
+        """Returns what became of a removed setting, or a question that suggests an option, or ""."""
+        return reason_of(spelled(name)) or super().suggestion(name) or suggestions(name.lstrip("-"))
 
 
 def add_settings(parser: argparse.ArgumentParser, defaults: Config | None) -> None:

@@ -12,12 +12,13 @@ from rich.live import Live
 from rich.text import Text
 
 from penstock.cli.coordination import named, sections, summary_lines
-from penstock.cli.named_run import chosen_run
+from penstock.cli.named_run import chosen_run, note_removed_settings
 from penstock.cli.one_line_parser import OneLineParser
 from penstock.cli.operator import operator_of
 from penstock.cli.program import how_to_resume
 from penstock.cli.run_facts import fact_lines, variant_lines
-from penstock.config import build, load_toml
+from penstock.config import read_settings
+from penstock.config.recorded import LIMITS
 from penstock.errors import ConfigurationError, Unavailable
 from penstock.rpc.clients.status import StatusClient
 from penstock.rpc.health import storage_fails
@@ -165,6 +166,7 @@ def _ended_as_json(folder: RunFolder) -> dict[str, Any]:
 
 def _show_ended(folder: RunFolder, console: Console) -> None:
     """Prints the summary of a run that is not active, or its newest checkpoint, and the command to resume it."""
+    note_removed_settings(folder)
     if folder.summary.exists():
         for line in summary_lines(Summary.read(folder.summary)):
             console.print(line, soft_wrap=True)
@@ -172,7 +174,7 @@ def _show_ended(folder: RunFolder, console: Console) -> None:
         steps = folder.newest_checkpoint_steps()
         newest = "it has no checkpoint" if steps is None else f"its newest checkpoint is at step {steps:,}"
         console.print(f"the run in {folder.root} is not active; {newest}", markup=False, soft_wrap=True)
-    finished = nothing_left(folder.summary, build(load_toml(folder.config)).run)
+    finished = nothing_left(folder.summary, read_settings(folder.config, *LIMITS).run)
     console.print(
         f"{finished or 'resume it'}:  {how_to_resume(str(folder.root))}", style="dim", markup=False, soft_wrap=True
     )

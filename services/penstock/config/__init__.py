@@ -13,6 +13,7 @@ from penstock.config.evaluation import CheckpointConfig, EvaluationConfig
 from penstock.config.layers import load_toml, merge
 from penstock.config.policy import PolicyConfig
 from penstock.config.ppo import PPOConfig
+from penstock.config.recorded import read_recorded, read_settings
 from penstock.config.run import RunConfig, TelemetryConfig, TrainConfig
 from penstock.config.sampling import SamplingConfig
 from penstock.config.section import Section
@@ -39,5 +40,7 @@ __all__ = [
     "build",
     "load_toml",
     "merge",
+    "read_recorded",
+    "read_settings",
     "setting_names",
 ]

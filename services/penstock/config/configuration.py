@@ -1,5 +1,6 @@
 """The configuration of a run."""
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -12,6 +13,7 @@ from penstock.config.foreign_code import FileNames, code_in
 from penstock.config.layers import load_toml, merge
 from penstock.config.messages import explain
 from penstock.config.names import answered, in_sections
+from penstock.config.recorded import read_recorded
 from penstock.config.sections import Sections, fields
 from penstock.config.setting_types import NONE
 from penstock.errors import ConfigurationError
@@ -45,9 +47,9 @@ class Config(Sections):
     def load(cls, path: str | Path, *, trust_code: bool = False) -> "Config":
         """Reads the configuration of a run from its folder, or a configuration from a TOML file.
 
-        No preset is applied. Nothing is imported. If the file names code (an environment with a module, modules to
-        import, a network), `penstock.train` and `penstock.make` refuse it with `ForeignCode`, unless you trust it or
-        give these settings by `changed`.
+        No preset is applied. Removed settings of a run of an earlier release are converted, with a warning. Nothing is
+        imported. If the file names code (an environment with a module, modules to import, a network), `penstock.train`
+        and `penstock.make` refuse it with `ForeignCode`, unless you trust it or give these settings by `changed`.
 
         Args:
             path: Folder or file.
@@ -57,8 +59,14 @@ class Config(Sections):
             ConfigurationError: The file can't be read or has a wrong setting.
         """
         folder = RunFolder(Path(path))
-        file = folder.config if folder.root.is_dir() else folder.root
-        config = cls(**load_toml(file))
+        if folder.root.is_dir():
+            file, recorded = folder.config, read_recorded(folder.config)
+            values = recorded.values
+            for note in filter(None, (recorded.removed, recorded.unset)):
+                warnings.warn(note, stacklevel=2)
+        else:
+            file, values = folder.root, load_toml(folder.root)
+        config = cls(**values)
         return config if trust_code else config.as_data(file)
 
     @pydantic.model_validator(mode="after")
@@ -86,7 +94,7 @@ class Config(Sections):
         `refuse_foreign_code` then refuses what the file names, until `changed` gives it. The own settings are nested by
         section, or have names without a section.
         """
-        names = FileNames(str(file), frozenset(code_in(self.environment, self.policy)))
+        names = FileNames.all_in(file, self)
         for settings in own:
             names = names.without(in_sections(settings).sections)
         return self._named_by(names)

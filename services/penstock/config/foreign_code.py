@@ -8,9 +8,11 @@ they name is imported only if an own setting names it too, or the user trusts th
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from penstock.config.environment import EnvironmentConfig
 from penstock.config.policy import PolicyConfig
+from penstock.config.sections import Sections
 from penstock.environment_names import split
 from penstock.errors import ForeignCode
 from penstock.foreign_errors import shortened
@@ -35,6 +37,11 @@ class FileNames:
 
     file: str = field(default="", compare=False)
     names: frozenset[str] = field(default=frozenset(), compare=False)
+
+    @classmethod
+    def all_in(cls, file: Path, settings: Sections) -> "FileNames":
+        """Returns the settings that name code in a configuration that this file gives alone."""
+        return cls(str(file), frozenset(code_in(settings.environment, settings.policy)))
 
     def without(self, own: Mapping[str, object]) -> "FileNames":
         """Returns those that settings of the process, nested by section, do not give."""

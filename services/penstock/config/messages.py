@@ -7,6 +7,7 @@ import pydantic
 from pydantic.fields import FieldInfo
 
 from penstock.config.names import suggestions
+from penstock.config.removed import REFUSED_VALUES
 from penstock.config.wanted import choices, wanted
 
 
@@ -45,4 +46,6 @@ def _refusal(name: str, field: FieldInfo, value: object) -> str:
         return f"{name} is a section, not a setting; got {value!r} for it"
     close = difflib.get_close_matches(value.lower(), choices(field), n=1) if isinstance(value, str) else []
     meant = f"; did you mean {close[0]}?" if close else ""
+    if earlier := REFUSED_VALUES.get((name, str(value))):
+        meant = f"; {earlier}"
     return f"{name} must be {wanted(field)}; got {value!r}{meant}"

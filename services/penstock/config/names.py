@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from penstock.config.answers import ANSWERS
+from penstock.config.removed import reason_of
 from penstock.config.sections import Sections, setting_names
 from penstock.config.setting_types import read_bool
 from penstock.errors import ConfigurationError
@@ -158,8 +159,10 @@ def answered(questions: Sequence[tuple[str, object]], config: Sections) -> dict[
 
 
 def suggestions(name: str) -> str:
-    """Returns a question that suggests settings for an unknown name, such as "did you mean ppo.epochs?"; or ""."""
+    """Returns what became of a removed setting, or a question such as "did you mean ppo.epochs?"; or ""."""
     written = spelled(name).lower()
+    if reason := reason_of(written):
+        return reason
     section, _, key = written.rpartition(".")
     if not section and written in Sections.model_fields:
         return f"did you mean {written}?"

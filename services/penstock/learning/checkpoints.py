@@ -11,6 +11,7 @@ import dataclasses
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import safetensors.torch
 from safetensors import SafetensorError
@@ -38,6 +39,9 @@ _EVALUATION_KEY = "penstock.evaluation"
 _OPTIMIZER = "optimizer/0/"
 _MEASURED = ("training_s", "learn_wall_s_to_threshold", "env_steps_taken", "wall_s", "clock_s")
 """Progress that differs between runs with equal parameters: it depends on clocks and on the order of reports."""
+
+_REPLACED = "replaced"
+"""Key of the measured values at the best checkpoint before, in the file of measured values."""
 
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, IndexError, RuntimeError, SafetensorError)
 """Errors raised by parsing bytes that no digest has verified."""
@@ -165,9 +169,14 @@ def save(folder: RunFolder, snapshot: Snapshot, keep: int) -> Path:
 
 
 def save_best(folder: RunFolder, snapshot: Snapshot) -> None:
-    """Writes the best checkpoint, and before it the measured values at it. Raises `OSError`."""
+    """Writes the best checkpoint, and before it the measured values at it. Raises `OSError`.
+
+    The values at the checkpoint that is replaced remain beside them, for a process that is killed in between.
+    """
     measured = {name: getattr(snapshot.progress, name) for name in _MEASURED}
-    write_json(folder.best_measured, {"version": snapshot.progress.version, **measured})
+    replaced = _measured_at(_version_of(folder.best_checkpoint), folder.best_measured)
+    replaced = {} if replaced is None else {_REPLACED: replaced}
+    write_json(folder.best_measured, {"version": snapshot.progress.version, **measured, **replaced})
     write_atomically(folder.best_checkpoint, snapshot.data)
 
 
@@ -202,6 +211,11 @@ def recover(folder: RunFolder, module: str | None = None) -> Recovered:
         of_best = _with_measured(_progress(best), folder.best_measured)
         if newest is best:
             progress = of_best
+            if not progress.training_s:
+                complaints.append(
+                    f"the times at {newest.path} are unknown, because {folder.best_measured.name} has none of its"
+                    " version; minutes of training and environment steps taken count from 0"
+                )
         evaluation = _evaluation(best, progress)
         progress = _with_earlier_threshold(progress, of_best)
     return Recovered(newest.path, progress, _policy_of(newest, module).spec, evaluation, tuple(complaints))
@@ -336,15 +350,29 @@ def _with_earlier_threshold(progress: RunProgress, other: RunProgress) -> RunPro
 def _with_measured(progress: RunProgress, path: Path) -> RunProgress:
     """Returns the best checkpoint's progress with the measured values in a file.
 
-    Without a file of the same version, measured values keep those of the checkpoint, where earlier releases wrote them.
+    Without values of the same version, measured values keep those of the checkpoint, where earlier releases wrote them.
     """
+    found = _measured_at(progress.version, path)
+    return progress if found is None else dataclasses.replace(progress, **{name: found[name] for name in _MEASURED})
+
+
+def _measured_at(version: int | None, path: Path) -> dict[str, Any] | None:
+    """Returns the entry of this policy version in a file of measured values; None if it has none, or can't be read."""
     try:
-        values = json.loads(path.read_bytes())
-        if values["version"] != progress.version:
-            return progress
-        return dataclasses.replace(progress, **{name: values[name] for name in _MEASURED})
-    except (OSError, ValueError, KeyError, TypeError):
-        return progress
+        newest = json.loads(path.read_bytes())
+        for entry in (newest, newest.get(_REPLACED, {})):
+            if entry.get("version", None) == version and version is not None:
+                return {name: entry[name] for name in ("version", *_MEASURED)}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return None
+
+
+def _version_of(path: Path) -> int | None:
+    try:
+        return read_progress(path).version
+    except ConfigurationError:
+        return None
 
 
 def _evaluation(best: CheckpointFile, newest_progress: RunProgress) -> EvaluationSummary | None:

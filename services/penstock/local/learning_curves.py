@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock import extras
-from penstock.config import build, load_toml
+from penstock.config import read_settings
+from penstock.config.recorded import texts
 from penstock.errors import ConfigurationError
 from penstock.files import READABLE_FILE, write_atomically
 from penstock.run_folder import RunFolder
@@ -31,6 +32,9 @@ _DETAILS = {
     "env_steps_per_s": "steps/s",
 }
 """Numbers of training that are drawn below the returns, with their labels."""
+
+_OF_ONE_RUN = ("run.seed", "run.dir")
+"""Settings in which the runs of one curve differ."""
 
 _MOST_MARKERS = 60
 """Most points of a curve that are marked. A curve with one point is invisible without a marker."""
@@ -62,15 +66,15 @@ def read_curve(folder: RunFolder) -> Curve:
         raise ConfigurationError(
             f"{folder.root} contains no run with metrics; choose a folder that `penstock train` created"
         )
-    config, metrics = build(load_toml(folder.config)), load_metrics(folder.root)
-    sections = config.model_dump(exclude={"run": {"seed", "dir"}}).items()
+    metrics = load_metrics(folder.root)
+    read = read_settings(folder.config, "environment.id", "run.seed", "evaluation.threshold")
     # Runs of earlier releases have no returns of the episodes since the previous record.
     training = "episode_return_mean" if "episode_return_mean" in metrics.training else "return_mean"
     return Curve(
-        environment_id=config.environment.short_name,
-        settings=tuple((f"{name}.{key}", str(value)) for name, values in sections for key, value in values.items()),
-        seed=config.run.seed,
-        threshold=config.evaluation.threshold,
+        environment_id=read.environment.short_name,
+        settings=tuple((name, text) for name, text in texts(folder.config).items() if name not in _OF_ONE_RUN),
+        seed=read.run.seed,
+        threshold=read.evaluation.threshold,
         training=_points(metrics.training, training),
         evaluation=_points(metrics.evaluation, "return_mean"),
         details={name: _points(metrics.training, name) for name in _DETAILS},

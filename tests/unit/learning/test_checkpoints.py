@@ -157,13 +157,69 @@ def test_the_best_checkpoints_of_equal_runs_are_equal_whatever_their_clocks_show
     assert [checkpoints.recover(folder).progress for folder in folders] == [PROGRESS, slower]
 
 
-def test_times_of_another_best_checkpoint_are_not_used(folder: RunFolder) -> None:
-    learner, evaluation = trained_learner(), EvaluationSummary(PROGRESS.version, PROGRESS.env_steps, 20, 480.0, 9.0)
-    checkpoints.save_best(folder, checkpoints.judged(checkpoints.take(learner, PROGRESS), PROGRESS, evaluation))
-    # The learner was killed between the two writes of a later best checkpoint.
+def best_at(version: int, **times: float) -> checkpoints.Snapshot:
+    """Returns a best checkpoint of a version, whose file does not have its times."""
+    progress = dataclasses.replace(PROGRESS, version=version, **times)  # type: ignore[arg-type]
+    evaluation = EvaluationSummary(version, PROGRESS.env_steps, 20, 480.0, 9.0)
+    return checkpoints.judged(checkpoints.take(trained_learner(), progress), progress, evaluation)
+
+
+def kill_between_writes(folder: RunFolder, snapshot: checkpoints.Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Saves a best checkpoint with a process that ends after its first write."""
+
+    class Killed(Exception):
+        pass
+
+    def end(path: Path, data: bytes) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints, "write_atomically", end)
+        with pytest.raises(Killed):
+            checkpoints.save_best(folder, snapshot)
+
+
+def test_times_remain_if_a_learner_is_killed_between_the_two_writes_however_often(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = best_at(10, clock_s=300.0, training_s=290.0, wall_s=310.0)
+    checkpoints.save_best(folder, first)
+    for version in (20, 30, 40):
+        kill_between_writes(folder, best_at(version, clock_s=1e6, training_s=1e6, wall_s=1e6), monkeypatch)
+        recovered = checkpoints.recover(folder)
+        assert recovered.progress == first.progress
+        assert recovered.complaints == ()
+    last = best_at(50, clock_s=700.0, training_s=690.0, wall_s=710.0)
+    checkpoints.save_best(folder, last)
+    assert checkpoints.recover(folder).progress == last.progress
+
+
+def test_times_that_an_earlier_release_wrote_are_read(folder: RunFolder) -> None:
+    best = best_at(10, clock_s=300.0, training_s=290.0)
+    checkpoints.save_best(folder, best)
     values = json.loads(folder.best_measured.read_text())
-    folder.best_measured.write_text(json.dumps({**values, "version": PROGRESS.version + 5, "wall_s": 1e6}))
-    assert checkpoints.recover(folder).progress.wall_s == 0.0
+    assert set(values) == {"version", "training_s", "learn_wall_s_to_threshold", "env_steps_taken", "wall_s", "clock_s"}
+    checkpoints.save_best(folder, best_at(20, clock_s=400.0, training_s=390.0))
+    folder.best_checkpoint.write_bytes(best.data)
+    assert checkpoints.recover(folder).progress == best.progress
+
+
+@pytest.mark.parametrize("content", [None, b"", b"[]", b'{"version": 99}', b'{"version": 10, "replaced": 3}'])
+def test_times_of_another_best_checkpoint_are_not_used_and_the_run_says_so(
+    folder: RunFolder, content: bytes | None
+) -> None:
+    checkpoints.save_best(folder, best_at(10))
+    folder.best_measured.unlink()
+    if content is not None:
+        folder.best_measured.write_bytes(content)
+    recovered = checkpoints.recover(folder)
+    assert (recovered.progress.wall_s, recovered.progress.clock_s) == (0.0, 0.0)
+    (complaint,) = recovered.complaints
+    assert "best.safetensors are unknown" in complaint
+    # The next best checkpoint has its own.
+    best = best_at(20, training_s=5.0)
+    checkpoints.save_best(folder, best)
+    assert checkpoints.recover(folder).progress == best.progress
 
 
 def test_the_newest_checkpoint_has_the_most_steps(folder: RunFolder) -> None:
