@@ -121,11 +121,11 @@ def test_a_recorded_proof_is_of_no_use_on_another_stream(loopback: Loopback, tmp
     ],
 )
 def test_a_proof_covers_every_field_of_the_plan(loopback: Loopback, tmp_path: Path, field: str, value: object) -> None:
-    server = loopback.replay(folder=tmp_path)
+    server, changes = loopback.replay(folder=tmp_path), dict[str, Any]({field: value})
     train(loopback, server, 1)
     stream = loopback.plain(server, methods.SAMPLE_BATCHES)
     request = proved(methods.SAMPLE_BATCHES, plan_request(plan_of(next_batch=1)), RUN.key, stream.challenge)
-    request.plan.MergeFrom(replay_pb2.SamplingPlan(**{field: value}))
+    request.plan.MergeFrom(replay_pb2.SamplingPlan(**changes))
     stream.send(request)
     assert stream.status()[0] == Code.PERMISSION_DENIED
     assert_continues(loopback, server, 1)

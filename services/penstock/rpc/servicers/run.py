@@ -34,7 +34,7 @@ from penstock.v1 import evaluation_pb2, run_pb2
 from penstock.wire import run as wire
 
 _LOOK_S = 1.0
-_JOINING_AT_ONCE = 128
+_JOINING_AT_ONCE = 64
 """Joins in progress, which share a write. Each takes 2 ms of the event loop, which serves other clients in between."""
 
 _MOST_WAITING = 512
