@@ -4,6 +4,7 @@ import contextlib
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -90,7 +91,7 @@ def test_a_large_commit_that_is_malformed_counts_too_and_a_small_one_does_not(lo
 def test_a_large_request_for_the_health_is_refused(loopback: Loopback) -> None:
     server = loopback.replay()
     with connection(server.address) as channel:
-        stub = health_pb2_grpc.HealthStub(channel)
+        stub: Any = health_pb2_grpc.HealthStub(channel)
         with pytest.raises(grpc.RpcError) as raised:
             stub.Check(health_pb2.HealthCheckRequest(service="s" * 2**20), timeout=PATIENCE_S)
         assert raised.value.code() == Code.RESOURCE_EXHAUSTED
@@ -99,7 +100,8 @@ def test_a_large_request_for_the_health_is_refused(loopback: Loopback) -> None:
         with pytest.raises(grpc.RpcError, match="this connection has sent"):
             next(stub.Watch(health_pb2.HealthCheckRequest(), timeout=PATIENCE_S))
     with connection(server.address) as channel:
-        answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=PATIENCE_S)
+        stub = health_pb2_grpc.HealthStub(channel)
+        answer = stub.Check(health_pb2.HealthCheckRequest(), timeout=PATIENCE_S)
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
