@@ -1,5 +1,6 @@
 """Learning curves: read from the folders of runs and drawn into a file. Runs that differ only by seed share a curve."""
 
+import contextlib
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -124,6 +125,8 @@ def draw(folders: Sequence[RunFolder], output: Path) -> None:
     try:
         figure.savefig(output)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            output.unlink(missing_ok=True)
         reason = in_words(error, output, "choose another --output")
         raise ConfigurationError(f"can't write {output}: {reason}") from None
     except ValueError:
