@@ -25,10 +25,11 @@ def in_words(error: OSError, place: Path | None = None, otherwise: str = "") -> 
 
     Args:
         error: The error.
-        place: The file or folder, which need not exist, unless the error names a file itself; None: unknown.
+        place: The file or folder that was to be written, which need not exist; None: the file that the error names.
+            A failed copy names its source.
         otherwise: A further remedy for a fault of the place, such as "choose another --run-dir".
     """
-    if isinstance(error.filename, str | bytes):
+    if place is None and isinstance(error.filename, str | bytes):
         place = Path(os.fsdecode(error.filename))
     reason = error.strerror or str(error) or type(error).__name__
     description, remedy = _EXPLAINED.get(error.errno or 0, _unexplained)(place)

@@ -110,9 +110,9 @@ def allocate(folder: Path | None, name: str, size: int) -> mmap.mmap:
             os.close(descriptor)
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        smaller = "lower replay.capacity_bytes, or " if full else ""
+        doing, smaller = (f"allocate {size} bytes for", "lower replay.capacity_bytes, or ") if full else ("write", "")
         reason = in_words(error, path, f"{smaller}choose another replay.folder")
-        raise ConfigurationError(f"can't allocate {size} bytes for the replay store at {path}: {reason}") from None
+        raise ConfigurationError(f"can't {doing} the replay store at {path}: {reason}") from None
 
 
 def _begins_with_data(path: Path) -> bool:
