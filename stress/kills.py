@@ -17,8 +17,8 @@ import tempfile
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -63,6 +63,8 @@ _VICTIMS = (*3 * ("replay",), *3 * (LEARNER,), *3 * ("actor",), EVALUATOR)
 _RECOVERY_S = 300.0
 """Longest recovery; a quiet machine takes some seconds, most of them for imports."""
 _STOP_S = 60.0
+_GONE = ("UNAVAILABLE", "CANCELLED")
+"""Statuses of calls to a killed service."""
 
 
 class ActorProcess:
@@ -76,6 +78,7 @@ class ActorProcess:
         command += ["--certificate", str(files.certificate)] if files is not None else []
         command += ["--memory", f"1,{_MEMORY_SIZE}"] if any("memory" in each for each in services.form.options) else []
         self.acknowledged: dict[str, dict[Place, int]] = defaultdict(dict)
+        self.breaks: list[tuple[str, str]] = []
         self._process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
@@ -91,7 +94,9 @@ class ActorProcess:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             entry = json.loads(line)
-            if "stored" in entry:
+            if "broken" in entry:
+                self.breaks.append((entry["broken"], entry["details"]))
+            else:
                 self.acknowledged[entry["replay"]][entry["slot"], entry["incarnation"]] = entry["stored"]
 
 
@@ -129,6 +134,14 @@ class Killer:
         self._views: dict[str, StoreView] = {}
         self._versions: Counter[str] = Counter()
 
+    @contextmanager
+    def noting_failures(self) -> Iterator[None]:
+        """Notes a wait that took too long, or a service that had ended by itself, as a violation."""
+        try:
+            yield
+        except AssertionError as error:
+            self.outcome.violations.append(str(error))
+
     def begin(self) -> None:
         """Starts everything, and waits for the first versions."""
         for name in (*self._services.replays, LEARNER, EVALUATOR):
@@ -142,9 +155,7 @@ class Killer:
         """Lets the run work for a while, kills one service, and waits until it works again."""
         resume = time.monotonic() + self._random.uniform(*_ALIVE_S)
         self._until(lambda: time.monotonic() >= resume, "the next kill")
-        if not self._next:
-            self._next = self._random.sample(_VICTIMS, len(_VICTIMS))
-        victim = self._next.pop()
+        victim = self.victim()
         match victim:
             case "actor":
                 ended = self._kill_actor()
@@ -158,6 +169,12 @@ class Killer:
                 ended = self._kill_learner(rank)
         self.outcome.kills[victim] = self.outcome.kills.get(victim, 0) + 1
         self.outcome.recovery_s.setdefault(victim, []).append(time.monotonic() - ended)
+
+    def victim(self) -> str:
+        """Draws the next victim; ten in a row have the shares of `_VICTIMS`."""
+        if not self._next:
+            self._next = self._random.sample(_VICTIMS, len(_VICTIMS))
+        return self._next.pop()
 
     def end(self) -> None:
         """Ends everything in order, and compares the ledger with the stores."""
@@ -177,6 +194,10 @@ class Killer:
                 self.outcome.accounts[name] = found
                 if not found.balanced:
                     violations.append(f"{name}: {found}")
+        for actor in (*self._ended, *self._actors):
+            violations += [
+                f"an actor was refused: {status}, {why}" for status, why in actor.breaks if status not in _GONE
+            ]
         violations += [f"{path} was left" for path in self._services.leftovers()]
 
     def abandon(self) -> None:
@@ -251,14 +272,13 @@ def play(form: Form, *, kills: int, seconds: float, seed: int, show: Callable[[s
         killer = Killer(stack.enter_context(Services(Path(root), form, *OPTIONS)), seed)
         stack.callback(killer.abandon)
         deadline = time.monotonic() + seconds
-        try:
+        with killer.noting_failures():
             killer.begin()
             while sum(killer.outcome.kills.values()) < kills and time.monotonic() < deadline:
                 killer.kill_once()
                 show(f"{form.name}: {killer.outcome.kills}, {len(killer.outcome.violations)} violations")
+        with killer.noting_failures():
             killer.end()
-        except AssertionError as error:
-            killer.outcome.violations.append(str(error))
         return killer.outcome
 
 

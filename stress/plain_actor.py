@@ -2,21 +2,22 @@
 
 python -m stress.plain_actor --learner HOST:PORT --number N [--certificate FILE] [--memory PARTS,SIZE]
 
-It joins the learner, sends a window for each grant, and sends unacknowledged windows again after a break, as the
-contract requires; none of this is in the clients of Penstock's actors. Each acknowledgement is one line of JSON on
-standard output, so the killer of this process can read what was promised to it. Observations are numbered as
-`helpers.store_ledger` expects. Started by `kills.py`.
+It joins the learner, sends a window for each grant, and after a break sends unacknowledged windows again, as the
+contract requires, and two acknowledged ones, as it permits. None of this is in the clients of Penstock's actors. Each
+acknowledgement is one line of JSON on standard output, so that the killer of this process can read what was promised to
+it. Observations are numbered as `helpers.store_ledger` expects. Started by `kills.py`.
 """
 
 import argparse
 import itertools
 import json
+import os
 import queue
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,11 @@ def numbered(schema: Schema, number: int, window: int) -> Columns:
     return columns
 
 
+def say(entry: Mapping[str, object]) -> None:
+    """Writes a line at once and in one piece, so that a kill leaves no part of one."""
+    os.write(sys.stdout.fileno(), f"{json.dumps(entry)}\n".encode())
+
+
 class PlainActor:
     """The actor's two streams, each of which a thread opens again after a break."""
 
@@ -78,6 +84,8 @@ class PlainActor:
         self._version = self._sequence = self._stored = 0
         self._windows = 0
         self._pending: deque[tuple[int, list[bytes]]] = deque()
+        # Sent again after a break although they are stored, which the service must notice.
+        self._stored_windows: deque[list[bytes]] = deque(maxlen=2)
 
     def run(self) -> None:
         """Works until the run has ended."""
@@ -92,7 +100,7 @@ class PlainActor:
                 if (ended := once()) is not None:
                     return not ended
             except grpc.RpcError as error:
-                print(json.dumps({"broken": str(error.code().name), "details": error.details()}), flush=True)
+                say({"broken": str(error.code().name), "details": error.details()})
             time.sleep(_AGAIN_S)
 
     def _channel(self, address: str, service: Role) -> grpc.Channel:
@@ -120,7 +128,7 @@ class PlainActor:
         yield stamped(run_pb2.JoinRequest(hello=hello))
         while True:
             time.sleep(_BEAT_S)
-            yield run_pb2.JoinRequest(progress=run_pb2.ActorProgress(steps=self._windows * STEPS, doing="counting"))
+            yield run_pb2.JoinRequest(progress=run_pb2.ActorProgress(steps=self._windows * STEPS, doing="step"))
 
     def _join(self) -> bool | None:
         """Stays with the learner; returns true at the end of the run."""
@@ -146,6 +154,7 @@ class PlainActor:
         if (place.slot, place.incarnation) != (self._place.slot, self._place.incarnation):
             self._sequence = self._stored = 0
             self._pending.clear()
+            self._stored_windows.clear()
         if not place.replay.addresses:
             place.replay.CopyFrom(self._place.replay)
         self._place.CopyFrom(place)
@@ -163,8 +172,9 @@ class PlainActor:
             first = next(responses)
             with self._changed:
                 self._acknowledge(place, first.stored_sequence)
-                resent = [data for _, messages in self._pending for data in messages]
-                # A window that is sent again takes a grant of this stream, too.
+                again = [*self._stored_windows, *(messages for _, messages in self._pending)]
+                resent = [data for messages in again for data in messages]
+                # A window that is sent again takes a grant of this stream, too, unless it is stored.
                 spent = len(self._pending)
             for data in resent:
                 sent.put(data)
@@ -236,10 +246,9 @@ class PlainActor:
             return
         self._stored = stored
         while self._pending and self._pending[0][0] <= stored:
-            self._pending.popleft()
+            self._stored_windows.append(self._pending.popleft()[1])
         address = place.replay.addresses[0]
-        line = {"replay": address, "slot": place.slot, "incarnation": place.incarnation, "stored": stored}
-        print(json.dumps(line), flush=True)
+        say({"replay": address, "slot": place.slot, "incarnation": place.incarnation, "stored": stored})
 
 
 def main() -> int:

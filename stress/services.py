@@ -100,39 +100,25 @@ class Services:
         """Starts a service: one of `addresses`, the evaluator, or an actor of a name of the caller's choice."""
         kind: Role = "replay" if name in self.replays else "learner" if name == LEARNER else "actor"
         kind = "evaluator" if name == EVALUATOR else kind
-        own = {
-            "replay": lambda: (
-                f"--replay.listen={self.addresses[name]}",
-                f"--replay.metrics-port={self.metrics[name].rpartition(':')[2]}",
-                f"--replay.folder={self.store(name)}",
-            ),
-            "learner": lambda: (
-                f"--learner.listen={self.addresses[name]}",
-                f"--learner.metrics-port={self.metrics[name].rpartition(':')[2]}",
-                f"--learner.replay-addresses={','.join(self.addresses[each] for each in self.replays)}",
-                f"--run-dir={self.folder.root}",
-            ),
-            "evaluator": lambda: (
-                f"--evaluation.learner-address={self.addresses[LEARNER]}",
-                f"--evaluation.listen={HOST}:0",
-                "--evaluation.metrics-port=0",
-            ),
-            "actor": lambda: (
-                f"--actor.learner-address={self.addresses[LEARNER]}",
-                f"--actor.listen={HOST}:0",
-                "--actor.metrics-port=0",
-            ),
-        }[kind]()
-        certificate = self.files(kind)
-        words = [*self._options, *own]
-        words += [f"--security.certificate={certificate.certificate}"] if certificate is not None else []
-        self.running[name] = Command(
-            kind,
-            *words,
-            program=self._program(kind),
-            environment={**WITH_HELPERS, "TMPDIR": str(self.temporary)},
-        )
+        words = [*self._options, *self._own(name, kind)]
+        files = self.files(kind)
+        words += [f"--security.certificate={files.certificate}"] if files is not None else []
+        environment = {**WITH_HELPERS, "TMPDIR": str(self.temporary)}
+        self.running[name] = Command(kind, *words, program=self._program(kind), environment=environment)
         return self.running[name]
+
+    def _own(self, name: str, kind: Role) -> Sequence[str]:
+        """Returns the options that this service alone has."""
+        if kind in ("replay", "learner"):
+            port = self.metrics[name].rpartition(":")[2]
+            listening = (f"--{kind}.listen={self.addresses[name]}", f"--{kind}.metrics-port={port}")
+            if kind == "replay":
+                return *listening, f"--replay.folder={self.store(name)}"
+            replays = ",".join(self.addresses[each] for each in self.replays)
+            return *listening, f"--learner.replay-addresses={replays}", f"--run-dir={self.folder.root}"
+        section = "evaluation" if kind == "evaluator" else kind
+        learner = f"--{section}.learner-address={self.addresses[LEARNER]}"
+        return learner, f"--{section}.listen={HOST}:0", f"--{section}.metrics-port=0"
 
     def _program(self, kind: str) -> Sequence[str]:
         if kind != LEARNER or self.form.ranks == 1:
