@@ -28,6 +28,7 @@ from rich.table import Table
 from helpers.processes import ROOT
 from helpers.store_view import StoreView
 from helpers.timing import wait_for
+from penstock.files import decode_record
 from penstock.process import allocator
 from penstock.rpc.health import is_serving
 from penstock.run_folder import LEARNER
@@ -228,7 +229,8 @@ def attacked_run(root: Path, *, certified: bool, pause_s: float) -> Iterator[Att
         learner.until(services.has_schema, "the store's schema")
         view = StoreView(services.store("replay"))
         learner.until(lambda: view.version > 1, "the first versions")
-        identity, files = json.loads(services.folder.identity.read_text()), services.files("actor")
+        identity, files = decode_record(services.folder.identity.read_bytes()), services.files("actor")
+        assert isinstance(identity, dict)
         attackers = Attackers(
             Target(
                 replay=services.addresses["replay"],
