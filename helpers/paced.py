@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 from penstock.process.service import SUPERVISED_VARIABLE
 
+PACED = "Paced-v0"
+
 Observation = NDArray[np.float32]
 
 
@@ -64,5 +66,5 @@ class Tail(Paced):
         return self._fault_file.read_text() if self._fault_file is not None and self._fault_file.exists() else ""
 
 
-gymnasium.register("Paced-v0", f"{__name__}:Paced")
+gymnasium.register(PACED, f"{__name__}:Paced")
 gymnasium.register("Tail-v0", f"{__name__}:Tail")

@@ -1,164 +1,308 @@
-"""`make stress-attacks`: throughput of a healthy actor and learner during attacks on the replay service.
+"""`make stress-attacks`: the pace of a healthy run beside twenty kinds of attackers of equal priority.
 
-The attacker is an insider: it knows the run's number, and has places with their tokens. On a service with certificates,
-where others get no connection, it also has the certificate of an actor. The healthy pair works at a steady pace, a
-fraction of its highest throughput. Each attack runs in a separate process with the lowest priority. Spans with and
-without the attack alternate, so that other load on the machine affects both. The test fails if an attack costs the pair
-more than a tenth of its throughput, if the pair receives an error or a damaged segment, or if the service's health
-check takes longer than 5 s. The result is build/bench/attacks.json.
+The run is real: a replay service, a learner and an actor, at full pace and at about 40% of it, without certificates and
+with them. Four clients attack both services at once, with all the processor time that they can get. They know the run's
+number and have places with their tokens; on services with certificates they have an actor's certificate. Each span with
+an attack is compared with the spans before and after it. Since the clients take processor time from the run whatever
+they send, one kind of client only computes: an attack must leave the run at least 0.8 of the pace that this one leaves.
+The exit code is 1 if an attack takes more, or if a service ends, logs a traceback or does not answer a health check.
+The result is build/bench/attacks.json.
 """
 
-import argparse
 import json
+import math
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import psutil
 from rich.console import Console
 from rich.table import Table
 
-from helpers.provenance import of_this_run
+from helpers.processes import ROOT
+from helpers.store_view import StoreView
+from helpers.timing import wait_for
+from penstock.files import decode_record
 from penstock.process import allocator
 from penstock.rpc.health import is_serving
-from penstock.security.authority import issue
-from penstock.security.certificate import Files
-from penstock.security.credentials import Credentials
+from penstock.run_folder import LEARNER
 from penstock.security.roles import Role
-from penstock.types.run import RunIdentity
-from stress.attackers import ATTACKS, Target
-from stress.healthy_pair import HealthyPair, Served, plan_of
-from stress.replay_process import ReplayProcess, replay_process
+from stress import results
+from stress.attackers import ATTACKS, CLIENTS, CONTROL, ENVIRONMENT, Target
+from stress.services import Form, Services
 
-OUTPUT = Path(__file__).parent.parent / "build" / "bench" / "attacks.json"
-CAPACITY_BYTES = 64 * 2**20
-SPAN_S, SETTLE_S, ROUNDS = 5.0, 2.0, 3
-PACE = 0.4
-"""Pace of the pair, as a fraction of its highest throughput."""
-KEPT = 0.9
+PACES = {"full pace": math.inf, "40%": 0.4}
+"""Pace of the run, as a share of its highest."""
+KEPT = 0.8
+SPAN_S, SETTLE_S = 3.0, 1.0
 HEALTH_S = 5.0
+_STEPS, _ENVIRONMENTS, _FRESH = 16, 8, 16
+_OPTIONS = (
+    f"--environment.id={ENVIRONMENT}",
+    "--environment.imports=helpers.paced",
+    "--preset=none",
+    "--total-steps=2000000000",
+    f"--actor.unroll-length={_STEPS}",
+    f"--envs-per-actor={_ENVIRONMENTS}",
+    f"--sampling.batch-segments={2 * _FRESH}",
+    "--sampling.fresh-fraction=0.5",
+    "--ppo.minibatches=2",
+    "--evaluation.interval-steps=2000000000",
+    "--replay.capacity-bytes=64MiB",
+    "--replay.max-actors=256",
+)
+_SERVICES: tuple[Role, ...] = ("replay", "learner")
+MB = 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class Attacked:
-    """What an attack did to the pair and the service.
+    """What an attack did to a run.
 
     Attributes:
         attack: Name of the attack.
-        certified: Whether the service has certificates.
-        batches_per_s_alone, batches_per_s_beside: Batches per second without the attack and beside it.
+        requests_per_s: Requests of all clients per second; of held connections and streams, those that were opened.
+        versions_per_s_alone, versions_per_s_beside: Pace of the run without the attack and beside it.
         kept: Ratio of the two.
-        longest_wait_ms_alone, longest_wait_ms_beside: The learner's longest wait for a batch, in milliseconds.
-        health_answered: Whether health checks were answered in time.
-        damaged_segments: Segments that the learner received and the actor had not sent so.
-        holds: Whether all bounds held.
+        health_answered: Whether both services answered a health check within 5 s during the attack.
+        memory_mb: Anonymous memory of replay service and learner at the end of the attack.
+        descriptors: Open files of both.
     """
 
     attack: str
-    certified: bool
-    batches_per_s_alone: float
-    batches_per_s_beside: float
+    requests_per_s: float
+    versions_per_s_alone: float
+    versions_per_s_beside: float
     kept: float
-    longest_wait_ms_alone: float
-    longest_wait_ms_beside: float
     health_answered: bool
-    damaged_segments: int
-    holds: bool
+    memory_mb: tuple[float, float]
+    descriptors: tuple[int, int]
 
 
-def measure_attack(service: ReplayProcess, pair: HealthyPair, name: str, pace: float, target: Target) -> Attacked:
-    """Measures the pair alone and during an attack, in turn."""
-    command = [sys.executable, "-m", "stress.attackers", name, "--address", service.address]
-    command += ["--run", str(target.identity.number), "--key", target.identity.key.hex()]
-    command += ["--certificate", str(target.files.certificate)] if target.files is not None else []
-    alone, beside, healthy = list[Served](), list[Served](), True
-    for _ in range(ROUNDS):
-        alone.append(pair.run(SPAN_S, batches_per_s=pace))
-        process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-        try:
-            pair.run(SETTLE_S, batches_per_s=pace)
-            beside.append(pair.run(SPAN_S, batches_per_s=pace))
-            healthy &= is_serving(service.address, HEALTH_S, target.credentials, "replay")
-            assert process.poll() is None, f"the attack {name!r} ended by itself"
-        finally:
-            process.kill()
-            process.wait()
-    rates = [sum(s.batches for s in spans) / sum(s.seconds for s in spans) for spans in (alone, beside)]
-    waits = [1e3 * max(span.wait_max_s for span in spans) for spans in (alone, beside)]
-    damaged, kept = sum(span.damaged for span in (*alone, *beside)), rates[1] / rates[0]
-    holds = kept >= KEPT and healthy and not damaged and service.alive
-    return Attacked(
-        attack=name,
-        certified=target.files is not None,
-        batches_per_s_alone=rates[0],
-        batches_per_s_beside=rates[1],
-        kept=kept,
-        longest_wait_ms_alone=waits[0],
-        longest_wait_ms_beside=waits[1],
-        health_answered=healthy,
-        damaged_segments=damaged,
-        holds=holds,
-    )
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One run beside all attacks.
 
-
-def measure(files: dict[Role, Files]) -> tuple[list[Attacked], bool]:
-    """Measures every attack on a service, which has certificates if there are `files`.
-
-    Returns the results, and whether the service's log has a traceback.
+    Attributes:
+        certified: Whether its services have certificates.
+        pace: Its pace, as a key of `PACES`.
+        versions_per_s: Its pace alone.
+        attacks: What each attack did.
+        ended: What ended or logged a traceback.
     """
-    identity = RunIdentity.draw()
-    certificate = files["replay"].certificate if files else None
 
-    def credentials(role: Role) -> Credentials | None:
-        return Credentials(files[role], role) if files else None
+    certified: bool
+    pace: str
+    versions_per_s: float
+    attacks: list[Attacked]
+    ended: list[str]
 
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        replay_process(CAPACITY_BYTES, folder=Path(folder), certificate=certificate) as service,
-    ):
-        target = Target(service.address, identity, files["actor"] if files else None)
-        pair = HealthyPair(service.address, plan_of(identity=identity), credentials=credentials, identity=identity)
-        pair.run(SETTLE_S)
-        pace = PACE * pair.run(SPAN_S).batches_per_s
-        results = [measure_attack(service, pair, name, pace, target) for name in ATTACKS]
-        pair.close()
-        return results, "Traceback" in service.log()
+    @property
+    def least(self) -> float:
+        """The smallest share that an attack must leave: `KEPT` of what clients leave that only compute."""
+        return KEPT * next(each.kept for each in self.attacks if each.attack == CONTROL)
+
+    @property
+    def broken(self) -> list[str]:
+        """The bounds that did not hold, as text."""
+        slow = [f"{each.attack}: kept {each.kept:.0%}" for each in self.attacks if each.kept < self.least]
+        deaf = [f"{each.attack}: no answer to a health check" for each in self.attacks if not each.health_answered]
+        return [*slow, *deaf, *self.ended]
 
 
-def show(results: Sequence[Attacked]) -> None:
-    """Prints all results as a table."""
-    table = Table("attack", "certificates", "alone, batches/s", "beside", "kept", "longest wait, ms", "")
-    for each in results:
-        table.add_row(
-            each.attack,
-            "with" if each.certified else "without",
-            f"{each.batches_per_s_alone:.1f}",
-            f"{each.batches_per_s_beside:.1f}",
-            f"{each.kept:.1%}",
-            f"{each.longest_wait_ms_alone:.0f} and {each.longest_wait_ms_beside:.0f}",
-            "ok" if each.holds else "FAIL",
+class Attackers:
+    """The attacking clients, each a process, which begin and end together."""
+
+    def __init__(self, target: Target) -> None:
+        """Starts the clients, and waits until they are ready."""
+        command = [sys.executable, "-m", "stress.attackers"]
+        self._clients = [
+            subprocess.Popen(
+                [*command, str(number), json.dumps(asdict(target))],
+                cwd=ROOT,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+            )
+            for number in range(CLIENTS)
+        ]
+        self._answers()
+
+    def begin(self, name: str) -> None:
+        """Begins an attack."""
+        self._tell(f"begin {name}")
+
+    def end(self) -> int:
+        """Ends the attack, and returns the number of requests."""
+        self._tell("end")
+        return sum(int(answer) for answer in self._answers())
+
+    def close(self) -> None:
+        """Ends the clients."""
+        for client in self._clients:
+            client.kill()
+            client.wait()
+
+    def _tell(self, line: str) -> None:
+        for client in self._clients:
+            assert client.stdin is not None
+            client.stdin.write(f"{line}\n")
+            client.stdin.flush()
+
+    def _answers(self) -> list[str]:
+        answers = []
+        for client in self._clients:
+            assert client.stdout is not None
+            answers.append(client.stdout.readline().strip())
+            assert answers[-1], "an attacking client ended by an error"
+        return answers
+
+
+class AttackedRun:
+    """A healthy run and its attackers."""
+
+    def __init__(self, services: Services, view: StoreView, attackers: Attackers) -> None:
+        self._services, self._view, self._attackers = services, view, attackers
+
+    def versions_per_s(self, seconds: float) -> float:
+        """Returns the pace over this time."""
+        version, began = self._view.version, time.monotonic()
+        time.sleep(seconds)
+        return (self._view.version - version) / (time.monotonic() - began)
+
+    def measure(self, name: str, span_s: float, alone: float) -> tuple[Attacked, float]:
+        """Attacks the run, whose pace before was `alone`; returns what it did, and the pace after it."""
+        began = time.monotonic()
+        self._attackers.begin(name)
+        time.sleep(SETTLE_S)
+        beside = self.versions_per_s(span_s)
+        health = all(
+            is_serving(self._services.addresses[each], HEALTH_S, self._services.credentials("operator"), each)
+            for each in _SERVICES
         )
-    Console(width=130).print(table)
+        attacked_s = time.monotonic() - began
+        processes = [psutil.Process(self._services.running[each].pid) for each in _SERVICES]
+        memory, descriptors = [_anonymous_mb(each) for each in processes], [each.num_fds() for each in processes]
+        requests = self._attackers.end()
+        time.sleep(SETTLE_S)
+        after = self.versions_per_s(span_s)
+        mean = statistics.mean((alone, after))
+        attacked = Attacked(
+            attack=name,
+            requests_per_s=requests / attacked_s,
+            versions_per_s_alone=mean,
+            versions_per_s_beside=beside,
+            kept=beside / mean,
+            health_answered=health,
+            memory_mb=(memory[0], memory[1]),
+            descriptors=(descriptors[0], descriptors[1]),
+        )
+        return attacked, after
+
+    def ended(self) -> list[str]:
+        """Returns which services have ended or logged a traceback."""
+        running = self._services.running.items()
+        ended = [f"{name} ended" for name, command in running if command.process.poll() is not None]
+        return ended + [f"{name} logged a traceback" for name, each in running if "Traceback" in each.stderr]
+
+
+def _anonymous_mb(process: psutil.Process) -> float:
+    memory = process.memory_info()
+    return float(memory.rss - memory.shared) / MB
+
+
+@contextmanager
+def attacked_run(root: Path, *, certified: bool, pause_s: float) -> Iterator[AttackedRun]:
+    """Starts a run, whose environments pause in each step, and its attackers."""
+    form = Form("attacked", certified=certified, options=(f"--environment.kwargs=pause_s={pause_s:.7f}",))
+    with Services(root, form, *_OPTIONS) as services:
+        for name in ("replay", LEARNER, "actor"):
+            services.start(name)
+        learner = services.running[LEARNER]
+        learner.until(services.has_schema, "the store's schema")
+        view = StoreView(services.store("replay"))
+        learner.until(lambda: view.version > 1, "the first versions")
+        identity, files = decode_record(services.folder.identity.read_bytes()), services.files("actor")
+        assert isinstance(identity, dict)
+        attackers = Attackers(
+            Target(
+                replay=services.addresses["replay"],
+                learner=services.addresses[LEARNER],
+                replay_metrics=services.metrics["replay"],
+                learner_metrics=services.metrics[LEARNER],
+                store=str(services.store("replay")),
+                run=int(identity["run"], 16),
+                key=identity["key"],
+                certificate=str(files.certificate) if files is not None else "",
+            )
+        )
+        try:
+            wait_for(lambda: view.version > 10, "a steady pace")
+            yield AttackedRun(services, view, attackers)
+        finally:
+            attackers.close()
+
+
+def measure(pace: str, attacks: Sequence[str], *, certified: bool, highest: float, span_s: float) -> Measured:
+    """Measures every attack on a run at this pace; `highest` is the highest pace, in versions per second."""
+    pause_s = 1.0 / (PACES[pace] * highest * _FRESH * _STEPS)
+    with (
+        tempfile.TemporaryDirectory(prefix="penstock-attacks-") as root,
+        attacked_run(Path(root), certified=certified, pause_s=pause_s) as run,
+    ):
+        first = alone = run.versions_per_s(2.0 * span_s)
+        measured = []
+        for name in attacks:
+            attacked, alone = run.measure(name, span_s, alone)
+            measured.append(attacked)
+        return Measured(certified, pace, first, measured, run.ended())
+
+
+def show(measured: Sequence[Measured]) -> None:
+    """Prints what every attack left."""
+    table = Table("kept", *(f"{each.pace}, {'with' if each.certified else 'no'} certificates" for each in measured))
+    table.add_row("versions per s alone", *(f"{each.versions_per_s:.1f}" for each in measured))
+    for row in zip(*(each.attacks for each in measured), strict=True):
+        table.add_row(row[0].attack, *(f"{each.kept:.0%}, {each.requests_per_s:,.0f} requests/s" for each in row))
+    console = Console(width=150, highlight=False)
+    console.print(table)
+    for each in measured:
+        for broken in each.broken:
+            console.print(f"FAIL {each.pace}, certificates {each.certified}: {broken}", markup=False)
 
 
 def main() -> int:
     """Measures, prints and writes everything; returns 0 if all bounds held."""
-    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
+    parser = results.options(__doc__)
+    parser.add_argument("--span-s", type=float, default=SPAN_S, help="seconds of each span with or without an attack")
+    parser.add_argument("--attacks", nargs="+", choices=list(ATTACKS), default=list(ATTACKS), metavar="ATTACK")
+    arguments = parser.parse_args()
     allocator.keep_freed_memory()
-    with tempfile.TemporaryDirectory() as folder:
-        issued = issue(Path(folder), "attacked", days=7, hosts={}, now=time.time())
-        measured = [measure({}), measure({each.identity.role: each.files for each in issued})]
-    results, traceback = [each for found, _ in measured for each in found], any(traced for _, traced in measured)
-    show(results)
-    if traceback:
-        print("FAIL the log of a service contains a traceback")
-    OUTPUT.parent.mkdir(parents=True, exist_ok=True)
-    content = {**of_this_run(), "attacks": [asdict(each) for each in results], "traceback": traceback}
-    OUTPUT.write_text(json.dumps(content, indent=2) + "\n")
-    return 0 if all(each.holds for each in results) and not traceback else 1
+    measured = list[Measured]()
+    for certified in (False, True):
+        highest = math.inf
+        for pace in PACES:
+            measured.append(
+                measure(
+                    pace,
+                    list(dict.fromkeys((CONTROL, *arguments.attacks))),
+                    certified=certified,
+                    highest=highest,
+                    span_s=arguments.span_s,
+                )
+            )
+            highest = measured[-1].versions_per_s
+    show(measured)
+    runs = [{**asdict(each), "least": each.least, "broken": each.broken} for each in measured]
+    results.write(arguments, {"clients": CLIENTS, "span_s": arguments.span_s, "runs": runs})
+    return int(any(each.broken for each in measured))
 
 
 if __name__ == "__main__":

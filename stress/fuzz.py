@@ -9,7 +9,6 @@ clients that left before their call was refused are counted, and no failure. The
 """
 
 import argparse
-import json
 import os
 import random
 import socket
@@ -24,18 +23,17 @@ from pathlib import Path
 
 from rich.console import Console
 
-from helpers.provenance import of_this_run
 from penstock.process import allocator
 from penstock.rpc.health import is_serving
 from penstock.security.authority import issue
 from penstock.security.certificate import Files
 from penstock.security.credentials import Credentials
 from penstock.security.roles import Role
+from stress import results
 from stress.healthy_pair import HealthyPair, Served, plan_of
 from stress.malformed_inputs import FRAMES, PREFACE, Inputs, frame
 from stress.replay_process import ReplayProcess, replay_process
 
-OUTPUT = Path(__file__).parent.parent / "build" / "bench" / "fuzz.json"
 CAPACITY_BYTES = 64 * 2**20
 RUN = "fuzz"
 SPAN_S, SETTLE_S = 5.0, 2.0
@@ -220,7 +218,7 @@ def state_of(service: ReplayProcess) -> tuple[int, int, int]:
 
 def main() -> int:
     """Measures, prints and writes everything; returns 0 if all bounds held. With --port, sends inputs."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = results.options(__doc__)
     parser.add_argument("--inputs", type=int, default=INPUTS, help="inputs for each of the two services")
     parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--seed", type=int, help=argparse.SUPPRESS)
@@ -231,11 +229,11 @@ def main() -> int:
         send(arguments.port, arguments.inputs, arguments.seed, arguments.certificates)
         return 0
     allocator.keep_freed_memory()
-    results, console = list[Result](), Console(highlight=False)
+    found, console = list[Result](), Console(highlight=False)
     with tempfile.TemporaryDirectory() as folder:
         for certificates in (Path(folder) / "certificates", None):
             result = measure(arguments.inputs, certificates)
-            results.append(result)
+            found.append(result)
             console.print(
                 f"{'ok  ' if result.holds else 'FAIL'} {'with' if result.certified else 'without'} certificates:"
                 f" {result.inputs:,} inputs, {result.kept:.1%} of the throughput kept, {result.grown_bytes / 2**20:.1f}"
@@ -245,9 +243,8 @@ def main() -> int:
                 f"{'' if result.alive else ', ended or logged a traceback'}",
                 soft_wrap=True,
             )
-    OUTPUT.parent.mkdir(parents=True, exist_ok=True)
-    OUTPUT.write_text(json.dumps({**of_this_run(), "results": [asdict(each) for each in results]}, indent=2) + "\n")
-    return 0 if all(result.holds for result in results) else 1
+    results.write(arguments, {"results": [asdict(each) for each in found]})
+    return 0 if all(result.holds for result in found) else 1
 
 
 if __name__ == "__main__":

@@ -5,9 +5,7 @@ end with exit code 0 and without a remaining process. `stress/tests` trains with
 did not. The result is build/bench/grid.json.
 """
 
-import argparse
 import itertools
-import json
 import sys
 import tempfile
 import time
@@ -18,14 +16,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from helpers import provenance
 from helpers.processes import Ended, run
 from helpers.timing import PATIENCE_S
 from penstock.config import Config, build
 from penstock.run_folder import RunFolder
 from penstock.summary import Summary
-
-OUTPUT = Path(__file__).parents[1] / "build" / "bench" / "grid.json"
+from stress import results
 
 BATCHES = 6
 """Batches of each run: those after the second or third have replayed segments."""
@@ -130,31 +126,29 @@ def _numbers(text: str) -> list[int]:
 
 def main() -> int:
     """Trains with all combinations, prints a table, and returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = results.options(__doc__)
     parser.add_argument("--environments", type=_numbers, default=[1, 64], help="default: 1,64")
     parser.add_argument("--actors", type=_numbers, default=[1, 8], help="default: 1,8")
     parser.add_argument("--shards", type=_numbers, default=[1, 4], help="default: 1,4")
     parser.add_argument("--degrees", type=_numbers, default=[0, 1, 8], help="default: 0,1,8")
     parser.add_argument("--patience", type=float, default=PATIENCE_S, help="seconds that a run may take")
-    parser.add_argument("--output", type=Path, default=OUTPUT)
     named = parser.parse_args()
-    console, results = Console(highlight=False), []
+    console, trained = Console(highlight=False), []
     table = Table("environments", "actors", "shards", "degree", "batch", "fresh", "batches", "seconds", "faults")
     with tempfile.TemporaryDirectory(prefix="penstock-grid-") as root:
         for each in combinations(named.environments, named.actors, named.shards, named.degrees):
             result = train_with(each, Path(root), named.patience)
-            results.append(result)
+            trained.append(result)
             sizes = (result.batch_segments, result.fresh_segments, result.batches, result.seconds)
             table.add_row(*map(str, (*asdict(each).values(), *sizes)), "; ".join(result.faults) or "-")
             console.print(f"{each}: {'; '.join(result.faults) or 'ok'}", markup=False)
     console.print(table)
-    failures = sum(bool(result.faults) for result in results)
-    records = [{**asdict(result.combination), **asdict(result)} for result in results]
+    failures = sum(bool(result.faults) for result in trained)
+    records = [{**asdict(result.combination), **asdict(result)} for result in trained]
     for record in records:
         del record["combination"]
-    named.output.parent.mkdir(parents=True, exist_ok=True)
-    named.output.write_text(json.dumps({**provenance.of_this_run(), "combinations": records}, indent=2) + "\n")
-    console.print(f"{len(results) - failures} of {len(results)} combinations ok")
+    results.write(named, {"combinations": records})
+    console.print(f"{len(trained) - failures} of {len(trained)} combinations ok")
     return 1 if failures else 0
 
 

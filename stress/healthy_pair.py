@@ -1,7 +1,7 @@
 """An actor and a learner that follow the contract, and verify the service that they receive during stress tests.
 
 Contents are verified: every segment of a batch must be as the actor sent it. The clients are those of actors and
-learners. Used by `hostile.py` and `soak.py`.
+learners. Used by `hostile.py` and `fuzz.py`.
 """
 
 import secrets
@@ -111,11 +111,14 @@ class HealthyPair:
             thread.start()
 
     def run(self, seconds: float, *, batches_per_s: float = 0.0, until: Callable[[], bool] = lambda: False) -> Served:
-        """Lets the pair work for this time, or until the condition is true.
+        """Lets the pair work for this time from its first batch on, or until the condition is true.
 
         `batches_per_s` is the pace; with 0, the pair runs as fast as it can. Raises the first error of either client.
         """
         self._interval_s = 1.0 / batches_per_s if batches_per_s else 0.0
+        # The service may still start.
+        while not self._waits and not self._failures:
+            time.sleep(0.05)
         before = (len(self._waits), self._segments, self._windows.sequence, self._damaged)
         began = time.monotonic()
         while time.monotonic() - began < seconds and not until() and not self._failures:

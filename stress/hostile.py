@@ -10,14 +10,12 @@ the service dies or its anonymous memory grows, if a batch contains a damaged se
 tenth of its throughput. The result is build/bench/hostile.json.
 """
 
-import argparse
 import json
 import resource
 import subprocess
 import sys
 from collections import Counter, defaultdict
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -27,10 +25,10 @@ from helpers.marked_segments import SCHEMA
 from penstock.process import allocator
 from penstock.replay.store.layout import HEADER
 from penstock.wire.batches import encode_plan
+from stress import results
 from stress.healthy_pair import HealthyPair, Served, plan_of
 from stress.replay_process import ReplayProcess, replay_process
 
-OUTPUT = Path(__file__).parents[1] / "build" / "bench" / "hostile.json"
 CAPACITY_BYTES = 64 * 2**20
 ALONE_S = 5.0
 ROUNDS = 5
@@ -105,7 +103,7 @@ def table_of(answers: "Counter[tuple[str, str, str]]") -> Table:
 
 def main() -> int:
     """Measures, prints and writes everything; returns 0 if all bounds held."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = results.options(__doc__)
     parser.add_argument("--requests", type=int, default=100_000)
     parser.add_argument("--per-s", type=float, default=400.0)
     parser.add_argument("--seed", type=int, default=1)
@@ -175,28 +173,23 @@ def main() -> int:
     )
     for what, holds in checks.items():
         console.print(f"{'ok  ' if holds else 'FAIL'} {what}")
-    OUTPUT.parent.mkdir(parents=True, exist_ok=True)
-    OUTPUT.write_text(
-        json.dumps(
-            {
-                "requests": arguments.requests,
-                "per_s": rate,
-                "best": asdict(best),
-                "alone": [asdict(span) for span in alone],
-                "beside": [asdict(span) for span in beside],
-                "kept": kept,
-                "cores": cores,
-                "rss_anon_bytes": memory,
-                "longest_answer_s": longest_s,
-                "raw_connections": raw,
-                "answers": [[*what, count] for what, count in sorted(answers.items())],
-                "handled": [[*what, count] for what, count in sorted(handled.items())],
-                "wrong": wrong,
-                "checks": checks,
-            },
-            indent=2,
-        )
-    )
+    found = {
+        "requests": arguments.requests,
+        "per_s": rate,
+        "best": asdict(best),
+        "alone": [asdict(span) for span in alone],
+        "beside": [asdict(span) for span in beside],
+        "kept": kept,
+        "cores": cores,
+        "rss_anon_bytes": memory,
+        "longest_answer_s": longest_s,
+        "raw_connections": raw,
+        "answers": [[*what, count] for what, count in sorted(answers.items())],
+        "handled": [[*what, count] for what, count in sorted(handled.items())],
+        "wrong": wrong,
+        "checks": checks,
+    }
+    results.write(arguments, found)
     return 0 if all(checks.values()) else 1
 
 

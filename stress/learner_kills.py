@@ -6,7 +6,6 @@ the launcher restarts it. Before and after each kill the test reads the store's 
 build/bench/learner_kills.json.
 """
 
-import argparse
 import json
 import random
 import statistics
@@ -21,7 +20,6 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from helpers import provenance
 from helpers.processes import Command, watching
 from helpers.store_view import StoreState, StoreView
 from helpers.timing import wait_for
@@ -29,9 +27,9 @@ from penstock.config import Config, build
 from penstock.learning import checkpoints
 from penstock.run_folder import RunFolder
 from penstock.types.replay import SamplingPlan
+from stress import results
 from stress.torture_run import LEAST_MASS_RATIO
 
-OUTPUT = Path(__file__).parents[1] / "build" / "bench" / "learner_kills.json"
 SETTINGS = {
     "run": {"total_steps": 2_000_000_000},
     "environment": {"id": "CartPole-v1"},
@@ -247,11 +245,10 @@ def show(report: Report, console: Console) -> None:
 
 def main() -> None:
     """Runs all kills; prints and writes the report."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = results.options(__doc__)
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", type=Path, help="folder for the run (default: a temporary one)")
-    parser.add_argument("--output", type=Path, default=OUTPUT)
     arguments = parser.parse_args()
     console = Console()
     with tempfile.TemporaryDirectory(dir=arguments.folder, prefix="penstock-learner-kills-") as root:
@@ -263,12 +260,8 @@ def main() -> None:
                 kill = killer.report.kills[-1]
                 console.print(f"kill {number + 1}: {asdict(kill)}", highlight=False)
     report = killer.report
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    arguments.output.write_text(
-        json.dumps({**provenance.of_this_run(), "settings": SETTINGS, **asdict(report)}, indent=2) + "\n"
-    )
     show(report, console)
-    console.print(f"written to {arguments.output}")
+    results.write(arguments, {"settings": SETTINGS, **asdict(report)})
     sys.exit(1 if report.violations else 0)
 
 

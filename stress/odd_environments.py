@@ -5,8 +5,6 @@ if a run ended without a message, printed a traceback, lacked a file or left a p
 build/bench/odd_environments.json.
 """
 
-import argparse
-import json
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -15,12 +13,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from helpers import provenance
 from helpers.odd_environments import KINDS, env_id
+from stress import results
 from stress.odd_runs import OddRun, faults_of, train_with
 
 ROOT = Path(__file__).parents[1]
-OUTPUT = ROOT / "build" / "bench" / "odd_environments.json"
 
 
 def line_about(run: OddRun) -> str:
@@ -33,20 +30,20 @@ def line_about(run: OddRun) -> str:
 
 def main() -> int:
     """Trains, prints a table, and returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = results.options(__doc__)
     parser.add_argument("--kinds", default=",".join(KINDS), help="kinds, separated by commas (default: all)")
     parser.add_argument("--at-once", type=int, default=2, help="number of parallel runs (default: 2)")
     parser.add_argument("--patience", type=float, default=300.0, help="seconds before a run is interrupted")
     named = parser.parse_args()
     console, kinds = Console(highlight=False), named.kinds.split(",")
     table = Table("kind", "exit", "seconds", "faults", "message to the user", title="Odd environments")
-    failures, results = 0, []
+    failures, kept = 0, []
     with tempfile.TemporaryDirectory() as root, ThreadPoolExecutor(named.at_once) as pool:
         for run in pool.map(lambda kind: train_with(kind, Path(root), named.patience), kinds):
             broken = faults_of(run)
             failures += bool(broken)
             table.add_row(run.kind, str(run.end.code), f"{run.seconds:.0f}", "; ".join(broken) or "-", line_about(run))
-            results.append(
+            kept.append(
                 {
                     "kind": run.kind,
                     "exit_code": run.end.code,
@@ -57,8 +54,7 @@ def main() -> int:
             )
             console.print(f"{run.kind}: exit code {run.end.code}, {'; '.join(broken) or 'ok'}", markup=False)
     console.print(table)
-    OUTPUT.parent.mkdir(parents=True, exist_ok=True)
-    OUTPUT.write_text(json.dumps({**provenance.of_this_run(), "kinds": results}, indent=2) + "\n")
+    results.write(named, {"kinds": kept})
     console.print(f"{len(kinds) - failures} of {len(kinds)} kinds ok")
     return 1 if failures else 0
 

@@ -6,8 +6,6 @@ overwritten segments must be exact. Nine tenths of the updates run in this proce
 The exit code is 1 if a priority was wrong. The result is build/bench/priority_updates.json.
 """
 
-import argparse
-import json
 import sys
 import tempfile
 import time
@@ -17,10 +15,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from stress import results
 from stress.ring_turnover import IN_FLIGHT, Outcome, PriorityUpdates
 from stress.ring_turnover_over_grpc import play_over_grpc
 
-OUTPUT = Path(__file__).parents[1] / "build" / "bench" / "priority_updates.json"
 ROWS, BATCH, WINDOW = 65_536, 4_096, 512
 
 
@@ -36,7 +34,7 @@ def show(outcomes: dict[str, Outcome], seconds: dict[str, float], console: Conso
 
 def main() -> None:
     """Runs both forms, and prints and writes the results."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = results.options(__doc__)
     parser.add_argument("--updates", type=int, default=10_000_000)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
@@ -57,10 +55,8 @@ def main() -> None:
         )
     seconds["the service"] = time.monotonic() - started
 
-    OUTPUT.parent.mkdir(parents=True, exist_ok=True)
-    OUTPUT.write_text(json.dumps({name: asdict(outcome) for name, outcome in outcomes.items()}, indent=2) + "\n")
     show(outcomes, seconds, console)
-    console.print(f"written to {OUTPUT}")
+    results.write(arguments, {"outcomes": {name: asdict(outcome) for name, outcome in outcomes.items()}})
     sys.exit(any(outcome.wrong or outcome.miscounted for outcome in outcomes.values()))
 
 

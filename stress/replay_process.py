@@ -1,10 +1,11 @@
 """A `penstock replay` process for stress tests, with its log, CPU time and memory.
 
-Used by `hostile.py`, `soak.py` and `snapshot_latency.py`. The process ends with the context.
+Used by `hostile.py`, `fuzz.py` and `snapshot_latency.py`. The process ends with the context.
 """
 
 import os
 import re
+import socket
 import subprocess
 import sys
 import tempfile
@@ -14,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from helpers.ports import free_ports
+from helpers.timing import wait_for
 
 STOP_S = 30.0
 _COMMAND = (sys.executable, "-c", "from penstock.cli.main import main; main()", "replay")
@@ -79,6 +81,7 @@ def replay_process(
     with tempfile.NamedTemporaryFile() as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
         try:
+            wait_for(lambda: process.poll() is not None or _listens(port), "the replay service to listen")
             yield ReplayProcess(process, address, metrics_port, Path(log.name))
         finally:
             process.terminate()
@@ -87,3 +90,8 @@ def replay_process(
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as connection:
+        return connection.connect_ex(("127.0.0.1", port)) == 0

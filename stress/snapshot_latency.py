@@ -10,7 +10,6 @@ the longest without by more than 20 ms. The result is build/bench/snapshot_laten
 """
 
 import argparse
-import json
 import shutil
 import sys
 import tempfile
@@ -38,10 +37,10 @@ from penstock.types.run import Assignment, Weights
 from penstock.types.snapshots import Snapshot, SnapshotRequest
 from penstock.v1 import replay_pb2
 from penstock.wire import batches as wire
+from stress import results
 from stress.healthy_pair import plan_of
 from stress.replay_process import replay_process
 
-OUTPUT = Path(__file__).parents[1] / "build" / "bench" / "snapshot_latency.json"
 PATIENCE_S = 60.0
 MOST_RATIO, MOST_STALL_S = 1.5, 0.020
 POLICY = Weights.of(0, bytes(2**20))
@@ -253,7 +252,7 @@ def measure(segment: str, arguments: argparse.Namespace, place: Path) -> Compari
 
 def main() -> int:
     """Measures, prints and writes everything; returns 0 if both bounds held."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = results.options(__doc__)
     parser.add_argument("--segments", nargs="+", choices=tuple(SEGMENTS), default=["vector", "pixel"])
     parser.add_argument("--capacity-bytes", type=int, default=2**30)
     parser.add_argument("--rounds", type=int, default=4)
@@ -264,25 +263,24 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, help="folder for the store (default: a temporary one)")
     arguments = parser.parse_args()
     allocator.keep_freed_memory()
-    results = []
+    compared = []
     for segment in arguments.segments:
         with tempfile.TemporaryDirectory(dir=arguments.folder) as place:
-            results.append(measure(segment, arguments, Path(place)))
+            compared.append(measure(segment, arguments, Path(place)))
     table = Table("segment", "snapshot", "batches", "p50 ms", "p99 ms", "p99.9 ms", "max ms")
-    for result in results:
+    for result in compared:
         for side, waits in (("without", result.without), ("with", result.during)):
             times = (waits.p50_ms, waits.p99_ms, waits.p999_ms, waits.max_ms)
             table.add_row(result.segment, side, f"{waits.batches:,}", *(f"{each:.2f}" for each in times))
     Console(width=120).print(table)
-    for result in results:
+    for result in compared:
         print(
             f"{result.segment}: p99.9 {result.p999_ratio:.2f} times, longest stall {result.longer_stall_ms:+.1f} ms;"
             f" {result.snapshots} snapshots of {result.snapshot_bytes / 2**20:.0f} MiB in {result.snapshot_seconds:.1f}"
             f" s, {result.absent} absent, {result.damaged} damaged: {'held' if result.held else 'FAILED'}"
         )
-    OUTPUT.parent.mkdir(parents=True, exist_ok=True)
-    OUTPUT.write_text(json.dumps([asdict(result) for result in results], indent=2) + "\n")
-    return int(not all(result.held for result in results))
+    results.write(arguments, {"segments": [{**asdict(result), "held": result.held} for result in compared]})
+    return int(not all(result.held for result in compared))
 
 
 if __name__ == "__main__":

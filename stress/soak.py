@@ -1,139 +1,291 @@
-"""`make stress-soak`: memory of the replay service over half an hour of full load.
+"""`make stress-soak`: what grows in half an hour of a whole run whose actors come and go.
 
-An actor and a learner use the clients of user processes, for the first half over gRPC and for the second half through
-memory shared with the service. `RssAnon` is the memory of the process without the store, which is shared memory or a
-mapped file. The result is build/bench/soak.json and soak.png. The exit code is 1 if a bound is exceeded.
+The run is a `penstock train` with three actors and two shards, whose environments pause in each step. One of its actors
+receives SIGKILL every 20 s, and the launcher starts it again. Every 30 s another actor joins, and the one before it is
+ended by SIGTERM or SIGKILL in turn. Memory, threads and descriptors of every service, the folder, the journal, the logs
+and the series of the metrics are read every few seconds. The exit code is 1 if one grows more than its bound after the
+first fifth, if a service ends, or if the end of the run leaves something. The result is build/bench/soak.json.
 """
 
-import argparse
 import json
+import random
+import statistics
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+import urllib.request
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-import matplotlib
-import numpy as np
-from numpy.typing import NDArray
+import psutil
 from rich.console import Console
+from rich.table import Table
 
+from helpers import paced
+from helpers.processes import WITH_HELPERS, Command, Ended, end_in_time
 from penstock.process import allocator
-from stress.healthy_pair import HealthyPair, plan_of
-from stress.replay_process import ReplayProcess, replay_process
+from penstock.run_folder import LEARNER, RunFolder
+from stress import results
 
-matplotlib.use("agg")
-import matplotlib.pyplot as plt
-
-OUTPUT = Path(__file__).parent.parent / "build" / "bench"
-CAPACITY_BYTES = 256 * 2**20
-SPAN_S = 10.0
+ACTORS, SHARDS = 3, 2
+OPTIONS = (
+    f"--env-id={paced.PACED}",
+    "--env-import=helpers.paced",
+    "--environment.kwargs=pause_s=0.002",
+    "--preset=none",
+    "--total-steps=2000000000",
+    f"--train.actors={ACTORS}",
+    f"--train.replay-shards={SHARDS}",
+    "--train.max-restarts=1000000",
+    "--replay.capacity-bytes=32MiB",
+    "--checkpoint.save-interval=20000",
+    "--evaluation.interval-steps=20000",
+)
+KILL_S, JOIN_S, SAMPLE_S = 20.0, 30.0, 5.0
 WARM_UP = 0.2
-"""Share of each half before memory is measured, in which pools fill."""
-MOST_BYTES = 200 * 2**20
-MOST_GROWTH_BYTES = 4 * 2**20
-MB = 2**20
+"""Share of the run before growth is measured, in which pools and stores fill."""
+MOST = {
+    "memory, MB": 12.0,
+    "threads": 3.0,
+    "descriptors": 12.0,
+    "series": 24.0,
+    "folder without journal and logs, MB": 4.0,
+    "roster, kB": 4.0,
+    "journal, kB a minute": 100.0,
+    "logs, kB a minute": 30.0,
+}
+"""Largest growth after warming up; per minute where the name says so."""
+MB, KB = 2**20, 2**10
 
 
 @dataclass(frozen=True, slots=True)
-class Half:
-    """The measurements under one kind of load.
+class Sample:
+    """One look at the run.
 
     Attributes:
-        path: Path of the segments.
-        at_s: <float64>[n] times of the measurements of memory, in seconds.
-        anonymous_bytes: <float64>[n] anonymous memory at these times.
-        batches_per_s: Mean batches per second.
-        inserted_per_s: Mean inserted segments per second.
+        minutes: Time since the first look.
+        values: Values by what they measure and of which service or file; the names are those of `MOST`.
     """
 
-    path: str
-    at_s: NDArray[np.float64]
-    anonymous_bytes: NDArray[np.float64]
-    batches_per_s: float
-    inserted_per_s: float
-
-    @property
-    def growth_bytes(self) -> float:
-        """Growth after warming up, from a line fitted to the measurements."""
-        chosen = self.at_s >= WARM_UP * self.at_s[-1]
-        at_s, sizes = self.at_s[chosen], self.anonymous_bytes[chosen]
-        return float(np.polyfit(at_s, sizes, 1)[0] * (at_s[-1] - at_s[0])) if at_s.size > 1 else 0.0
+    minutes: float
+    values: dict[str, dict[str, float]]
 
 
-def endure(service: ReplayProcess, path: str, seconds: float, console: Console) -> Half:
-    """Loads the service, and measures its memory."""
-    pair = HealthyPair(service.address, plan_of(), window_segments=64, verify=False)
-    at_s, sizes, batches, inserted, began = [], [], 0, 0, time.monotonic()
-    while (spent := time.monotonic() - began) < seconds:
-        served = pair.run(min(SPAN_S, seconds - spent))
-        at_s.append(time.monotonic() - began)
-        sizes.append(service.memory_bytes("RssAnon"))
-        batches, inserted = batches + served.batches, inserted + served.inserted
-        console.print(
-            f"{path} {at_s[-1] / 60:5.1f} of {seconds / 60:.1f} min: {sizes[-1] / MB:6.1f} MB anonymous,"
-            f" {served.batches_per_s:6.0f} batches/s"
-        )
-    spent = time.monotonic() - began
-    pair.close()
-    return Half(path, np.array(at_s), np.array(sizes, np.float64), batches / spent, inserted / spent)
+@dataclass
+class Soaked:
+    """The run from begin to end."""
+
+    samples: list[Sample] = field(default_factory=list)
+    killed: int = 0
+    joined: int = 0
+    steps: int = 0
+    faults: list[str] = field(default_factory=list)
+
+    def growth(self) -> dict[str, dict[str, float]]:
+        """Returns by how much each value grew after warming up: the last quarter's mean less the first quarter's."""
+        kept = [each for each in self.samples if each.minutes >= WARM_UP * self.samples[-1].minutes]
+        quarter = max(1, len(kept) // 4)
+        minutes = max(1e-9, kept[-1].minutes - kept[0].minutes)
+        found: dict[str, dict[str, float]] = {}
+        for what, of_services in self.samples[-1].values.items():
+            for name in of_services:
+                ends = [
+                    statistics.mean(each.values[what].get(name, 0.0) for each in part)
+                    for part in (kept[:quarter], kept[-quarter:])
+                ]
+                # The means of two quarters are three quarters apart.
+                per = 0.75 * minutes if what.endswith("a minute") else 1.0
+                found.setdefault(what, {})[name] = (ends[1] - ends[0]) / per
+        return found
 
 
-def draw(halves: list[Half]) -> Path:
-    """Plots anonymous memory over time."""
-    figure, axes = plt.subplots(figsize=(8, 3.5), layout="constrained")
-    start = 0.0
-    for half in halves:
-        axes.plot((start + half.at_s) / 60, half.anonymous_bytes / MB, label=half.path)
-        start += half.at_s[-1]
-    axes.axhline(MOST_BYTES / MB, color="grey", linestyle="--", linewidth=1)
-    axes.set(xlabel="minutes of full load", ylabel="anonymous memory, MB", ylim=(0, 1.1 * MOST_BYTES / MB))
-    axes.legend()
-    figure.savefig(OUTPUT / "soak.png", dpi=120)
-    return OUTPUT / "soak.png"
+def look(command: Command, folder: RunFolder, began: float) -> Sample:
+    """Looks at all services, which outlive the actors, and at the folder."""
+    memory, threads, descriptors = dict[str, float](), dict[str, float](), dict[str, float]()
+    for name, process in services_of(command).items():
+        size = process.memory_info()
+        memory[name] = (size.rss - size.shared) / MB
+        threads[name], descriptors[name] = process.num_threads(), process.num_fds()
+    logs, sizes = sizes_of(folder.logs), sizes_of(folder.root)
+    journal, roster = (sizes.get(path, 0) for path in (folder.metrics, folder.roster))
+    rest = sum(sizes.values()) - sum(logs.values()) - journal
+    values = {
+        "memory, MB": memory,
+        "threads": threads,
+        "descriptors": descriptors,
+        "series": series_of(folder),
+        "folder without journal and logs, MB": {"": rest / MB},
+        "roster, kB": {"": roster / KB},
+        "journal, kB a minute": {"": journal / KB},
+        "logs, kB a minute": {"": sum(logs.values()) / KB},
+    }
+    return Sample((time.monotonic() - began) / 60.0, values)
+
+
+def services_of(command: Command) -> dict[str, psutil.Process]:
+    """Returns the launcher and all services but the actors, by name."""
+    found = {"launcher": psutil.Process(command.pid)}
+    for process in command.family():
+        with suppress(psutil.NoSuchProcess):
+            words = process.cmdline()
+            if words[1:3] == ["-Pm", "penstock"] and words[3] != "actor":
+                folder = [word for word in words if word.startswith("--replay.folder=")]
+                found[Path(folder[-1]).name if words[3] == "replay" else words[3]] = process
+    return found
+
+
+def actors_of(command: Command) -> list[psutil.Process]:
+    """Returns the actors that the launcher has started."""
+    found = []
+    for process in command.family():
+        with suppress(psutil.NoSuchProcess):
+            if process.cmdline()[1:4] == ["-Pm", "penstock", "actor"]:
+                found.append(process)
+    return found
+
+
+def sizes_of(folder: Path) -> dict[Path, int]:
+    """Returns the size of each file below a folder, in bytes; files come and go meanwhile."""
+    found = {}
+    for path in folder.rglob("*"):
+        with suppress(OSError):
+            if path.is_file():
+                found[path] = path.stat().st_size
+    return found
+
+
+def series_of(folder: RunFolder) -> dict[str, float]:
+    """Returns the number of series that each kind of service exports, of its first one that answers."""
+    found: dict[str, float] = {}
+    for entry in json.loads(folder.targets.read_text()):
+        job, (address,) = entry["labels"]["job"], entry["targets"]
+        with suppress(OSError):
+            if job not in found:
+                with urllib.request.urlopen(f"http://{address}/metrics", timeout=5.0) as answer:
+                    found[job] = sum(not line.startswith(b"#") for line in answer.read().splitlines())
+    return found
+
+
+class ComingAndGoing:
+    """The actors of a run: some are killed, others join and are ended."""
+
+    def __init__(self, command: Command, folder: RunFolder, stack: ExitStack, seed: int) -> None:
+        self._command, self._folder, self._stack = command, folder, stack
+        self._random, self._joined = random.Random(seed), list[Command]()
+        self.killed = self.joined = 0
+
+    def kill(self) -> None:
+        """Kills one of the launcher's actors; at times all of them are in their start."""
+        actors = actors_of(self._command)
+        if actors:
+            with suppress(psutil.NoSuchProcess):
+                self._random.choice(actors).kill()
+                self.killed += 1
+
+    def join(self) -> None:
+        """Lets another actor join, and ends the one before it."""
+        learner = self._folder.places()[LEARNER].addresses[0]
+        options = (f"--config={self._folder.config}", f"--actor.learner-address={learner}")
+        own = ("--actor.listen=127.0.0.1:0", "--actor.metrics-port=0")
+        self._joined.append(self._stack.enter_context(Command("actor", *options, *own, environment=WITH_HELPERS)))
+        self.joined += 1
+        if len(self._joined) > 1:
+            self._end(self._joined.pop(0), in_order=self.joined % 2 == 0)
+
+    def close(self) -> None:
+        """Ends the last one."""
+        for actor in self._joined:
+            self._end(actor, in_order=True)
+
+    def _end(self, actor: Command, *, in_order: bool) -> None:
+        # It is not awaited: it may still import.
+        (actor.terminate if in_order else actor.kill)()
+
+
+def soak(root: Path, *, minutes: float, every: float, seed: int, show: Callable[[str], None]) -> Soaked:
+    """Runs the whole; `every` scales the times between the events and between the looks."""
+    folder, soaked = RunFolder(root / "run"), Soaked()
+    with ExitStack() as stack:
+        command = stack.enter_context(Command("train", *OPTIONS, f"--run-dir={folder.root}", environment=WITH_HELPERS))
+        command.until(lambda: folder.metrics.exists() and folder.metrics.read_text(), "the first batches")
+        actors = ComingAndGoing(command, folder, stack, seed)
+        began = time.monotonic()
+        first = services_of(command)
+        due = dict.fromkeys((KILL_S, JOIN_S, SAMPLE_S), began)
+        while time.monotonic() < began + 60.0 * minutes and command.process.poll() is None:
+            now = time.monotonic()
+            for interval, event in ((KILL_S, actors.kill), (JOIN_S, actors.join), (SAMPLE_S, None)):
+                if now >= due[interval]:
+                    due[interval] = now + every * interval
+                    if event is not None:
+                        event()
+                    else:
+                        soaked.samples.append(look(command, folder, began))
+                        show(summary_of(soaked.samples[-1]))
+            time.sleep(0.2)
+        ended = [name for name, process in services_of(command).items() if process.pid != first[name].pid]
+        soaked.faults += [f"{name} was started again" for name in ended]
+        actors.close()
+        command.interrupt()
+        soaked.faults += faults_of(end_in_time(command), root)
+        soaked.killed, soaked.joined = actors.killed, actors.joined
+    return soaked
+
+
+def faults_of(end: Ended, root: Path) -> list[str]:
+    """Returns what is wrong with the end of a run that Ctrl-C has ended."""
+    faults = [] if end.code == 130 else [f"the run ended with {end.code}: {end.stderr[-500:]}"]
+    left = [*root.rglob("sockets-*"), *root.rglob(".*")]
+    return [*faults, *(f"{each} was left" for each in (*end.left_behind, *left))]
+
+
+def summary_of(sample: Sample) -> str:
+    """Returns a line about a look."""
+    memory = ", ".join(f"{name} {size:.0f}" for name, size in sample.values["memory, MB"].items())
+    return f"{sample.minutes:5.1f} min: MB {memory}; series {sample.values['series']}"
+
+
+def beyond(growth: dict[str, dict[str, float]]) -> list[str]:
+    """Returns what grew more than its bound."""
+    return [
+        f"{name or 'the run'}: {what} grew by {size:.1f}, at most {MOST[what]:g}"
+        for what, of_services in growth.items()
+        for name, size in of_services.items()
+        if size > MOST[what]
+    ]
+
+
+def show_all(soaked: Soaked, growth: dict[str, dict[str, float]], faults: Sequence[str], console: Console) -> None:
+    """Prints the last values with their growth."""
+    table = Table("", "of", "at the end", "growth", "at most")
+    for what, of_services in growth.items():
+        for name, size in of_services.items():
+            last = soaked.samples[-1].values[what].get(name, 0.0)
+            table.add_row(what, name, f"{last:,.1f}", f"{size:+.2f}", f"{MOST[what]:g}")
+    console.print(table)
+    console.print(f"{soaked.killed} actors killed, {soaked.joined} joined")
+    for fault in faults:
+        console.print(f"FAIL {fault}", markup=False)
 
 
 def main() -> int:
     """Measures, prints and writes everything; returns 1 if a bound was exceeded."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = results.options(__doc__)
     parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     allocator.keep_freed_memory()
-    console, halves = Console(), []
-    with tempfile.TemporaryDirectory() as folder:
-        for path, place in (("gRPC", None), ("shared memory", Path(folder))):
-            with replay_process(CAPACITY_BYTES, folder=place) as service:
-                halves.append(endure(service, path, 30.0 * arguments.minutes, console))
-                torch, alive = service.has_loaded("torch"), service.alive
-    largest = max(float(half.anonymous_bytes.max()) for half in halves)
-    checks = {
-        "the service is alive and has not loaded torch": alive and not torch,
-        f"memory without the store is at most {MOST_BYTES / MB:.0f} MB, measured {largest / MB:.0f}": largest
-        <= MOST_BYTES,
-    }
-    for half in halves:
-        name = f"{half.path}: growth is at most {MOST_GROWTH_BYTES / MB:.0f} MB, measured {half.growth_bytes / MB:+.2f}"
-        checks[name] = half.growth_bytes <= MOST_GROWTH_BYTES
-    OUTPUT.mkdir(parents=True, exist_ok=True)
-    for what, holds in checks.items():
-        console.print(f"{'ok  ' if holds else 'FAIL'} {what}")
-    result = {
-        "minutes": arguments.minutes,
-        "checks": checks,
-        "halves": [
-            {
-                "path": half.path,
-                "batches_per_s": half.batches_per_s,
-                "inserted_per_s": half.inserted_per_s,
-                "growth_bytes": half.growth_bytes,
-                "anonymous_bytes": half.anonymous_bytes.tolist(),
-            }
-            for half in halves
-        ],
-    }
-    (OUTPUT / "soak.json").write_text(json.dumps(result, indent=2) + "\n")
-    console.print(f"written to {OUTPUT / 'soak.json'} and {draw(halves)}")
-    return 0 if all(checks.values()) else 1
+    console = Console(width=140, highlight=False)
+    with tempfile.TemporaryDirectory(prefix="penstock-soak-") as root:
+        soaked = soak(Path(root), minutes=arguments.minutes, every=1.0, seed=arguments.seed, show=console.print)
+    growth = soaked.growth()
+    faults = [*soaked.faults, *beyond(growth)]
+    show_all(soaked, growth, faults, console)
+    found = {"minutes": arguments.minutes, "growth": growth, "most": MOST, "broken": faults, **asdict(soaked)}
+    results.write(arguments, found)
+    return int(bool(faults))
 
 
 if __name__ == "__main__":

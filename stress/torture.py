@@ -4,8 +4,6 @@
 violated. The result is build/bench/torture.json.
 """
 
-import argparse
-import json
 import sys
 import tempfile
 from dataclasses import asdict
@@ -14,9 +12,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from stress import results
 from stress.torture_run import Options, Report, Torture
-
-OUTPUT = Path(__file__).parents[1] / "build" / "bench" / "torture.json"
 
 
 def show(report: Report, console: Console) -> None:
@@ -52,7 +49,7 @@ def show(report: Report, console: Console) -> None:
 
 def main() -> None:
     """Runs the test; prints and writes the report."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = results.options(__doc__)
     parser.add_argument("--seconds", type=float, default=1000.0, help="seconds of kills after the store is full")
     parser.add_argument("--capacity-bytes", type=int, default=2**30)
     parser.add_argument("--seed", type=int, default=0)
@@ -64,12 +61,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=arguments.folder, prefix="penstock-torture-") as folder:
         options = Options(arguments.seconds, arguments.capacity_bytes, arguments.seed)
         report = Torture(Path(folder), options, lambda line: console.print(line, highlight=False)).play()
-    OUTPUT.parent.mkdir(parents=True, exist_ok=True)
     # asdict turns a Counter into pairs.
     report.kills, report.events = dict(report.kills), dict(report.events)
-    OUTPUT.write_text(json.dumps(asdict(report), indent=2) + "\n")
     show(report, console)
-    console.print(f"written to {OUTPUT}")
+    results.write(arguments, asdict(report))
     sys.exit(1 if report.violations else 0)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+import torch.distributed as dist
 from safetensors.torch import load_file
 
 from helpers.ports import free_ports
@@ -173,3 +174,23 @@ def test_ranks_end_with_the_run(tmp_path: Path) -> None:
     assert end.code == 0, end.stderr
     assert end.left_behind == []
     assert "penstock: " not in end.stderr
+
+
+@pytest.mark.parametrize("rank", [1, 0])
+def test_a_signal_ends_a_rank_that_waits_for_the_others(rank: int) -> None:
+    (port,) = free_ports(1)
+    store = dist.TCPStore(HOST, port, is_master=True, wait_for_workers=False)
+    # Rank 0 asks nothing: it waits until it has answered the question of rank 1.
+    if rank == 0:
+        store.set("question of 1", "one")
+    meeting = {"MASTER_ADDR": HOST, "MASTER_PORT": str(port), "WORLD_SIZE": "2", "RANK": str(rank)}
+    of_agent = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
+    options = (f"--learner.rank-timeout-s={PATIENCE_S}", "--learner.metrics-port=0", f"--learner.listen={HOST}:0")
+    with Command("learner", *options, environment={**meeting, **of_agent}) as learner:
+        asked = "answer to 1" if rank == 0 else "question of 1"
+        learner.until(lambda: store.check([asked]), f"rank {rank} to wait for the other")
+        learner.terminate()
+        end = end_in_time(learner)
+    (line,) = [line for line in end.stderr.splitlines() if line.startswith("penstock: ")]
+    assert line == f"penstock: rank {rank} of the learner was stopped before it met the others, 2 in all"
+    assert (end.code, end.left_behind) == (1, [])

@@ -64,7 +64,7 @@ def run(config: Config) -> int:
     settings, started, place = config.learner, time.monotonic(), own_place()
     if place.rank:
         return follow(config, place)
-    with Service("learner", config) as service, leading(config, place) as lead:
+    with Service("learner", config) as service, leading(config, place, lambda: service.stopping) as lead:
         folder = _prepared_folder(config, service.logger)
         if folder is None:
             return 0

@@ -7,7 +7,7 @@ meet, no environment and no folder: rank 0 sends them its settings, its state an
 import contextlib
 import os
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from penstock.addresses import LOOPBACK
 from penstock.algo.published import of_metadata, read_metadata, with_own_module
@@ -45,13 +45,16 @@ def device_name(config: Config, place: RankPlace) -> tuple[str, int | None]:
 
 
 @contextlib.contextmanager
-def leading(config: Config, place: RankPlace) -> Iterator[Lead]:
-    """Connects rank 0 to the other ranks inside the context, at whose end they end too."""
+def leading(config: Config, place: RankPlace, stopping: Callable[[], bool] = lambda: False) -> Iterator[Lead]:
+    """Connects rank 0 to the other ranks inside the context, at whose end they end too.
+
+    Raises `RankLost` if one does not come, or if this one is `stopping` before.
+    """
     if place.alone:
         yield Lead()
         return
     device = torch_device(*device_name(config, place))
-    group = RankGroup(place, device, config.learner.rank_timeout_s)
+    group = RankGroup(place, device, config.learner.rank_timeout_s, stopping)
     with contextlib.closing(LeadingLink(group)) as link:
         yield Lead(group, link)
     # Raises if a rank has ended before it knew of the end of the run.
@@ -71,7 +74,7 @@ def follow(config: Config, place: RankPlace) -> int:
         logger = service.logger.bind(rank=place.rank)
         device = torch_device(*device_name(config, place))
         use_threads(settings.threads)
-        group = RankGroup(place, device, settings.rank_timeout_s)
+        group = RankGroup(place, device, settings.rank_timeout_s, lambda: service.stopping)
         with (
             contextlib.closing(BatchFeed(device)) as feed,
             contextlib.closing(FollowingLink(group, feed.arrived, payload_memory(device))) as link,

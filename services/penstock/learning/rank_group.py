@@ -8,7 +8,7 @@ import datetime
 import re
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -86,16 +86,22 @@ class RankGroup:
 
     alone = False
 
-    def __init__(self, place: RankPlace, device: torch.device, timeout_s: float) -> None:
+    def __init__(
+        self,
+        place: RankPlace,
+        device: torch.device,
+        timeout_s: float,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
         """Waits up to `timeout_s` for all ranks to connect. No later sum waits longer for a rank.
 
-        Raises `RankLost` if one is missing, and `ConfigurationError` if the ranks compute on different kinds of
-        devices.
+        Raises `RankLost` if one is missing or this one is `stopping`, and `ConfigurationError` if the ranks compute on
+        different kinds of devices.
         """
         self.place, timeout = place, datetime.timedelta(seconds=timeout_s)
         try:
             store, _, _ = next(rendezvous("env://", place.rank, place.count, timeout=timeout))
-            store = unused_part(store, place, timeout_s)
+            store = unused_part(store, place, timeout_s, stopping)
             dist.init_process_group("gloo", store=store, rank=place.rank, world_size=place.count, timeout=timeout)
             on_cuda = torch.tensor([device.type == "cuda"], dtype=torch.int64)
             dist.all_reduce(on_cuda)
@@ -140,8 +146,13 @@ def lost(place: RankPlace, error: Exception) -> RankLost:
     )
 
 
-def unused_part(store: Store, place: RankPlace, timeout_s: float) -> Store:
-    """Returns a part of the store that no ranks have used before. Raises `RuntimeError` if a rank is missing.
+def unused_part(
+    store: Store, place: RankPlace, timeout_s: float, stopping: Callable[[], bool] = lambda: False
+) -> Store:
+    """Returns a part of the store that no ranks have used before.
+
+    Raises `RuntimeError` if a rank is missing, and `RankLost` if this one is `stopping`: after a signal during the
+    start, another rank may never come.
 
     torchrun starts all ranks again with the same store, which has the addresses of those that ended. Rank 0 therefore
     names a new part, and each other rank asks for its name with a random number, to which no earlier answer belongs.
@@ -151,6 +162,10 @@ def unused_part(store: Store, place: RankPlace, timeout_s: float) -> Store:
     def wait(missing: str) -> None:
         if time.monotonic() > deadline:
             raise RuntimeError(f"no sign of {missing} within {timeout_s:g} s")
+        if stopping():
+            raise RankLost(
+                f"rank {place.rank} of the learner was stopped before it met the others, {place.count} in all"
+            )
         time.sleep(_LOOK_S)
 
     if place.rank:

@@ -17,7 +17,7 @@ from helpers import equal_run
 from helpers.timing import PATIENCE_S, Bound, wait_for
 from penstock.config import Config
 from tests.e2e.nodes.cluster import ActorPlace, Cluster, Direction, RunPlan
-from tests.e2e.nodes.ledger import Account, account, acknowledged_in
+from helpers.store_ledger import Account, account, acknowledged_in
 from tests.e2e.nodes.results import Results
 from tests.e2e.nodes.watch import Watch
 from tests.e2e.report import Report

@@ -1,8 +1,9 @@
 """The ledger of a run: which segments were acknowledged to actors, and which the store has, one by one.
 
-Actors log every acknowledgement (telemetry.log_level debug). The store's headers name each segment by slot, incarnation
-and sequence, and its content names it again: an observation of `tests.e2e.nodes.task` is unique. The store must be so
-large that nothing was overwritten; then each acknowledged segment must be there exactly once.
+The acknowledgements are those that actors log (telemetry.log_level debug) or that `stress.plain_actor` prints. The
+store's headers name each segment by slot, incarnation and sequence, and its content names it again: an observation of
+`tests.e2e.nodes.task` or of a plain actor ends with numbers of its own. The store must be so large that nothing was
+overwritten; then each acknowledged segment must be there exactly once.
 """
 
 import mmap

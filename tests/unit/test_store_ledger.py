@@ -16,7 +16,7 @@ from penstock.replay.store.layout import HEADER, SEGMENTS_FILE
 from penstock.replay.store.ring_store import RingStore
 from penstock.types.block import Column, Columns, Extent, Schema
 from penstock.types.replay import Window, WindowHead
-from tests.e2e.nodes.ledger import Account, account, acknowledged_in
+from helpers.store_ledger import Account, account, acknowledged_in
 from tests.e2e.nodes.task import Marked
 
 STEPS, ROWS = 3, 60
