@@ -1,6 +1,7 @@
 """The experiments of the study: comparisons of settings over tasks."""
 
 import math
+from collections.abc import Set
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -78,6 +79,11 @@ class Experiment:
         total_steps = build(task.settings).run.total_steps
         assert total_steps is not None
         return Budget(total_steps, task.budget.interval_steps)
+
+    def part(self, labels: Set[str]) -> "Experiment":
+        """Returns the part with these settings: published runs may lack one that was added later."""
+        settings = tuple(setting for setting in self.settings if setting.label in labels)
+        return replace(self, settings=settings, compared=tuple(pair for pair in self.compared if labels >= set(pair)))
 
     def configuration(self, task: Task, setting: Setting, seed: int) -> Config:
         """Returns the configuration of a run: the task's, with all environments in one actor, and these changes.
