@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import gpu_tables, many_actors_tables
+from benchmarks import gpu_tables, loop_results, many_actors_tables
+from benchmarks.loop_results import Goal
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"
@@ -125,9 +126,9 @@ def goals(document: Document) -> str:
     """Returns the goals and whether they are met; undecided where other programs have lengthened the runs."""
     quiet = is_quiet(document)
     rows = [
-        f"| {goal['name']} | {_task(goal)} | {goal['measured']:.2f} | {_bound(goal)} |"
-        f" {_met(goal) if quiet or 'CPU time' in goal['name'] else 'undecided'} |"
-        for goal in document["goals"]
+        f"| {goal.name} | {_task(goal)} | {'' if goal.measured is None else f'{goal.measured:.2f}'} | {_bound(goal)} |"
+        f" {_met(goal) if quiet or 'CPU time' in goal.name else 'undecided'} |"
+        for goal in loop_results.goals({name: document[name] for name in loop_results.NAMES})
     ]
     return "\n".join(["| goal | task | measured | bound | |", "|---|---|---|---|---|", *rows])
 
@@ -138,16 +139,16 @@ def is_quiet(document: Document) -> bool:
     return all(load is not None and load <= MOST_LOAD for load in loads)
 
 
-def _task(goal: Case) -> str:
-    return f"{goal['env_id']}, {goal['minibatch']:,}" if goal["minibatch"] else str(goal["env_id"])
+def _task(goal: Goal) -> str:
+    return f"{goal.env_id}, {goal.minibatch:,}" if goal.minibatch else goal.env_id
 
 
-def _bound(goal: Case) -> str:
-    return f"{'at least' if goal['at_least'] else 'at most'} {goal['bound']:g}"
+def _bound(goal: Goal) -> str:
+    return f"{'at least' if goal.at_least else 'at most'} {goal.bound:g}"
 
 
-def _met(goal: Case) -> str:
-    return "met" if goal["met"] else "**missed**"
+def _met(goal: Goal) -> str:
+    return {True: "met", False: "**missed**", None: "not measured: no peer reached the threshold"}[goal.met]
 
 
 def origin(document: Document) -> str:
