@@ -147,8 +147,10 @@ REPLAY = Experiment(
     short=True,
     # A run of HalfCheetah takes a quarter of an hour.
     tasks=tuple(task for task in WITHOUT_VARIANTS if task != "HalfCheetah-v5"),
-    compared=tuple(
-        ("prioritized", other) for other in ("none, 16 fresh", "none, 4 fresh", "uniform", "age without priority")
+    compared=(
+        *(("prioritized", other) for other in ("none, 16 fresh", "none, 4 fresh", "uniform", "age without priority")),
+        ("uniform", "none, 16 fresh"),
+        ("age without priority", "none, 16 fresh"),
     ),
 )
 

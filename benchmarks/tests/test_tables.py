@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from benchmarks.tables import RESULTS, ROOT, claims, data_path, distant_actors, goals, origin, pages, with_parts
+from helpers.result_files import has_history
 
 
 @pytest.fixture
@@ -16,13 +17,15 @@ def document() -> dict[str, Any]:
 
 @pytest.mark.parametrize("page", pages())
 def test_the_generated_parts_of_pages_are_current(page: str) -> None:
+    if page == "README.md" and not has_history():
+        pytest.skip("README.md quotes only results whose code has not changed, which needs the history of a checkout")
     text = (ROOT / page).read_text()
     assert with_parts(page, text) == text, "run `python -m benchmarks.tables`"
 
 
 def test_a_page_without_marks_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"README\.md has no marks for 'pace'"):
-        with_parts("README.md", "# Penstock")
+    with pytest.raises(ValueError, match=r"docs/gpu\.md has no marks for 'errors on a GPU'"):
+        with_parts("docs/gpu.md", "# GPU")
 
 
 def pace(system: str, env_steps_per_s: float, cpu_s: float, rounds: int = 5) -> dict[str, Any]:
