@@ -25,8 +25,8 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.provenance import provenance
 from helpers.ports import free_ports
+from helpers.provenance import of_this_run
 
 OUTPUT = Path(__file__).parents[1] / "build" / "bench" / "actor_process.json"
 MOST_MB, MOST_S = 100.0, 2.0
@@ -149,7 +149,7 @@ def main() -> int:
         results[f"{actors} actors"] = asdict(whole)
         console.print(f"{actors} actors: {whole.megabytes:.0f} MB in all, joined after {whole.seconds:.1f} s")
     OUTPUT.parent.mkdir(parents=True, exist_ok=True)
-    OUTPUT.write_text(json.dumps({"provenance": provenance(), **results}, indent=2) + "\n")
+    OUTPUT.write_text(json.dumps({"provenance": of_this_run(), **results}, indent=2) + "\n")
     console.print(f"written to {OUTPUT}")
     return 0 if kept else 1
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from helpers.provenance import of_this_run
 from penstock.acting.collector import Collector
 from penstock.acting.environments import Environments
 from penstock.acting.runners import runner_of
@@ -91,7 +92,7 @@ def main() -> int:
     console = Console()
     console.print(table)
     OUTPUT.parent.mkdir(parents=True, exist_ok=True)
-    result = {"readings": [asdict(each) for each in results]}
+    result = {"provenance": of_this_run(), "readings": [asdict(each) for each in results]}
     OUTPUT.write_text(json.dumps(result, indent=2) + "\n")
     console.print(f"written to {OUTPUT}")
     return 0

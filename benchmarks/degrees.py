@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import penstock_loop
-from benchmarks.provenance import provenance
+from helpers.provenance import of_this_run
 from penstock.presets import preset
 
 OUTPUT = Path(__file__).parent.parent / "build" / "bench" / "degrees.json"
@@ -98,7 +98,7 @@ def main() -> None:
             for field in fields(Reached)
         }
     OUTPUT.parent.mkdir(parents=True, exist_ok=True)
-    OUTPUT.write_text(json.dumps({"provenance": provenance(), **results}, indent=2) + "\n")
+    OUTPUT.write_text(json.dumps({"provenance": of_this_run(), **results}, indent=2) + "\n")
     console.print(f"written to {OUTPUT}")
 
 

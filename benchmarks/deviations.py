@@ -17,8 +17,8 @@ SETTINGS = {
     "as_people_run": (
         "the system's own settings for the task; seconds from the command, with imports, processes and evaluations;"
         " 20 deterministic episodes at equal intervals of steps; reached at the first of two consecutive evaluations"
-        " that meet the threshold; one thread per process; the same two cores; a peer is observed for 1.5 times the"
-        " seconds that Penstock took with the same seed, at least 15"
+        " that meet the threshold; one thread per process; the same two cores; a peer is observed until it ends or for"
+        " ten times the seconds that Penstock took with the same seed, at least 15"
     ),
     "data_path": (
         "the presets cartpole_no_replay and pendulum without evaluations, beside the same collector and learner with"

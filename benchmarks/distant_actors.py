@@ -20,9 +20,9 @@ from rich.console import Console
 
 from benchmarks.many_actors import rates_between
 from benchmarks.medians import median
-from benchmarks.provenance import provenance
 from helpers.link import Host, Link, unavailable
 from helpers.processes import WITH_HELPERS, Command, Watch, watching
+from helpers.provenance import of_this_run
 
 OUTPUT = Path(__file__).parents[1] / "build" / "bench" / "distant_actors.json"
 ROUND_TRIP_S, MBIT_PER_S, NEAR_MBIT_PER_S = 0.1, 50.0, 1_000.0
@@ -162,7 +162,7 @@ def main() -> None:
                 )
     OUTPUT.parent.mkdir(parents=True, exist_ok=True)
     document = {
-        "provenance": provenance(),
+        "provenance": of_this_run(),
         "load": load,
         "rounds": arguments.rounds,
         "seconds": arguments.seconds,

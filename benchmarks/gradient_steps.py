@@ -16,7 +16,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.provenance import provenance
+from helpers.provenance import of_this_run
 from helpers.training import collect_batch, make_learner
 from penstock.algo.network import Network
 from penstock.config import Execution
@@ -104,7 +104,7 @@ def main() -> None:
     Console().print(table)
     OUTPUT.parent.mkdir(parents=True, exist_ok=True)
     OUTPUT.write_text(
-        json.dumps({"provenance": provenance(), "rounds": arguments.rounds, "cases": cases}, indent=2) + "\n"
+        json.dumps({"provenance": of_this_run(), "rounds": arguments.rounds, "cases": cases}, indent=2) + "\n"
     )
     print(f"written to {OUTPUT}")
 

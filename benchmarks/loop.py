@@ -141,7 +141,8 @@ def show(results: Results, console: Console) -> None:
     table = RichTable("goal", "task", "minibatch", "measured", "bound", "met")
     for goal in document["goals"]:
         bound = f"{'at least' if goal['at_least'] else 'at most'} {goal['bound']:g}"
-        values = (f"{goal['measured']:.2f}", bound, "met" if goal["met"] else "missed")
+        measured = "not measured" if goal["measured"] is None else f"{goal['measured']:.2f}"
+        values = (measured, bound, {True: "met", False: "missed", None: ""}[goal["met"]])
         table.add_row(goal["name"], goal["env_id"], _shown(goal["minibatch"] or None), *values)
     console.print(table)
 
@@ -155,7 +156,7 @@ def _shown(value: Any) -> str:
 
 
 def main() -> int:
-    """Measures, prints and writes everything; returns 1 if a goal was missed or a run failed."""
+    """Measures, prints and writes everything; returns 1 if a goal was missed or not measured, or a run failed."""
     systems, tasks = ["penstock", *PEERS], list(as_people_run.TASKS)
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)

@@ -28,8 +28,8 @@ import numpy as np
 import psutil
 from rich.console import Console
 
-from benchmarks.provenance import provenance
 from helpers.processes import WITH_HELPERS
+from helpers.provenance import of_this_run
 from helpers.switch import Switch, SwitchedHost, unavailable
 from penstock.errors import Unavailable
 from penstock.local.variables import without_settings
@@ -334,7 +334,7 @@ def main() -> None:
             for hosts in SPREAD_HOSTS:
                 run("spread", hosts, SPREAD_ACTORS, SPREAD_ENVIRONMENTS, FULL_SPEED)
     OUTPUT.parent.mkdir(parents=True, exist_ok=True)
-    document = {"provenance": provenance(), "seconds": arguments.seconds, "cases": [asdict(case) for case in cases]}
+    document = {"provenance": of_this_run(), "seconds": arguments.seconds, "cases": [asdict(case) for case in cases]}
     OUTPUT.write_text(json.dumps(document, indent=2) + "\n")
     console.print(f"written to {OUTPUT}")
 

@@ -11,9 +11,9 @@ import gymnasium
 import numpy as np
 from rich.console import Console
 
-from benchmarks.provenance import provenance
 from benchmarks.side_by_side import ROOT, Course, Run, in_turn, median, peer, prepare, ratios_of, show
 from examples.colour_lines import POINTS_PER_BALL, ColourLines
+from helpers.provenance import of_this_run
 
 OUTPUT = ROOT / "build" / "bench" / "masked_tasks.json"
 TIMES_RANDOM = 5.0
@@ -80,7 +80,7 @@ def write(
     """Writes the results as JSON."""
     path.parent.mkdir(parents=True, exist_ok=True)
     results = {
-        "provenance": provenance(),
+        "provenance": of_this_run(),
         "random": asdict(random),
         "threshold": threshold,
         "runs": [asdict(run) for run in runs],

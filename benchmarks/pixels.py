@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import penstock_loop
-from benchmarks.provenance import provenance
+from helpers.provenance import of_this_run
 
 OUTPUT = Path(__file__).parents[1] / "build" / "bench" / "pixels.json"
 
@@ -40,7 +40,7 @@ def main() -> int:
         )
     console.print(table)
     OUTPUT.parent.mkdir(parents=True, exist_ok=True)
-    OUTPUT.write_text(json.dumps({"provenance": provenance(), **results}, indent=2) + "\n")
+    OUTPUT.write_text(json.dumps({"provenance": of_this_run(), **results}, indent=2) + "\n")
     console.print(f"written to {OUTPUT}")
     return 0
 

@@ -25,9 +25,9 @@ from rich.table import Table
 from torch import Tensor
 
 from benchmarks.gpu.learner_throughput import WORKLOADS, Workload, random_batch
-from benchmarks.provenance import provenance
 from helpers.environments import spec_of
 from helpers.other_ranks import led
+from helpers.provenance import of_this_run
 from helpers.training import collect_batch
 from penstock.algo.network import Network
 from penstock.config import Config
@@ -314,7 +314,7 @@ def main() -> None:
     console.print({name: round(value, 2) for name, value in link.items()})
     OUTPUT.parent.mkdir(parents=True, exist_ok=True)
     found = {
-        "provenance": provenance(),
+        "provenance": of_this_run(),
         "rounds": arguments.rounds,
         "cases": [asdict(case) for case in cases],
         "link": link,

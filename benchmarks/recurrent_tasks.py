@@ -9,9 +9,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.provenance import provenance
 from benchmarks.side_by_side import ROOT, Course, Run, in_turn, peer, prepare, ratios_of, show
 from examples.hidden_velocity import ENV_ID
+from helpers.provenance import of_this_run
 
 OUTPUT = ROOT / "build" / "bench" / "recurrent_tasks.json"
 COURSE = Course(ENV_ID, "hidden_velocity", threshold=475.0, interval_steps=2_048, total_steps=100_000)
@@ -51,7 +51,7 @@ def main() -> int:
 def _write(path: Path, runs: Sequence[Run]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     results = {
-        "provenance": provenance(),
+        "provenance": of_this_run(),
         "threshold": COURSE.threshold,
         "runs": [asdict(run) for run in runs],
         "ratios": ratios_of(runs),

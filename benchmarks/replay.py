@@ -21,7 +21,7 @@ from benchmarks.frames import record
 from benchmarks.limited_link import CLIENT, limited_link
 from benchmarks.peers.environment import peer_python
 from benchmarks.peers.place import Place
-from benchmarks.provenance import provenance
+from helpers.provenance import of_this_run
 
 ROOT = Path(__file__).parents[1]
 OUTPUT = ROOT / "build" / "bench" / "replay.json"
@@ -224,7 +224,7 @@ def main() -> None:
     show(cases, console)
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     result = {
-        **provenance(),
+        **of_this_run(),
         "rounds": arguments.rounds,
         "seconds": arguments.seconds,
         "link_mbit_per_s": arguments.link_mbit,

@@ -20,8 +20,8 @@ import psutil
 from rich.console import Console
 
 from benchmarks.medians import median
-from benchmarks.provenance import provenance
 from helpers.processes import Command
+from helpers.provenance import of_this_run
 from helpers.switch import Switch, SwitchedHost, unavailable
 from helpers.timing import wait_for
 from penstock.errors import PenstockError
@@ -220,7 +220,7 @@ def main() -> None:
         )
     OUTPUT.parent.mkdir(parents=True, exist_ok=True)
     document = {
-        "provenance": provenance(),
+        "provenance": of_this_run(),
         "load": load,
         "rounds": arguments.rounds,
         "seconds": arguments.seconds,

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from benchmarks.peers.environment import peer_python
 from benchmarks.peers.sum_tree_workload import ALPHA, BETA, EPSILON, Timing, run
 from benchmarks.penstock_buffer import Buffer
-from benchmarks.provenance import provenance
+from helpers.provenance import of_this_run
 from penstock.replay.sum_tree import SumTree
 
 _ROOT = Path(__file__).parents[1]
@@ -108,7 +108,7 @@ def main() -> None:
     ]
     repeats = _compare(ours, theirs, "repeat")
     report = {
-        "provenance": provenance(),
+        "provenance": of_this_run(),
         "peer": "cpprb 11.0.0",
         "rounds": arguments.rounds,
         "cases": cases,

@@ -1,19 +1,23 @@
-"""Writes the tables of comparisons into docs/BENCHMARKS.md and README.md, from the result files in docs/results.
+"""Writes measurements into README.md and docs, from the result files in docs/results.
 
     python -m benchmarks.tables                                  # writes the pages
     python -m benchmarks.tables --adopt build/bench/loop.json    # first copies a new result to docs/results
 
-A test checks that the pages are current.
+After --adopt, delete the lines `gaps`, `published` and `date` of the file in docs/results/index.toml, if it has them.
+A part of README.md is empty as long as `helpers.result_files.is_quotable` refuses its file. A test checks that the
+pages are current.
 """
 
 import argparse
-import json
 import shutil
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import gpu_tables, many_actors_tables
+from benchmarks import gpu_tables, loop_results, many_actors_tables, zoo_report
+from benchmarks.loop_results import Goal
+from helpers.result_files import Index, is_quotable, origins, read_index
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"
@@ -125,9 +129,9 @@ def goals(document: Document) -> str:
     """Returns the goals and whether they are met; undecided where other programs have lengthened the runs."""
     quiet = is_quiet(document)
     rows = [
-        f"| {goal['name']} | {_task(goal)} | {goal['measured']:.2f} | {_bound(goal)} |"
-        f" {_met(goal) if quiet or 'CPU time' in goal['name'] else 'undecided'} |"
-        for goal in document["goals"]
+        f"| {goal.name} | {_task(goal)} | {'' if goal.measured is None else f'{goal.measured:.2f}'} | {_bound(goal)} |"
+        f" {_met(goal) if quiet or 'CPU time' in goal.name else 'undecided'} |"
+        for goal in loop_results.goals({name: document[name] for name in loop_results.NAMES})
     ]
     return "\n".join(["| goal | task | measured | bound | |", "|---|---|---|---|---|", *rows])
 
@@ -138,16 +142,16 @@ def is_quiet(document: Document) -> bool:
     return all(load is not None and load <= MOST_LOAD for load in loads)
 
 
-def _task(goal: Case) -> str:
-    return f"{goal['env_id']}, {goal['minibatch']:,}" if goal["minibatch"] else str(goal["env_id"])
+def _task(goal: Goal) -> str:
+    return f"{goal.env_id}, {goal.minibatch:,}" if goal.minibatch else goal.env_id
 
 
-def _bound(goal: Case) -> str:
-    return f"{'at least' if goal['at_least'] else 'at most'} {goal['bound']:g}"
+def _bound(goal: Goal) -> str:
+    return f"{'at least' if goal.at_least else 'at most'} {goal.bound:g}"
 
 
-def _met(goal: Case) -> str:
-    return "met" if goal["met"] else "**missed**"
+def _met(goal: Goal) -> str:
+    return {True: "met", False: "**missed**", None: "not measured: no peer reached the threshold"}[goal.met]
 
 
 def origin(document: Document) -> str:
@@ -168,7 +172,12 @@ def origin(document: Document) -> str:
 
 def _place(document: Document) -> str:
     source = document.get("provenance", document)
-    return f"Measured on {source['machine']}, at commit `{source['commit'][:12]}`, {source['date'][:10]}"
+    return f"Measured on {source['machine']}, at commit `{_short(source['commit'])}, {source['date'][:10]}"
+
+
+def _short(commit: str) -> str:
+    digest, changes, _ = commit.partition("+changes")
+    return f"{digest[:12]}` with local changes" if changes else f"{digest[:12]}`"
 
 
 def _source(document: Document) -> str:
@@ -200,8 +209,60 @@ def claims(document: Document) -> str:
         "- **Pace.** On the same work and the same two cores, Penstock takes"
         f" {min(ratios):.1f} to {max(ratios):.1f} times as many environment steps per second as five other libraries,"
         f" with {min(costs):.2f} to {max(costs):.2f} of their CPU time per step"
-        " ([tables](docs/BENCHMARKS.md#the-whole-loop))."
+        " ([tables](docs/BENCHMARKS.md#the-whole-loop), [runs](docs/results/loop.json))."
     )
+
+
+def installation(document: Document) -> str:
+    """Returns README's sentence about the size of the installation."""
+    return (
+        f"The installation takes {document['size_mb'] / 1e3:.1f} GB, and took"
+        f" {document['seconds_with_downloads'] / 60.0:.0f} minutes with all downloads"
+        " ([result file](docs/results/development.json))."
+    )
+
+
+def rl_zoo(document: Document) -> str:
+    """Returns README's sentence about returns at equal environment steps."""
+    return zoo_report.claim(zoo_report.comparisons(zoo_report.runs_of(document)))
+
+
+def actor_process(document: Document) -> str:
+    """Returns memory and start of an actor, and of runs with several."""
+    rows = [
+        f"| {name} | {statistics.median(each['megabytes']):.0f}, {statistics.median(each['seconds']):.1f} |"
+        for name, each in document.items()
+        if ", " in name
+    ]
+    runs = [
+        f"| {name.partition(' ')[0]} | {each['megabytes']:.0f} | {each['seconds']:.1f} |"
+        for name, each in document.items()
+        if name.endswith(" actors")
+    ]
+    return "\n".join(
+        [
+            "| preset, `actor.inference` | MB, seconds to the first step |",
+            "|---|---|",
+            *rows,
+            "",
+            "| actors of a run | MB of all processes | seconds until all have joined |",
+            "|---|---|---|",
+            *runs,
+        ]
+    )
+
+
+def actor_steps(document: Document) -> str:
+    """Returns the processor time of an environment step with both libraries."""
+    readings = {
+        (each["preset"], each["environments"], each["library"]): each["median"] for each in document["readings"]
+    }
+    rows = [
+        f"| `{preset}` | {environments} | {readings[preset, environments, 'numpy']:.1f} |"
+        f" {readings[preset, environments, 'torch']:.1f} |"
+        for preset, environments in dict.fromkeys(key[:2] for key in readings)
+    ]
+    return "\n".join(["| preset | environments | NumPy | torch |", "|---|---|---|---|", *rows])
 
 
 def gradient_steps(document: Document) -> str:
@@ -407,32 +468,50 @@ PARTS: Mapping[str, tuple[str, str, Callable[[Document], str]]] = {
     "security": ("docs/BENCHMARKS.md", "security.json", security),
     "learner on a GPU": ("docs/BENCHMARKS.md", "gpu/learner.json", gpu_tables.learner),
     "errors on a GPU": ("docs/gpu.md", "gpu/errors.json", gpu_tables.errors),
+    "actor process": ("docs/BENCHMARKS.md", "actor_process.json", actor_process),
+    "actor steps": ("docs/BENCHMARKS.md", "actor_steps.json", actor_steps),
+    "installation": ("README.md", "development.json", installation),
+    "defaults": ("README.md", "zoo_tasks.json", rl_zoo),
     "pace": ("README.md", "loop.json", claims),
 }
-"""Page, result file and text of each generated part, by its name."""
+"""Page, result file and text of each generated part, by its name. Those of README.md are empty if it may not quote the
+file."""
 
 
 def with_parts(page: str, text: str) -> str:
     """Returns the text of a page with the current parts between their marks.
 
-    Raises `ValueError` if a mark is missing.
+    Raises:
+        ValueError: A mark is missing.
+        RuntimeError: The page is README.md, and the checkout lacks the history.
     """
+    index = read_index()
     for name, (on_page, result, part) in PARTS.items():
-        if on_page != page:
-            continue
-        begin, end = f"<!-- generated by benchmarks/tables.py: {name} -->", f"<!-- end of {name} -->"
-        if begin not in text or end not in text:
-            raise ValueError(f"{page} has no marks for {name!r}: add {begin} and {end}")
-        content = part(json.loads((RESULTS / result).read_text()))
-        before, _, rest = text.partition(begin)
-        after = rest.partition(end)[2]
-        text = f"{before}{begin}\n{content}\n{end}{after}" if content else f"{before}{begin}\n{end}{after}"
+        if on_page == page:
+            quoted = page != "README.md" or is_quotable(index, result)
+            text = _with_part(page, text, name, part(index.results[result].document()) if quoted else "")
+    if page in _with_origins(index):
+        text = _with_part(page, text, "origins", origins(index, page))
     return text
+
+
+def _with_part(page: str, text: str, name: str, content: str) -> str:
+    begin, end = f"<!-- generated by benchmarks/tables.py: {name} -->", f"<!-- end of {name} -->"
+    if begin not in text or end not in text:
+        raise ValueError(f"{page} has no marks for {name!r}: add {begin} and {end}")
+    before, _, rest = text.partition(begin)
+    after = rest.partition(end)[2]
+    return f"{before}{begin}\n{content}\n{end}{after}" if content else f"{before}{begin}\n{end}{after}"
+
+
+def _with_origins(index: Index) -> list[str]:
+    """Returns the pages that state the origins of files."""
+    return list(dict.fromkeys(result.pages[0] for result in index.results.values() if result.gaps))
 
 
 def pages() -> list[str]:
     """Returns the pages that have generated parts."""
-    return list(dict.fromkeys(page for page, _, _ in PARTS.values()))
+    return list(dict.fromkeys([*(page for page, _, _ in PARTS.values()), *_with_origins(read_index())]))
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""`make bench-zoo-tasks`: ten tasks by their ids alone, without a preset, beside PPO with rl-zoo's tuned settings.
+"""`make bench-zoo-tasks`: ten tasks by their ids alone, without a preset, beside PPO with rl-zoo's settings.
 
 Penstock gets the id, the number of steps, the seed, and the threshold and the interval of evaluations. Finished runs
 are kept in the result file. A command that was interrupted, or that ended because of --minutes, continues with the
@@ -22,7 +22,7 @@ from rich.console import Console
 
 from benchmarks.peers.zoo_settings import SETTINGS
 from benchmarks.side_by_side import ROOT, Course, Run, peer, penstock, prepare
-from benchmarks.zoo_goals import GOALS, Goal
+from benchmarks.zoo_goals import GOALS, Actions, Goal
 from benchmarks.zoo_report import (
     PENSTOCK,
     SYSTEMS,
@@ -63,7 +63,7 @@ class Wanted:
 
     def is_of(self, measured: Measured) -> bool:
         """Returns whether this run has been measured, with these settings."""
-        mine = (self.goal.env_id, self.system, self.seed, configuration(self.system, self.course))
+        mine = (self.goal.name, self.system, self.seed, configuration(self.system, self.course, self.goal.actions))
         return mine == (measured.env_id, measured.run.system, measured.run.seed, measured.configuration)
 
     def measure(self) -> Measured:
@@ -71,8 +71,8 @@ class Wanted:
         started = time.monotonic()
         run = self._train()
         return Measured(
-            self.goal.env_id,
-            configuration(self.system, self.course),
+            self.goal.name,
+            configuration(self.system, self.course, self.goal.actions),
             str(provenance.of_this_run()["commit"]),
             self.course.total_steps,
             time.monotonic() - started,
@@ -81,18 +81,23 @@ class Wanted:
 
     def _train(self) -> Run:
         if self.system == PENSTOCK:
-            return penstock(self.course, self.seed, {"env-id": self.goal.env_id})
-        return peer(ZOO, "sb3", "zoo_loop", self.course, self.seed, limit_s=LIMIT_S)
+            deterministic = str(self.goal.actions == "deterministic").lower()
+            changes = {"env-id": self.goal.env_id, "evaluation.deterministic": deterministic}
+            return penstock(self.course, self.seed, changes)
+        further = [f"--actions={self.goal.actions}"]
+        return peer(ZOO, "sb3", "zoo_loop", self.course, self.seed, further, limit_s=LIMIT_S)
 
 
 @functools.cache
-def configuration(system: str, course: Course) -> str:
+def configuration(system: str, course: Course, actions: Actions = "deterministic") -> str:
     """Returns a digest of all settings of a run. A change of code that changes no setting does not change it."""
     if system == PENSTOCK:
         settings = preset(course.preset, environment={"id": course.env_id}).to_toml()
     else:
-        settings = repr(SETTINGS[course.env_id])
-    return hashlib.sha256(f"{course} {settings}".encode()).hexdigest()[:16]
+        # Without what the file says about them, which is no setting.
+        settings = repr(SETTINGS[course.env_id]).replace(f", tuned={SETTINGS[course.env_id].tuned}", "")
+    judged = "" if actions == "deterministic" else f" {actions}"
+    return hashlib.sha256(f"{course} {settings}{judged}".encode()).hexdigest()[:16]
 
 
 def wanted_runs(goals: Sequence[Goal], systems: Sequence[str], rounds: int, steps: int = 0) -> list[Wanted]:
@@ -102,7 +107,7 @@ def wanted_runs(goals: Sequence[Goal], systems: Sequence[str], rounds: int, step
 
 def up_to_date(stored: Sequence[Measured], steps: int = 0) -> list[Measured]:
     """Returns the stored runs whose settings are still those of their task."""
-    goals = {goal.env_id: goal for goal in GOALS}
+    goals = {goal.name: goal for goal in GOALS}
     return [
         each
         for each in stored
@@ -120,7 +125,7 @@ def measured_until(missing: Sequence[Wanted], end_s: float, console: Console) ->
     for run in missing:
         if time.monotonic() >= end_s:
             return
-        what = f"{run.goal.env_id}, seed {run.seed}: {run.system}"
+        what = f"{run.goal.name}, seed {run.seed}: {run.system}"
         with console.status(what):
             measured = run.measure()
         reached = measured.run.env_steps_to_threshold
@@ -147,7 +152,7 @@ def main() -> int:
     measured = [
         each
         for each in up_to_date(stored, arguments.steps)
-        if not (each.run.system in arguments.discard and each.env_id in arguments.tasks)
+        if not (each.run.system in arguments.discard and each.env_id in {goal.name for goal in goals})
     ]
     if len(measured) < len(stored):
         console.print(f"{len(stored) - len(measured)} stored runs are discarded or have other settings")
@@ -168,7 +173,7 @@ def main() -> int:
 
 
 def _arguments() -> argparse.Namespace:
-    ids = [goal.env_id for goal in GOALS]
+    ids = list(dict.fromkeys(goal.env_id for goal in GOALS))
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tasks", nargs="+", choices=ids, default=ids, metavar="ID")
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS))

@@ -1,8 +1,13 @@
-"""Provenance of a result: the machine, the commit and the versions of the packages that affect it."""
+"""Provenance of a result: machine, commit, versions of the packages that affect it, date, and command."""
 
 import os
 import platform
+import re
+import shlex
 import subprocess
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
@@ -17,7 +22,14 @@ def of_this_run() -> dict[str, object]:
         "commit": commit(),
         "python": platform.python_version(),
         "packages": {name: version(name) for name in PACKAGES},
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": command(sys.orig_argv),
     }
+
+
+def command(words: Sequence[str]) -> str:
+    """Returns the command of a process without the folders of absolute paths, which are those of one machine."""
+    return shlex.join(["python", *(re.sub(r"(^|=)/\S*/", r"\1", word) for word in words[1:])])
 
 
 def machine() -> str:

@@ -22,7 +22,7 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks import penstock_loop
-from benchmarks.provenance import provenance
+from helpers.provenance import of_this_run
 from penstock.presets import preset
 
 RESULTS = Path(__file__).parents[2] / "build" / "bench" / "gpu"
@@ -93,7 +93,7 @@ def main() -> int:
         machine = {"cores": cores, "processor": platform.processor() or platform.machine(), "gpu": gpu}
         found = {**machine, "torch": torch.__version__, "preset": arguments.preset}
         cases_found = {"cases": [asdict(case) for case in cases]}
-        output.write_text(json.dumps({"provenance": provenance(), **found, **cases_found}, indent=2) + "\n")
+        output.write_text(json.dumps({"provenance": of_this_run(), **found, **cases_found}, indent=2) + "\n")
     table = Table("actors", "steps/s", "over one", "learner", "replay service", title="right columns: cores in use")
     for case in cases:
         over = f"{case.over_one:.2f}" if case.over_one else ""

@@ -22,7 +22,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.provenance import provenance
+from helpers.provenance import of_this_run
 from penstock.acting.spaces import segment_schema
 from penstock.algo.network import Network
 from penstock.config import Execution, PPOConfig, Precision, SamplingConfig
@@ -265,7 +265,7 @@ def main() -> None:
         # Written after every case, because compilation takes minutes and a later case may fail.
         output.parent.mkdir(parents=True, exist_ok=True)
         found = {
-            "provenance": provenance(),
+            "provenance": of_this_run(),
             "machine": machine(device),
             "torch": torch.__version__,
             "cases": [asdict(case) for case in cases],

@@ -14,7 +14,7 @@ from rich.table import Table
 from torch import Tensor
 
 from benchmarks.gpu.learner_throughput import RESULTS, WORKLOADS, Workload, machine, precisions_of, random_batch
-from benchmarks.provenance import provenance
+from helpers.provenance import of_this_run
 from penstock.algo.policies import Inputs, Policy
 from penstock.config import Precision
 from penstock.learning.batches import to_tensors
@@ -90,7 +90,7 @@ def main() -> None:
             table.add_row(name, case.precision, f"{case.mean:.2g}", f"{case.largest:.2g}")
     RESULTS.mkdir(parents=True, exist_ok=True)
     result = {
-        "provenance": provenance(),
+        "provenance": of_this_run(),
         "machine": machine(device),
         "torch": torch.__version__,
         "rows": arguments.rows,

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks import penstock_loop
 from benchmarks.gpu.learner_throughput import precisions_of
-from benchmarks.provenance import provenance
+from helpers.provenance import of_this_run
 from penstock.learning.devices import torch_device
 
 OUTPUT = Path(__file__).parents[2] / "build" / "bench" / "gpu" / "returns.json"
@@ -83,7 +83,7 @@ def main() -> None:
             console.print(f"seed {seed}, {precision}: {case.final_return:.1f}", highlight=False)
             cases.append(case)
             found = {
-                "provenance": provenance(),
+                "provenance": of_this_run(),
                 "preset": arguments.preset,
                 "torch": torch.__version__,
                 "cases": [asdict(each) for each in cases],

@@ -21,9 +21,15 @@ def linear(initial: float) -> Any:
 class Evaluations(BaseCallback):
     """Evaluates between rollouts, with the clock stopped."""
 
-    def __init__(self, task: Task, envs: VecEnv, *, stops_at_threshold: bool = False) -> None:
-        """Evaluates in `envs`. `stops_at_threshold` ends the run at the first evaluation that reaches the threshold."""
+    def __init__(
+        self, task: Task, envs: VecEnv, *, stops_at_threshold: bool = False, deterministic: bool = True
+    ) -> None:
+        """Evaluates in `envs`, by the most probable actions if `deterministic`, otherwise by sampled ones.
+
+        `stops_at_threshold` ends the run at the first evaluation that reaches the threshold.
+        """
         super().__init__()
+        self._deterministic = deterministic
         self._envs, self._interval, self._due = envs, task.interval_steps, task.interval_steps
         self._apart_s, self._apart_cpu_s, self._goal = 0.0, 0.0, task.threshold if stops_at_threshold else float("inf")
         self._reached = False
@@ -52,5 +58,5 @@ class Evaluations(BaseCallback):
         self._apart_cpu_s += time.process_time() - started_cpu
 
     def _mean_return(self) -> float:
-        mean, _ = evaluate_policy(self.model, self._envs, n_eval_episodes=EPISODES, deterministic=True)
+        mean, _ = evaluate_policy(self.model, self._envs, n_eval_episodes=EPISODES, deterministic=self._deterministic)
         return float(np.mean(mean))

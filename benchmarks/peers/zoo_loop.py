@@ -5,6 +5,7 @@ unscaled rewards. There is one torch thread. The whole run is trained, also beyo
 """
 
 import importlib
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -18,6 +19,13 @@ from benchmarks.peers.sb3_evaluations import EPISODES, Evaluations, linear
 from benchmarks.peers.zoo_settings import SETTINGS, Policy, Settings
 
 _SCHEDULE = "lin_"
+
+
+@dataclass(frozen=True, slots=True)
+class ZooTask(Task):
+    """A training run, and the actions by which it is judged."""
+
+    actions: str = field(metadata={"choices": ("deterministic", "sampled")})
 
 
 def model_of(settings: Settings, envs: VecEnv, seed: int) -> PPO:
@@ -65,13 +73,13 @@ def _class_of(name: str) -> Any:
 
 def main() -> None:
     """Trains, and prints the result."""
-    task = Task.from_arguments()
+    task = ZooTask.from_arguments()
     torch.set_num_threads(1)
     settings = SETTINGS[task.env_id]
     envs, watched = environments_of(settings, task)
-    evaluations = Evaluations(task, watched)
+    evaluations = Evaluations(task, watched, deterministic=task.actions == "deterministic")
     model_of(settings, envs, task.seed).learn(task.total_steps, callback=evaluations)
-    evaluations.course.outcome(f"{EPISODES} deterministic episodes", settings.describe()).print_json()
+    evaluations.course.outcome(f"{EPISODES} episodes with {task.actions} actions", settings.describe()).print_json()
 
 
 if __name__ == "__main__":

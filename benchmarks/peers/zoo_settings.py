@@ -1,4 +1,4 @@
-"""rl-zoo's tuned settings of PPO for the tasks of `benchmarks.zoo_tasks`, without imports of the peer.
+"""rl-zoo's settings of PPO for the tasks of `benchmarks.zoo_tasks`, without imports of the peer.
 
 They are those of hyperparams/ppo.yml of https://github.com/DLR-RM/rl-baselines3-zoo at `COMMIT`. It has settings for v4
 of the MuJoCo tasks; here they train v5. Values that it leaves out are the defaults of Stable-Baselines3.
@@ -41,6 +41,7 @@ class Settings:
         normalise: Whether observations and returns are normalised (`normalize`).
         policy: Arguments of the policy.
         wrapper: `module:class` of a wrapper of the environment (`env_wrapper`); empty: none.
+        tuned: Whether the file marks the settings as tuned for this task.
     """
 
     total_steps: int
@@ -49,6 +50,7 @@ class Settings:
     normalise: bool = False
     policy: Policy = field(default_factory=Policy)
     wrapper: str = ""
+    tuned: bool = False
 
     def describe(self) -> str:
         """Returns the settings as text."""
@@ -78,6 +80,7 @@ SETTINGS = {
             "learning_rate": "lin_0.001",
             "clip_range": "lin_0.2",
         },
+        tuned=True,
     ),
     "MountainCar-v0": Settings(
         1_000_000,
@@ -103,6 +106,7 @@ SETTINGS = {
         },
         normalise=True,
         policy=Policy(log_std_init=-3.29, ortho_init=False),
+        tuned=True,
     ),
     "Acrobot-v1": Settings(
         1_000_000,
@@ -124,6 +128,7 @@ SETTINGS = {
             "use_sde": True,
             "sde_sample_freq": 4,
         },
+        tuned=True,
     ),
     "LunarLander-v3": _LUNAR_LANDER,
     "LunarLanderContinuous-v3": _LUNAR_LANDER,
@@ -160,6 +165,7 @@ SETTINGS = {
         },
         normalise=True,
         policy=Policy(log_std_init=-2, ortho_init=False, activation="ReLU", hidden_sizes=(256, 256)),
+        tuned=True,
     ),
     "Walker2d-v5": Settings(
         1_000_000,
@@ -177,6 +183,7 @@ SETTINGS = {
             "vf_coef": 0.871923,
         },
         normalise=True,
+        tuned=True,
     ),
 }
 """Settings by environment id."""

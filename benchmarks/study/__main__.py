@@ -2,8 +2,9 @@
 
 `stored_states` measures how stale the states in segments are, and writes to docs/memory.md. `headroom` measures how
 much priorities can gain, and `stored-priorities` how well stored priorities rank segments. Each finished run is stored
-in build/study. If the command was interrupted, or ended because of --minutes, it continues with the missing runs. The
-exit code is 75 if runs are missing; nothing is written then.
+in a folder of its commit. If the command was interrupted, or ended because of --minutes, it continues with the missing
+runs of the same commit. The exit code is 75 if runs are missing; nothing is written then. With --published, the tables
+and pictures are made again from the runs in docs/results, without training.
 """
 
 import argparse
@@ -20,11 +21,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from benchmarks.documents import write_into
 from benchmarks.study import headroom_report, state_report, stored_priorities_report
-from benchmarks.study.experiments import EXPERIMENTS
+from benchmarks.study.experiments import EXPERIMENTS, Experiment
 from benchmarks.study.hypotheses import HYPOTHESES, REANALYSIS
-from benchmarks.study.report import draw, draw_ratios, table, write_outcomes
+from benchmarks.study.report import Outcomes, draw, draw_ratios, read_outcomes, table, write_outcomes
 from benchmarks.study.running import Crew, Run, Unfinished, play_all
 from benchmarks.study.tasks import TASKS, WITHOUT_VARIANTS
+from helpers.provenance import commit
 from helpers.single_process import Outcome
 
 ROOT = Path(__file__).parents[2]
@@ -41,7 +43,11 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=2, help="number of parallel runs, one core each")
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin no run after this many minutes")
-    parser.add_argument("--folder", type=Path, default=ROOT / "build" / "study", help="folder for the results of runs")
+    stored = ROOT / "build" / "study" / commit()
+    parser.add_argument(
+        "--folder", type=Path, default=stored, help=f"folder for the results of runs; default: {stored}"
+    )
+    parser.add_argument("--published", action="store_true", help="make tables and pictures from the published runs")
     parser.add_argument("--document", type=Path, help="page for the results")
     chosen = parser.parse_args()
     crew = Crew(chosen.jobs, time.monotonic() + 60.0 * chosen.minutes)
@@ -62,7 +68,29 @@ def main() -> int:
 
 def _compare(chosen: argparse.Namespace, crew: Crew) -> None:
     experiment, console = COMPARISONS[chosen.experiment], Console()
-    tasks, document = chosen.tasks or experiment.tasks, chosen.document or ROOT / "docs" / "RESULTS.md"
+    document = chosen.document or ROOT / "docs" / "RESULTS.md"
+    picture = document.parent / "results" / f"{chosen.experiment}.png"
+    outcomes: Outcomes
+    if chosen.published:
+        outcomes = read_outcomes(picture.with_suffix(".json"))
+        experiment = experiment.part({label for _, label in outcomes})
+    else:
+        outcomes = _played(experiment, chosen, crew, console)
+        write_outcomes(outcomes, picture.with_suffix(".json"))
+    tasks = list(dict.fromkeys(task for task, _ in outcomes))
+    draw(experiment, tasks, outcomes, picture)
+    section = f"{table(experiment, tasks, outcomes)}\n\n![{experiment.title}](results/{picture.name})"
+    if experiment.compared:
+        ratios = picture.with_stem(f"{chosen.experiment}-ratios")
+        draw_ratios(experiment, tasks, outcomes, ratios)
+        section += f"\n\n![{experiment.title}: ratios of steps](results/{ratios.name})"
+    write_into(document, chosen.experiment, section, writer=WRITER)
+    console.print(section, highlight=False, markup=False)
+
+
+def _played(experiment: Experiment, chosen: argparse.Namespace, crew: Crew, console: Console) -> Outcomes:
+    """Trains the missing runs, and returns the outcomes of all. Raises as `play_all`."""
+    tasks = chosen.tasks or experiment.tasks
     runs = [
         Run(experiment, task, setting, seed)
         for seed, task, setting in itertools.product(range(chosen.seeds), tasks, experiment.settings)
@@ -75,20 +103,10 @@ def _compare(chosen: argparse.Namespace, crew: Crew) -> None:
             console.print(f"{run.task}, {run.setting.label}, seed {run.seed}: {_summary(outcome)}", highlight=False)
 
         played = play_all(runs, chosen.folder, crew, show_outcome)
-    outcomes = {
+    return {
         (task, setting.label): [played[Run(experiment, task, setting, seed)] for seed in range(chosen.seeds)]
         for task, setting in itertools.product(tasks, experiment.settings)
     }
-    picture = document.parent / "results" / f"{chosen.experiment}.png"
-    draw(experiment, tasks, outcomes, picture)
-    write_outcomes(outcomes, picture.with_suffix(".json"))
-    section = f"{table(experiment, tasks, outcomes)}\n\n![{experiment.title}](results/{picture.name})"
-    if experiment.compared:
-        ratios = picture.with_stem(f"{chosen.experiment}-ratios")
-        draw_ratios(experiment, tasks, outcomes, ratios)
-        section += f"\n\n![{experiment.title}: ratios of steps](results/{ratios.name})"
-    write_into(document, chosen.experiment, section, writer=WRITER)
-    console.print(section, highlight=False, markup=False)
 
 
 def _measure_states(chosen: argparse.Namespace, crew: Crew) -> None:

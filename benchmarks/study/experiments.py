@@ -1,6 +1,7 @@
 """The experiments of the study: comparisons of settings over tasks."""
 
 import math
+from collections.abc import Set
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -79,6 +80,11 @@ class Experiment:
         assert total_steps is not None
         return Budget(total_steps, task.budget.interval_steps)
 
+    def part(self, labels: Set[str]) -> "Experiment":
+        """Returns the part with these settings: published runs may lack one that was added later."""
+        settings = tuple(setting for setting in self.settings if setting.label in labels)
+        return replace(self, settings=settings, compared=tuple(pair for pair in self.compared if labels >= set(pair)))
+
     def configuration(self, task: Task, setting: Setting, seed: int) -> Config:
         """Returns the configuration of a run: the task's, with all environments in one actor, and these changes.
 
@@ -141,8 +147,10 @@ REPLAY = Experiment(
     short=True,
     # A run of HalfCheetah takes a quarter of an hour.
     tasks=tuple(task for task in WITHOUT_VARIANTS if task != "HalfCheetah-v5"),
-    compared=tuple(
-        ("prioritized", other) for other in ("none, 16 fresh", "none, 4 fresh", "uniform", "age without priority")
+    compared=(
+        *(("prioritized", other) for other in ("none, 16 fresh", "none, 4 fresh", "uniform", "age without priority")),
+        ("uniform", "none, 16 fresh"),
+        ("age without priority", "none, 16 fresh"),
     ),
 )
 

@@ -11,6 +11,7 @@ import matplotlib.pyplot as plt
 from benchmarks.study.headroom import SIGNALS, measure_run
 from benchmarks.study.report import COLOURS
 from benchmarks.study.running import Crew, in_parallel
+from helpers.provenance import of_this_run
 from penstock.files import write_json
 
 NAME, TITLE = "headroom", "Headroom"
@@ -36,7 +37,7 @@ def measure_all(
 
 def write(measured: Measured, path: Path) -> None:
     """Writes the measurements of all runs."""
-    write_json(path, dict(measured))
+    write_json(path, {"provenance": of_this_run(), "tasks": dict(measured)})
 
 
 def table(measured: Measured) -> str:

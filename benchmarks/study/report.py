@@ -1,5 +1,6 @@
 """Tables and plots of a study, written to docs/RESULTS.md between the marks of each experiment."""
 
+import json
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,9 +13,10 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
-from benchmarks.study.estimates import Estimate, estimate, paired_ratio
+from benchmarks.study.estimates import LEAST, Ratio, interquartile_mean, over_tasks, paired_ratio
 from benchmarks.study.experiments import Experiment, Setting
 from benchmarks.study.tasks import TASKS
+from helpers.provenance import of_this_run
 from helpers.single_process import Outcome
 from penstock.files import write_json
 
@@ -47,7 +49,8 @@ def table(experiment: Experiment, tasks: Sequence[str], outcomes: Outcomes) -> s
     seeds = len(next(iter(outcomes.values())))
     lines = [
         f"{experiment.description} {seeds} seeds; environment steps until 20 deterministic episodes had the task's"
-        " threshold, median, and interquartile mean of the final score with its 95% bootstrap interval."
+        " threshold, median; interquartile mean of the final score and, in brackets, the scores of the lowest and the"
+        " highest seed."
     ]
     for group in _groups(experiment):
         settings = _settings_of(experiment, group)
@@ -55,10 +58,10 @@ def table(experiment: Experiment, tasks: Sequence[str], outcomes: Outcomes) -> s
         lines.append("|---|" + "---|" * len(settings))
         for task in tasks:
             mine = [outcomes[task, setting.label] for setting in settings]
-            cells = [f"{_steps(each)}; {_percent(estimate([scores(task, each)]))}" for each in mine]
+            cells = [f"{_steps(each)}; {_percent(scores(task, each))}" for each in mine]
             lines.append("| " + " | ".join([task, *cells]) + " |")
-        every = [[scores(task, outcomes[task, setting.label]) for task in tasks] for setting in settings]
-        lines.append(f"| {_EVERY_TASK} | " + " | ".join(_percent(estimate(each)) for each in every) + " |")
+        every = [[score for task in tasks for score in scores(task, outcomes[task, each.label])] for each in settings]
+        lines.append(f"| {_EVERY_TASK} | " + " | ".join(_middle(each) for each in every) + " |")
     return "\n".join([*lines, *_comparisons(experiment, tasks, outcomes)])
 
 
@@ -72,18 +75,20 @@ def _settings_of(experiment: Experiment, group: str) -> list[Setting]:
     return [setting for setting in experiment.settings if setting.group in ("", group)]
 
 
-def ratios(experiment: Experiment, tasks: Sequence[str], outcomes: Outcomes) -> dict[tuple[str, str], list[Estimate]]:
+def ratios(experiment: Experiment, tasks: Sequence[str], outcomes: Outcomes) -> dict[tuple[str, str], list[Ratio]]:
     """Returns the ratios of steps for each pair of compared settings: one per task, and last that of all tasks."""
-    found: dict[tuple[str, str], list[Estimate]] = {}
+    found: dict[tuple[str, str], list[Ratio]] = {}
     for labels in experiment.compared:
-        pairs = [
-            [
-                (_counted(experiment, task, ours), _counted(experiment, task, theirs))
-                for ours, theirs in zip(outcomes[task, labels[0]], outcomes[task, labels[1]], strict=True)
-            ]
+        of_tasks = [
+            paired_ratio(
+                [
+                    (_counted(experiment, task, ours), _counted(experiment, task, theirs))
+                    for ours, theirs in zip(outcomes[task, labels[0]], outcomes[task, labels[1]], strict=True)
+                ]
+            )
             for task in tasks
         ]
-        found[labels] = [*(paired_ratio([each]) for each in pairs), paired_ratio(pairs)]
+        found[labels] = [*of_tasks, over_tasks(of_tasks)]
     return found
 
 
@@ -93,8 +98,9 @@ def _comparisons(experiment: Experiment, tasks: Sequence[str], outcomes: Outcome
         return
     yield ""
     yield (
-        "Steps to the threshold in comparison: geometric mean of the ratios of runs with equal seeds, with its 95%"
-        " bootstrap interval. A run that did not reach it counts with all its steps."
+        "Steps to the threshold in comparison: geometric mean of the ratios of runs with equal seeds. A run that did"
+        " not reach it counts with all its steps. In brackets: 95% t interval of the logarithms, over the seeds of a"
+        f" task, and over the means of the tasks in the last row; fewer than {LEAST} have none."
     )
     yield ""
     yield "|  | " + " | ".join(f"{ours} / {theirs}" for ours, theirs in experiment.compared) + " |"
@@ -109,8 +115,9 @@ def _counted(experiment: Experiment, task: str, outcome: Outcome) -> float:
     return float(experiment.budget(TASKS[task]).total_steps if steps is None else steps)
 
 
-def _ratio(found: Estimate) -> str:
-    return f"{found.mean:.2f} [{found.low:.2f}, {found.high:.2f}]"
+def _ratio(found: Ratio) -> str:
+    shown = "" if found.interval is None else " [{:.2f}, {:.2f}]".format(*found.interval)
+    return f"{found.mean:.2f}{shown}"
 
 
 def _table_of_tasks(experiment: Experiment, tasks: Sequence[str], outcomes: Outcomes) -> str:
@@ -145,8 +152,12 @@ def _steps(outcomes: Sequence[Outcome]) -> str:
     return shown if reached == len(outcomes) else f"{shown} ({reached} of {len(outcomes)})"
 
 
-def _percent(mean: Estimate) -> str:
-    return f"{100 * mean.mean:.0f} [{100 * mean.low:.0f}, {100 * mean.high:.0f}]"
+def _percent(values: Sequence[float]) -> str:
+    return f"{_middle(values)} [{100 * min(values):.0f}, {100 * max(values):.0f}]"
+
+
+def _middle(values: Sequence[float]) -> str:
+    return f"{100 * float(interquartile_mean(np.array(values))):.0f}"
 
 
 def draw(experiment: Experiment, tasks: Sequence[str], outcomes: Outcomes, path: Path) -> None:
@@ -193,7 +204,8 @@ def draw_ratios(experiment: Experiment, tasks: Sequence[str], outcomes: Outcomes
     subjects = list(dict.fromkeys(ours for ours, _ in experiment.compared))
     of_one = len(subjects) == 1
     for (labels, estimates), offset, colour in zip(found.items(), offsets, COLOURS, strict=False):
-        low, middle, high = np.array([(each.low, each.mean, each.high) for each in estimates]).T
+        low, high = np.array([each.interval or (each.mean, each.mean) for each in estimates]).T
+        middle = [each.mean for each in estimates]
         axis.hlines(rows + offset, low, high, color=colour, linewidth=1.5, alpha=0.6)
         label = f"relative to {labels[1]}" if of_one else " / ".join(labels)
         axis.plot(middle, rows + offset, "o", color=colour, markersize=5, label=label)
@@ -220,21 +232,33 @@ def _draw_curves(axis: Axes, total_steps: int, outcomes: Sequence[Outcome], colo
 
 
 def write_outcomes(outcomes: Outcomes, path: Path) -> None:
-    """Writes the curves and the results of all runs as JSON, without their durations."""
-    write_json(
-        path,
-        [
-            {
-                "task": task,
-                "setting": setting,
-                "seed": seed,
-                "env_steps_to_threshold": outcome.env_steps_to_threshold,
-                "final_return": outcome.final_return,
-                "updates": outcome.updates,
-                "env_steps": [steps for steps, _ in outcome.curve],
-                "returns": [round(value, 2) for _, value in outcome.curve],
-            }
-            for (task, setting), each in outcomes.items()
-            for seed, outcome in enumerate(each)
-        ],
-    )
+    """Writes the curves and the results of all runs as JSON, without their durations, after their provenance."""
+    runs = [
+        {
+            "task": task,
+            "setting": setting,
+            "seed": seed,
+            "env_steps_to_threshold": outcome.env_steps_to_threshold,
+            "final_return": outcome.final_return,
+            "updates": outcome.updates,
+            "env_steps": [steps for steps, _ in outcome.curve],
+            "returns": [round(value, 2) for _, value in outcome.curve],
+        }
+        for (task, setting), each in outcomes.items()
+        for seed, outcome in enumerate(each)
+    ]
+    write_json(path, {"provenance": of_this_run(), "runs": runs})
+
+
+def read_outcomes(path: Path) -> dict[tuple[str, str], list[Outcome]]:
+    """Returns the outcomes of a file of `write_outcomes`, by task and label, in the order of the seeds.
+
+    Files of 25 November 2026 and before are a list of the runs.
+    """
+    document = json.loads(path.read_text())
+    found: dict[tuple[str, str], list[Outcome]] = {}
+    for run in document["runs"] if isinstance(document, dict) else document:
+        curve = tuple(zip(run["env_steps"], run["returns"], strict=True))
+        outcome = Outcome(curve, run["env_steps_to_threshold"], run["final_return"], run["updates"], 0.0)
+        found.setdefault((run["task"], run["setting"]), []).append(outcome)
+    return found

@@ -14,6 +14,7 @@ from benchmarks.study.report import COLOURS
 from benchmarks.study.running import Crew, in_parallel
 from benchmarks.study.stored_states import METHODS, measure, record
 from benchmarks.study.tasks import RECURRENT_TASK, TASKS
+from helpers.provenance import of_this_run
 from penstock.config import Config
 from penstock.files import write_json
 
@@ -64,7 +65,7 @@ def measure_all(seeds: int, crew: Crew, folder: Path, on_seed: Callable[[int], N
 
 def write(measured: Sequence[Measured], path: Path) -> None:
     """Writes the measurements of all seeds, in order, and the rows at which they were taken."""
-    write_json(path, {"rows": ROWS, "seeds": measured})
+    write_json(path, {"provenance": of_this_run(), "rows": ROWS, "seeds": measured})
 
 
 def table(measured: Sequence[Measured]) -> str:

@@ -11,6 +11,7 @@ from benchmarks.study.hypotheses import REANALYSIS
 from benchmarks.study.report import COLOURS
 from benchmarks.study.running import Crew, Run, in_parallel
 from benchmarks.study.stored_priorities import AGES, POINTS, measure_run, name_of
+from helpers.provenance import of_this_run
 from penstock.files import write_json
 
 NAME, TITLE = "stored-priorities", "Stored priorities"
@@ -45,7 +46,7 @@ def measure_all(tasks: Sequence[str], seeds: int, crew: Crew, folder: Path, on_r
 
 def write(measured: Measured, path: Path) -> None:
     """Writes the measurements of all runs."""
-    write_json(path, dict(measured))
+    write_json(path, {"provenance": of_this_run(), "tasks": dict(measured)})
 
 
 def table(measured: Measured) -> str:

@@ -102,8 +102,8 @@ def test_the_threshold_must_be_kept_at_the_next_evaluation() -> None:
 
 
 def test_peers_are_observed_for_longer_than_the_goal_asks_for() -> None:
-    assert patience(Reached(30.0, 40.0, 1_000, 31.0, 500.0)) == 45.0 > 30.0 / as_people_run.MOST_TIME
-    assert patience(Reached(3.0, 4.0, 1_000, 4.0, 500.0)) == as_people_run.LEAST_PATIENCE_S
+    assert patience(Reached(30.0, 40.0, 1_000, 31.0, 500.0)) == 300.0 > 30.0 / as_people_run.MOST_TIME
+    assert patience(Reached(1.0, 4.0, 1_000, 4.0, 500.0)) == as_people_run.LEAST_PATIENCE_S
     assert patience(Reached(None, None, None, 60.0, 100.0)) is None
     assert patience(None) is None
 
@@ -188,7 +188,18 @@ def test_the_fastest_peer_may_be_one_that_was_stopped() -> None:
     assert (goal.measured, goal.met) == (0.3, True)
     missed = {"wall_s": None, "observed_s": 60.0}
     (goal,) = goals(tables_of([run("penstock", 0, missed, table="as_people_run", minibatch=0), *peers]))
-    assert not goal.met
+    assert goal.met is False
+
+
+def test_a_goal_is_neither_met_nor_missed_if_no_peer_reached_the_threshold() -> None:
+    # Whatever Penstock's seconds are: the peers are observed for a multiple of them.
+    for ours, observed in ((6.0, 60.0), (12.65, 18.97)):
+        runs = [
+            run("penstock", 0, {"wall_s": ours, "observed_s": ours}, table="as_people_run", minibatch=0),
+            run("rllib", 0, {"wall_s": None, "observed_s": observed}, table="as_people_run", minibatch=0),
+        ]
+        (goal,) = goals(tables_of(runs))
+        assert (goal.measured, goal.met) == (None, None)
 
 
 def test_the_vector_pendulum_is_gymnasiums() -> None:

@@ -4,8 +4,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from benchmarks.provenance import provenance
-from helpers.provenance import commit, cpu_model
+from helpers.provenance import command, commit, cpu_model, of_this_run
 
 
 def git(folder: Path, *words: str) -> str:
@@ -14,9 +13,10 @@ def git(folder: Path, *words: str) -> str:
     return done.stdout.strip()
 
 
-def test_a_result_names_machine_commit_versions_and_time() -> None:
-    found = provenance()
-    assert {"machine", "commit", "python", "packages", "date"} == set(found)
+def test_a_result_names_machine_commit_versions_time_and_command() -> None:
+    found = of_this_run()
+    assert {"machine", "commit", "python", "packages", "date", "command"} == set(found)
+    assert str(found["command"]).startswith("python ")
     assert f"{os.cpu_count()} cores" in str(found["machine"])
     assert "GiB" in str(found["machine"])
 
@@ -38,3 +38,9 @@ def test_the_processor_is_named(tmp_path: Path) -> None:
     listing.write_text("processor\t: 0\nmodel name\t: EPYC 7B13\nmodel name\t: EPYC 7B13\n")
     assert cpu_model(listing) == "EPYC 7B13"
     assert cpu_model(tmp_path / "missing") == "unknown processor"
+
+
+def test_a_command_has_no_folder_of_this_machine() -> None:
+    words = ["/home/a/.venv/bin/python", "-m", "benchmarks.loop", "--rounds", "5", "--output=/home/a/x.json", "a b"]
+    assert command(words) == "python -m benchmarks.loop --rounds 5 --output=x.json 'a b'"
+    assert command(["/usr/bin/python3", "/home/a/tests/run.py", "docs/results"]) == "python run.py docs/results"

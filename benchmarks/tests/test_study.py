@@ -1,5 +1,6 @@
 """Figures of a study: interquartile means, their intervals, and their table."""
 
+import json
 import os
 import subprocess
 import sys
@@ -14,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.documents import write_into
-from benchmarks.study.estimates import estimate, interquartile_mean, paired_ratio
+from benchmarks.study.estimates import interquartile_mean, over_tasks, paired_ratio
 from benchmarks.study.experiments import BURN_IN, COLLECTION, DEFAULTS, PRESETS, REPLAY
-from benchmarks.study.report import table
+from benchmarks.study.report import read_outcomes, table, write_outcomes
 from benchmarks.study.running import Crew, Unfinished, in_parallel
 from benchmarks.study.tasks import (
     MASKED_TASK,
@@ -53,17 +54,32 @@ def test_the_order_of_scores_does_not_matter(scores: list[float]) -> None:
     assert interquartile_mean(np.array(scores)) == pytest.approx(float(interquartile_mean(np.array(shuffled))))
 
 
-def test_an_interval_contains_its_mean_and_narrows_with_more_seeds() -> None:
-    few, many = np.random.default_rng(1).normal(size=5), np.random.default_rng(1).normal(size=80)
-    narrow, wide = estimate([many.tolist()]), estimate([few.tolist()])
-    assert narrow.low <= narrow.mean <= narrow.high
-    assert narrow.high - narrow.low < 0.5 * (wide.high - wide.low)
+def test_an_interval_contains_the_true_ratio_as_often_as_it_says() -> None:
+    # A bootstrap of five values contains it in 83% of cases.
+    logs = np.random.default_rng(1).normal(0.3, 0.5, size=(2_000, 5))
+    found = [paired_ratio([(float(np.exp(each)), 1.0) for each in row]).interval for row in logs]
+    contained = [low <= np.exp(0.3) <= high for low, high in filter(None, found)]
+    assert len(contained) == 2_000
+    # Four standard errors of a share of 0.95 are 0.02.
+    assert np.mean(contained) == pytest.approx(0.95, abs=0.02)
 
 
-def test_tasks_are_resampled_independently() -> None:
-    # Identical seeds have no variance, even if tasks differ.
-    found = estimate([[0.0] * 4, [1.0] * 4])
-    assert (found.low, found.mean, found.high) == (0.5, 0.5, 0.5)
+def test_fewer_than_five_seeds_or_tasks_have_no_interval() -> None:
+    four = paired_ratio([(1.0, 2.0), (2.0, 1.0)] * 2)
+    five = paired_ratio([(1.0, 2.0), (2.0, 1.0)] * 2 + [(1.0, 1.0)])
+    assert four.interval is None
+    assert five.interval is not None
+    assert over_tasks([five] * 4).interval is None
+    # The tasks agree.
+    assert over_tasks([four] * 5).interval == pytest.approx((four.mean, four.mean))
+
+
+def test_an_interval_over_tasks_has_their_differences() -> None:
+    # Each task is certain of its ratio: 1/2, 1, 2, 1, 1. The deviation of the logarithms is ln 2 / sqrt 2.
+    found = over_tasks([paired_ratio([(ratio, 1.0)]) for ratio in (0.5, 1.0, 2.0, 1.0, 1.0)])
+    half = 2.776 * np.log(2.0) / 2**0.5 / 5**0.5
+    assert found.mean == pytest.approx(1.0)
+    assert found.interval == pytest.approx((np.exp(-half), np.exp(half)))
 
 
 def test_a_section_is_replaced_in_place_and_the_rest_is_unchanged(tmp_path: Path) -> None:
@@ -153,12 +169,12 @@ def test_runs_with_burn_in_differ_in_the_burn_in_alone() -> None:
             assert config == without.changed({"ppo": {"burn_in_steps": rows}})
 
 
-def test_a_ratio_of_pairs_is_the_geometric_mean_with_equal_weight_for_each_task() -> None:
-    found = paired_ratio([[(1.0, 2.0), (2.0, 1.0)], [(1.0, 4.0)] * 3])
-    assert found.mean == pytest.approx(0.5)
-    assert found.low == pytest.approx(0.5 / 2**0.5) and found.high == pytest.approx(0.5 * 2**0.5)
+def test_a_ratio_of_pairs_is_the_geometric_mean_and_all_tasks_count_alike() -> None:
+    tasks = [paired_ratio([(1.0, 2.0), (2.0, 1.0)]), paired_ratio([(1.0, 4.0)] * 3)]
+    assert [each.mean for each in tasks] == pytest.approx([1.0, 0.25])
+    assert over_tasks(tasks).mean == pytest.approx(0.5)
     with pytest.raises(ValueError, match="positive"):
-        paired_ratio([[(0.0, 1.0)]])
+        paired_ratio([(0.0, 1.0)])
 
 
 def test_the_table_compares_steps_of_equal_seeds_and_counts_a_run_that_fails_with_all_its_steps() -> None:
@@ -172,7 +188,26 @@ def test_the_table_compares_steps_of_equal_seeds_and_counts_a_run_that_fails_wit
     text = table(REPLAY, tasks, outcomes)
     assert text.count(" never (1 of 2); 100 [100, 100] |") == len(REPLAY.settings) - 1
     assert " 12.5k; 100 [100, 100] |" in text
-    assert text.count("0.50 [0.50, 0.50]") == 2 * len(REPLAY.compared)
+    # Two seeds and one task have no interval.
+    assert text.count(" 0.50 |") == 2 * sum(ours == "prioritized" for ours, _ in REPLAY.compared)
+
+
+def test_published_runs_give_the_table_that_was_published(tmp_path: Path) -> None:
+    (task,) = tasks = ("Taxi-v4",)
+    outcomes = {
+        (task, setting.label): [
+            Outcome(((0, -187.1), (20_000, value), (30_000, 7.93)), steps, 7.93, 9, 1.0)
+            for value, steps in ((5.5, 20_000), (-20.25, None))
+        ]
+        for setting in REPLAY.settings
+    }
+    path = tmp_path / "replay.json"
+    write_outcomes(outcomes, path)
+    again = read_outcomes(path)
+    assert table(REPLAY, tasks, again) == table(REPLAY, tasks, outcomes)
+    assert [each.curve for each in again[task, "uniform"]] == [each.curve for each in outcomes[task, "uniform"]]
+    provenance = json.loads(path.read_text())["provenance"]
+    assert {"commit", "machine", "date", "command"} <= set(provenance)
 
 
 def test_a_crew_begins_nothing_when_its_time_is_over() -> None:

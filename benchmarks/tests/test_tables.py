@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from benchmarks.tables import RESULTS, ROOT, claims, data_path, distant_actors, goals, origin, pages, with_parts
+from helpers.result_files import has_history
 
 
 @pytest.fixture
@@ -16,13 +17,15 @@ def document() -> dict[str, Any]:
 
 @pytest.mark.parametrize("page", pages())
 def test_the_generated_parts_of_pages_are_current(page: str) -> None:
+    if page == "README.md" and not has_history():
+        pytest.skip("README.md quotes only results whose code has not changed, which needs the history of a checkout")
     text = (ROOT / page).read_text()
     assert with_parts(page, text) == text, "run `python -m benchmarks.tables`"
 
 
 def test_a_page_without_marks_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"README\.md has no marks for 'pace'"):
-        with_parts("README.md", "# Penstock")
+    with pytest.raises(ValueError, match=r"docs/gpu\.md has no marks for 'errors on a GPU'"):
+        with_parts("docs/gpu.md", "# GPU")
 
 
 def pace(system: str, env_steps_per_s: float, cpu_s: float, rounds: int = 5) -> dict[str, Any]:
@@ -49,11 +52,26 @@ def test_the_claim_is_the_range_over_all_peers_and_needs_five_rounds() -> None:
 
 
 def test_goals_in_seconds_are_undecided_on_a_busy_machine() -> None:
-    goal = {"env_id": "CartPole-v1", "minibatch": 256, "measured": 6.0, "bound": 5.0, "at_least": True, "met": True}
-    two = [{**goal, "name": "steps/s over sb3"}, {**goal, "name": "CPU time over the best peer", "met": False}]
+    cases = [pace("penstock", 1_000.0, 10.0), pace("sb3", 100.0, 20.0)]
+    tables: dict[str, Any] = {"like_for_like": cases, "pipeline_bound": [], "as_people_run": [], "data_path": []}
     for load, first in ((1.0, "met"), (9.0, "undecided"), (None, "undecided")):
-        rows = goals({"goals": two, "runs": [{"load": load}]}).splitlines()[-2:]
+        rows = goals({**tables, "runs": [{"load": load}]}).splitlines()[-2:]
         assert [row.split("|")[-2].strip() for row in rows] == [first, "**missed**"]
+
+
+def test_a_goal_is_not_measured_if_no_peer_reached_the_threshold() -> None:
+    def seconds(system: str, wall_s: float | None) -> dict[str, Any]:
+        return {"system": system, "env_id": "CartPole-v1", "wall_s": wall_s, "observed_s": 30.0, "rounds": 1}
+
+    def row(*peers: float | None) -> str:
+        cases = [seconds("penstock", 12.0), *(seconds(f"peer {number}", each) for number, each in enumerate(peers))]
+        tables: dict[str, Any] = {"like_for_like": [], "pipeline_bound": [], "as_people_run": cases, "data_path": []}
+        return goals({**tables, "runs": [{"load": 1.0}]}).splitlines()[-1]
+
+    assert row(None, None).endswith("|  | at most 0.7 | not measured: no peer reached the threshold |")
+    # The one that was stopped after 30 s may have been the faster.
+    assert row(None, 60.0).endswith("| 0.40 | at most 0.7 | met |")
+    assert row(15.0, None).endswith("| 0.80 | at most 0.7 | **missed** |")
 
 
 def test_runs_that_failed_and_the_load_of_the_machine_are_stated(document: dict[str, Any]) -> None:

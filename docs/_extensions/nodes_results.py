@@ -32,5 +32,6 @@ def with_tables(text: str) -> str:
         path = DOCS / "results" / name
         if begin(engine) in text and path.exists():
             found = json.loads(path.read_text())
-            text = between(text, begin(engine), END, f"{found['engine']}:\n\n{table(found['rows']).strip()}")
+            heading = f"{found['engine']} ([result file](results/{name})):"
+            text = between(text, begin(engine), END, f"{heading}\n\n{table(found['rows']).strip()}")
     return text

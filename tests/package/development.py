@@ -26,7 +26,6 @@ def main() -> None:
         seconds = time.monotonic() - started
         files = [file for file in (source / ".venv").rglob("*") if file.is_file() and not file.is_symlink()]
         result = {
-            "command": "python -m tests.package.development",
             **provenance.of_this_run(),
             "seconds_with_downloads": round(seconds, 1),
             "size_mb": round(sum(file.stat().st_size for file in files) / 1e6, 1),

@@ -49,7 +49,6 @@ def check(folder: Path, *, extras: bool) -> dict[str, object]:
     if extras:
         added_mb |= installed.add_extras(environment, *FURTHER_EXTRAS)
     return {
-        "command": "make package" + (" ARGS=--extras" if extras else ""),
         **provenance.of_this_run(),
         "sdist_kb": round(built.sdist.stat().st_size / 1e3, 1),
         "wheel_kb": round(built.wheel.stat().st_size / 1e3, 1),

@@ -43,7 +43,6 @@ def main() -> None:
     parser.add_argument("commits", nargs="+", metavar="COMMIT")
     commits = parser.parse_args().commits
     result = {
-        "command": f"python -m tests.package.image_sizes {' '.join(commits)}",
         **provenance.of_this_run(),
         "base_image_mb": size_mb(BASE),
         "images": [sizes_of(commit) for commit in commits],
