@@ -58,7 +58,7 @@ save_interval = 1
 def first_answer(address: str, method: Method, request: Any) -> Any:
     """Sends one message by gRPC's own client, and returns the first response. Raises `grpc.RpcError`."""
     with grpc.insecure_channel(address, (("grpc.enable_http_proxy", 0),)) as channel:
-        call = channel.stream_stream(method.path, response_deserializer=method.response.FromString)
+        call: Any = channel.stream_stream(method.path, response_deserializer=method.response.FromString)
         return next(call(iter([stamped(request)]), timeout=PATIENCE_S, wait_for_ready=True))
 
 
