@@ -35,11 +35,12 @@ from penstock.rpc.clients.snapshots import SnapshotClient
 from penstock.rpc.contract import stamped
 from penstock.rpc.health import blocking_channel
 from penstock.rpc.loop import LoopThread
+from penstock.rpc.proofs import prove
 from penstock.rpc.service import Method
 from penstock.security.authority import files_of
 from penstock.security.credentials import Credentials
 from penstock.types.block import Schema
-from penstock.types.run import RunIdentity, Weights
+from penstock.types.run import KEY_BYTES, RunIdentity, Weights
 from penstock.types.snapshots import SnapshotRequest
 from penstock.types.spaces import EnvironmentSpec
 from penstock.v1 import replay_pb2, run_pb2
@@ -339,12 +340,14 @@ def snapshots(client: Client) -> Iterator[int]:
 
 
 def plans(client: Client) -> Iterator[int]:
-    """Sends plans of other sessions: from the next version, from a slightly later one, and from a very late one."""
+    """Sends plans of other sessions with the proof of a guessed key, from the next version to a very late one."""
     with client.channel("replay") as channel:
         for ahead in itertools.cycle((10, 1_000, 10**15)):
             plan = encode_plan(plan_of(identity=client.identity))
             plan.next_batch, plan.session = version_of(channel) + ahead, secrets.randbits(62) | 1
-            send_all(channel, methods.SAMPLE_BATCHES, replay_pb2.SampleBatchesRequest(plan=plan))
+            request = replay_pb2.SampleBatchesRequest(plan=plan)
+            prove(methods.SAMPLE_BATCHES, bytes(32), request, bytes(KEY_BYTES))
+            send_all(channel, methods.SAMPLE_BATCHES, request)
             yield 2
 
 

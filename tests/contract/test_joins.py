@@ -9,6 +9,7 @@ import pytest
 
 from helpers.servers import LiveRun, Loopback, PlainStream, hello_request, sample, until
 from helpers.timing import PATIENCE_S
+from penstock.files import write_atomically
 from penstock.learning import roster
 from penstock.rpc import methods
 from penstock.rpc.servicers import run as servicer
@@ -28,7 +29,7 @@ class Disk:
     def __init__(self) -> None:
         self.answers, self.writers, self.writes = threading.Event(), set[str](), 0
         self.answers.set()
-        self._write = roster.write_atomically
+        self._write = write_atomically
 
     def write(self, path: Path, data: bytes) -> None:
         self.writers.add(threading.current_thread().name)

@@ -7,6 +7,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,9 +31,11 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     yield from mounted(tmp_path / "disk", "1m")
 
 
-def run(script: str, **options: int) -> int:
+def run(script: str, **options: Any) -> int:
     program = SERVICE + textwrap.dedent(script)
-    return subprocess.run([sys.executable, "-c", program], timeout=PATIENCE_S, check=False, **options).returncode
+    done = subprocess.run([sys.executable, "-c", program], timeout=PATIENCE_S, check=False, **options)
+    code: int = done.returncode
+    return code
 
 
 EVERYTHING = """

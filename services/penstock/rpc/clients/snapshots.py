@@ -166,7 +166,9 @@ class RunSnapshotClient:
         connection = self._connection
         channel = await connection.reach()
         async with translated(connection.peer):
-            call = open_stream(channel, methods.TAKE_RUN_SNAPSHOT, identity=connection.identity, key=self._key)
+            call = open_stream(
+                channel, methods.TAKE_RUN_SNAPSHOT, identity=connection.identity, key=self._key, wait_for_ready=False
+            )
             try:
                 async with connection.answered_within(_SILENCE_S):
                     await call.write(methods.TAKE_RUN_SNAPSHOT.request(name=name))
