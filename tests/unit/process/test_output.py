@@ -30,9 +30,9 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     yield from mounted(tmp_path / "disk", "1m")
 
 
-def run(script: str, **options: int) -> int:
-    program = SERVICE + textwrap.dedent(script)
-    return subprocess.run([sys.executable, "-c", program], timeout=PATIENCE_S, check=False, **options).returncode
+def run(script: str, stdout: int, stderr: int | None = None) -> int:
+    program = [sys.executable, "-c", SERVICE + textwrap.dedent(script)]
+    return subprocess.run(program, stdout=stdout, stderr=stderr, timeout=PATIENCE_S, check=False).returncode
 
 
 EVERYTHING = """
