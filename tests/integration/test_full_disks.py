@@ -49,6 +49,15 @@ def use_all_inodes(disk: Path, broken: bool) -> None:
             return
 
 
+def make_full_with(log: Path) -> None:
+    """Fills the disk, and the rest of the page in which this log ends."""
+    with log.open("ab", buffering=0) as file:
+        make_full(log.parent, True)
+        with pytest.raises(OSError, match=FULL):
+            for _ in range(5000):
+                file.write(b"\n")
+
+
 def has_trained(watch: Watch) -> None:
     watch.until(lambda status: status.env_steps > 3000, "training")
 
@@ -136,9 +145,8 @@ def test_the_output_of_a_run_may_be_on_its_full_disk(disk: Path) -> None:
     with Command("train", *options, program=program) as command:
         with watching(command, disk / "run") as watch:
             has_trained(watch)
-            make_full(disk, True)
-            # The run reports the fault, and its status a little later.
-            first = watch.until(lambda status: bool(status.notices), "a notice").env_steps
+            make_full_with(disk / "log")
+            first = watch.until(lambda status: bool(status.notices), "a notice, which the launcher prints").env_steps
             watch.until(lambda status: status.env_steps > first + 5000, "more training")
             make_full(disk, False)
         end = end_of(command)
@@ -158,12 +166,7 @@ def test_a_service_whose_log_is_on_a_full_disk_serves_counts_lost_lines_and_stop
     program = ["sh", "-c", f'exec "$@" 2>> {log}', "sh", PENSTOCK]
     with Command(name, *options, *size, program=program) as command:
         command.until(lambda: is_serving(address, 5.0), "the service to be ready")
-        with log.open("ab", buffering=0) as file:
-            make_full(disk, True)
-            # The rest of the page in which the log ends.
-            with pytest.raises(OSError, match=FULL):
-                for _ in range(5000):
-                    file.write(b"\n")
+        make_full_with(log)
         command.until(lambda: gauge(metrics_port, "penstock_lost_log_lines_total") > 0, "a lost line")
         assert is_serving(address, PATIENCE_S)
         make_full(disk, False)

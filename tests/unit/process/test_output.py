@@ -7,7 +7,6 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -31,11 +30,9 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     yield from mounted(tmp_path / "disk", "1m")
 
 
-def run(script: str, **options: Any) -> int:
-    program = SERVICE + textwrap.dedent(script)
-    done = subprocess.run([sys.executable, "-c", program], timeout=PATIENCE_S, check=False, **options)
-    code: int = done.returncode
-    return code
+def run(script: str, stdout: int, stderr: int | None = None) -> int:
+    program = [sys.executable, "-c", SERVICE + textwrap.dedent(script)]
+    return subprocess.run(program, stdout=stdout, stderr=stderr, timeout=PATIENCE_S, check=False).returncode
 
 
 EVERYTHING = """

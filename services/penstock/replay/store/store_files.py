@@ -109,9 +109,10 @@ def allocate(folder: Path | None, name: str, size: int) -> mmap.mmap:
         finally:
             os.close(descriptor)
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        doing, smaller = (f"allocate {size} bytes for", "lower replay.capacity_bytes, or ") if full else ("write", "")
+        protected = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
+        smaller = "lower replay.capacity_bytes, or " if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else ""
         reason = in_words(error, path, f"{smaller}choose another replay.folder")
+        doing = "write" if protected else f"allocate {size} bytes for"
         raise ConfigurationError(f"can't {doing} the replay store at {path}: {reason}") from None
 
 
