@@ -11,6 +11,7 @@ pages are current.
 import argparse
 import shutil
 import statistics
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -514,12 +515,20 @@ def pages() -> list[str]:
     return list(dict.fromkeys([*(page for page, _, _ in PARTS.values()), *_with_origins(read_index())]))
 
 
+def place_of(file: Path) -> Path:
+    """Returns the place of a new result below docs/results. Raises `SystemExit` if the index does not list it."""
+    names = [name for name in read_index().results if name in (file.name, f"{file.parent.name}/{file.name}")]
+    if not names:
+        sys.exit(f"docs/results/index.toml does not list {file.name}: add it with its command, pages and code")
+    return RESULTS / names[0]
+
+
 def main() -> None:
     """Writes the pages."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--adopt", nargs="*", type=Path, default=[], help="new result files to copy to docs/results")
-    for result in parser.parse_args().adopt:
-        shutil.copy(result, RESULTS / result.name)
+    for file in parser.parse_args().adopt:
+        shutil.copy(file, place_of(file))
     for page in pages():
         path = ROOT / page
         path.write_text(with_parts(page, path.read_text()))

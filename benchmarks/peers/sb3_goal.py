@@ -1,4 +1,4 @@
-"""Stable-Baselines3's PPO with rl-zoo's tuned settings, judged until the run is stopped or its steps are done."""
+"""Stable-Baselines3's PPO with rl-zoo's settings, judged until the run is stopped or its steps are done."""
 
 import numpy as np
 import torch

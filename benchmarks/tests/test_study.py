@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.documents import write_into
+from benchmarks.study.__main__ import COMPARISONS
 from benchmarks.study.estimates import interquartile_mean, over_tasks, paired_ratio
 from benchmarks.study.experiments import BURN_IN, COLLECTION, DEFAULTS, PRESETS, REPLAY
 from benchmarks.study.report import read_outcomes, table, write_outcomes
@@ -32,6 +33,8 @@ from helpers.timing import PATIENCE_S, wait_for
 from penstock.config import Config
 from penstock.presets import preset
 from penstock.replay.masses import MassFunction
+
+RESULTS = Path(__file__).parents[2] / "docs" / "RESULTS.md"
 
 
 @pytest.mark.parametrize(
@@ -208,6 +211,16 @@ def test_published_runs_give_the_table_that_was_published(tmp_path: Path) -> Non
     assert [each.curve for each in again[task, "uniform"]] == [each.curve for each in outcomes[task, "uniform"]]
     provenance = json.loads(path.read_text())["provenance"]
     assert {"commit", "machine", "date", "command"} <= set(provenance)
+
+
+@pytest.mark.parametrize("name", [name for name in sorted(COMPARISONS) if f"study {name}:" in RESULTS.read_text()])
+def test_the_published_tables_are_those_of_the_published_runs(name: str) -> None:
+    outcomes = read_outcomes(RESULTS.parent / "results" / f"{name}.json")
+    experiment = COMPARISONS[name].part({label for _, label in outcomes})
+    tasks = list(dict.fromkeys(task for task, _ in outcomes))
+    assert table(experiment, tasks, outcomes) in RESULTS.read_text(), (
+        f"run `python -m benchmarks.study {name} --published`"
+    )
 
 
 def test_a_crew_begins_nothing_when_its_time_is_over() -> None:

@@ -1,11 +1,23 @@
 """The generated tables of comparisons."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.tables import RESULTS, ROOT, claims, data_path, distant_actors, goals, origin, pages, with_parts
+from benchmarks.tables import (
+    RESULTS,
+    ROOT,
+    claims,
+    data_path,
+    distant_actors,
+    goals,
+    origin,
+    pages,
+    place_of,
+    with_parts,
+)
 from helpers.result_files import has_history
 
 
@@ -26,6 +38,13 @@ def test_the_generated_parts_of_pages_are_current(page: str) -> None:
 def test_a_page_without_marks_is_refused() -> None:
     with pytest.raises(ValueError, match=r"docs/gpu\.md has no marks for 'errors on a GPU'"):
         with_parts("docs/gpu.md", "# GPU")
+
+
+def test_only_a_listed_result_is_adopted_in_its_place() -> None:
+    assert place_of(Path("build/bench/loop.json")) == RESULTS / "loop.json"
+    assert place_of(Path("build/bench/gpu/learner.json")) == RESULTS / "gpu" / "learner.json"
+    with pytest.raises(SystemExit, match=r"index\.toml does not list new\.json"):
+        place_of(Path("build/bench/new.json"))
 
 
 def pace(system: str, env_steps_per_s: float, cpu_s: float, rounds: int = 5) -> dict[str, Any]:

@@ -286,5 +286,11 @@ def test_a_table_has_the_figures_of_every_task_and_is_replaced_in_its_page(tmp_p
     assert "at most 0.7 on 1 (goal" in text
 
 
+def test_the_published_table_is_that_of_the_published_runs() -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    published = table(comparisons(read(docs / "results" / "zoo_tasks.json")))
+    assert published in (docs / "RESULTS.md").read_text(), "make bench-zoo-tasks ARGS='--document docs/RESULTS.md'"
+
+
 def test_a_table_without_a_comparison_has_no_rows() -> None:
     assert "Of the 0 rows that count" in table([])

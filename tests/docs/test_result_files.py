@@ -94,8 +94,7 @@ def of_origin(result: Result, document: Any) -> list[str]:
         return []
     if not result.gaps:
         return [
-            f"{result.name} has not {what}: measure it again, or state it as a gap"
-            for what in lacking(result, document)
+            f"{result.name} lacks {what}: measure it again, or state it as a gap" for what in lacking(result, document)
         ]
     findings = [
         f"{result.name} has gaps, and the index lacks {name}"
