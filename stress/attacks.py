@@ -262,6 +262,7 @@ def measure(pace: str, attacks: Sequence[str], *, certified: bool, highest: floa
         for name in attacks:
             attacked, alone = run.measure(name, span_s, alone)
             measured.append(attacked)
+            print(f"{pace}, {'with' if certified else 'no'} certificates, {name}: {attacked.kept:.0%}", flush=True)
         return Measured(certified, pace, first, measured, run.ended())
 
 
