@@ -428,6 +428,10 @@ ATTACKS: dict[str, Callable[[Client], Iterator[int]]] = {
 }
 
 
+RECOVERY_S = {"40 silent actors": 15.0}
+"""Seconds before an attack is measured, where services need them: `replay.grant_timeout_s` and 5 s, as promised."""
+
+
 def main() -> None:
     """Attacks as standard input says, until it ends."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])

@@ -11,6 +11,7 @@ The result is build/bench/attacks.json.
 
 import json
 import math
+import re
 import statistics
 import subprocess
 import sys
@@ -34,13 +35,14 @@ from penstock.rpc.health import is_serving
 from penstock.run_folder import LEARNER
 from penstock.security.roles import Role
 from stress import results
-from stress.attackers import ATTACKS, CLIENTS, CONTROL, ENVIRONMENT, Target
+from stress.attackers import ATTACKS, CLIENTS, CONTROL, ENVIRONMENT, RECOVERY_S, Target
+from stress.fuzz import UNDELIVERED
 from stress.services import Form, Services
 
 PACES = {"full pace": math.inf, "40%": 0.4}
 """Pace of the run, as a share of its highest."""
 KEPT = 0.8
-SPAN_S, SETTLE_S = 3.0, 1.0
+SPAN_S, SETTLE_S = 2.0, 1.0
 HEALTH_S = 5.0
 _STEPS, _ENVIRONMENTS, _FRESH = 16, 8, 16
 _OPTIONS = (
@@ -57,6 +59,8 @@ _OPTIONS = (
     "--replay.capacity-bytes=64MiB",
     "--replay.max-actors=256",
 )
+_TRACEBACKS = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\S.*)$", re.MULTILINE)
+"""The last line of each traceback."""
 _SERVICES: tuple[Role, ...] = ("replay", "learner")
 MB = 2**20
 
@@ -181,7 +185,7 @@ class AttackedRun:
         """Attacks the run, whose pace before was `alone`; returns what it did, and the pace after it."""
         began = time.monotonic()
         self._attackers.begin(name)
-        time.sleep(SETTLE_S)
+        time.sleep(RECOVERY_S.get(name, SETTLE_S))
         beside = self.versions_per_s(span_s)
         health = all(
             is_serving(self._services.addresses[each], HEALTH_S, self._services.credentials("operator"), each)
@@ -210,7 +214,12 @@ class AttackedRun:
         """Returns which services have ended or logged a traceback."""
         running = self._services.running.items()
         ended = [f"{name} ended" for name, command in running if command.process.poll() is not None]
-        return ended + [f"{name} logged a traceback" for name, each in running if "Traceback" in each.stderr]
+        return ended + [
+            f"{name} logged a traceback that ends with {line!r}"
+            for name, each in running
+            for line in sorted(set(_TRACEBACKS.findall(each.stderr)))
+            if not line.startswith(UNDELIVERED)
+        ]
 
 
 def _anonymous_mb(process: psutil.Process) -> float:
@@ -262,6 +271,7 @@ def measure(pace: str, attacks: Sequence[str], *, certified: bool, highest: floa
         for name in attacks:
             attacked, alone = run.measure(name, span_s, alone)
             measured.append(attacked)
+            print(f"{pace}, {'with' if certified else 'no'} certificates, {name}: {attacked.kept:.0%}", flush=True)
         return Measured(certified, pace, first, measured, run.ended())
 
 

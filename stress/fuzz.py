@@ -52,7 +52,7 @@ _LIMIT_S = 600.0
 _MOST_GROWTH_BYTES = 16 * 2**20
 _LOGGED_BYTES = 10
 """Most bytes that a service logs for each input, on average."""
-_UNDELIVERED = "grpc._cython.cygrpc.ExecuteBatchError: "
+UNDELIVERED = "grpc._cython.cygrpc.ExecuteBatchError: "
 """Last line of these tracebacks, which gRPC prints itself."""
 _MOST_MORE = 8
 """Threads and descriptors that a service may have more than before the inputs, once their connections have ended."""
@@ -190,8 +190,8 @@ def measure(inputs: int, certificates: Path | None) -> Result:
             *growth,
             sum(span.damaged for span in (*alone, *beside)),
             answers,
-            service.alive and log.count("Traceback") == log.count(_UNDELIVERED),
-            log.count(_UNDELIVERED),
+            service.alive and log.count("Traceback") == log.count(UNDELIVERED),
+            log.count(UNDELIVERED),
             len(log),
         )
 
