@@ -23,6 +23,7 @@ from penstock.cli import main as cli
 from penstock.cli.one_line_parser import OneLineParser
 from penstock.cli.options import parse
 from penstock.config import Config, setting_names
+from penstock.config.removed import REMOVED
 from penstock.presets import preset
 from penstock.types.codecs import encodable
 from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec, Tree
@@ -332,7 +333,12 @@ NAMED = [
 
 @pytest.mark.parametrize(("page", "name"), [(page, name) for page, name in NAMED if name.split(".")[0] in SECTIONS])
 def test_a_setting_in_the_text_exists(page: str, name: str) -> None:
-    assert name in setting_names(), f"{page} names {name}"
+    assert name in setting_names() or (page == "compatibility.md" and name in REMOVED), f"{page} names {name}"
+
+
+def test_the_table_of_removed_settings_is_complete() -> None:
+    rows = re.findall(r"^\| `([a-z]+\.[a-z_]+)` \| ([\d.]+) \|", (ROOT / "docs" / "compatibility.md").read_text(), re.M)
+    assert rows == [(name, removed.release) for name, removed in REMOVED.items()]
 
 
 def links() -> Iterator[tuple[Path, str]]:
