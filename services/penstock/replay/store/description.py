@@ -14,7 +14,7 @@ from penstock.files import write_json
 from penstock.types.block import Column, Extent, Schema
 
 FORMAT = 4
-"""Format of the store, and the only one that is read. Before the first release, older 0.x formats are refused."""
+"""Format of the store, and the only one that is read (docs/compatibility.md)."""
 
 DESCRIPTION_FILE = "store.json"
 
