@@ -12,6 +12,7 @@ import numpy as np
 from penstock.errors import PenstockError, RunFinished
 from penstock.types.evaluation import EvaluationTask
 from penstock.types.run import Weights
+from penstock.v1 import evaluation_pb2, replay_pb2, run_pb2
 from penstock.wire import batches, run, snapshots, windows
 from tests.compatibility.messages import METHODS, Recorded, without_each_field
 
@@ -88,12 +89,12 @@ def _sample_response(data: bytes, earlier: Sequence[bytes]) -> object:
 
 
 def _join_request(data: bytes, earlier: Sequence[bytes]) -> object:
-    message = METHODS["/penstock.v1.RunService/Join"].request.FromString(data)
+    message = run_pb2.JoinRequest.FromString(data)
     return run.decode_join_request(message) if earlier else run.decode_hello(message)
 
 
 def _join_response(data: bytes, earlier: Sequence[bytes]) -> object:
-    message = METHODS["/penstock.v1.RunService/Join"].response.FromString(data)
+    message = run_pb2.JoinResponse.FromString(data)
     try:
         return run.JoinReader().add(message)
     except RunFinished as finished:
@@ -101,7 +102,7 @@ def _join_response(data: bytes, earlier: Sequence[bytes]) -> object:
 
 
 def _evaluation_request(data: bytes, earlier: Sequence[bytes]) -> object:
-    message = METHODS["/penstock.v1.EvaluationService/RunEvaluations"].request.FromString(data)
+    message = evaluation_pb2.RunEvaluationsRequest.FromString(data)
     if not earlier:
         return run.decode_evaluator_hello(message)
     result = message.result
@@ -110,7 +111,7 @@ def _evaluation_request(data: bytes, earlier: Sequence[bytes]) -> object:
 
 
 def _evaluation_response(data: bytes, earlier: Sequence[bytes]) -> object:
-    message = METHODS["/penstock.v1.EvaluationService/RunEvaluations"].response.FromString(data)
+    message = evaluation_pb2.RunEvaluationsResponse.FromString(data)
     if message.HasField("task"):
         return run.decode_task(message.task, Weights(message.task.version, b"", b""))
     return run.TaskAssembler().add(message)
@@ -127,7 +128,7 @@ def _replay_status(message: Any) -> object:
 
 
 def _snapshot_request(data: bytes, earlier: Sequence[bytes]) -> object:
-    message = METHODS["/penstock.v1.ReplayService/TakeSnapshot"].request.FromString(data)
+    message = replay_pb2.TakeSnapshotRequest.FromString(data)
     return snapshots.PolicyAssembler().add(message) if earlier else snapshots.decode_opening(message)
 
 

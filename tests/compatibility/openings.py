@@ -8,6 +8,7 @@ import queue
 import tarfile
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import grpc
 
@@ -27,9 +28,8 @@ class Opened:
         self._requests: queue.Queue[bytes | None] = queue.Queue()
         self._requests.put(opening)
         self._channel = grpc.insecure_channel(f"127.0.0.1:{port}")
-        self._call = self._channel.stream_stream(method)(
-            iter(self._requests.get, None), wait_for_ready=True, timeout=PATIENCE_S
-        )
+        stub: Any = self._channel.stream_stream(method)
+        self._call = stub(iter(self._requests.get, None), wait_for_ready=True, timeout=PATIENCE_S)
 
     def refusal(self) -> str:
         """Waits for the first response. Returns an empty text, or the status and its details."""

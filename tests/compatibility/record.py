@@ -89,12 +89,13 @@ class Proxy(grpc.GenericRpcHandler):
         with self._lock:
             noted = self._kept.setdefault((method, len(self._kept)), [])
         # Without the client's metadata no stream moves to a local socket, where its messages would not be seen.
-        call = self._channel.stream_stream(method)(self._noted(noted, method, "request", requests))
+        stub: Any = self._channel.stream_stream(method)
+        call = stub(self._noted(noted, method, "request", requests))
         context.add_callback(call.cancel)
         try:
             yield from self._noted(noted, method, "response", call)
         except grpc.RpcError as error:
-            context.abort(error.code(), error.details())
+            context.abort(error.code(), error.details() or "")
 
     def _noted(self, noted: list[Recorded], method: str, direction: str, messages: Iterator[bytes]) -> Iterator[bytes]:
         for message in messages:

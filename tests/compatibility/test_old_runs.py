@@ -25,7 +25,7 @@ WITH_REMOVED = {"ed2f2de": ("replay.snapshot_interval_s", "sampling.eta"), "08fe
 @pytest.fixture(params=RUNS)
 def old(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """Returns a copy of a run's folder, `NAME` in the temporary folder's `runs`."""
-    folder = tmp_path / "runs" / request.param
+    folder = tmp_path / "runs" / str(request.param)
     shutil.copytree(HERE / request.param / "run", folder)
     return folder
 
