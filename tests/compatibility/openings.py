@@ -13,9 +13,12 @@ from typing import Any
 import grpc
 
 from helpers.ports import free_ports
-from helpers.timing import PATIENCE_S
+from helpers.timing import PATIENCE_S, wait_for
+from penstock.rpc.health import is_serving
 from tests.compatibility.messages import Recorded, read_messages, without_each_field
 from tests.compatibility.services import Release, options_of
+
+_HEALTH_S = 1.0
 
 WHOLE = "nothing"
 """Name of the opening that lacks nothing."""
@@ -58,7 +61,9 @@ def refusals(release: Path) -> dict[str, dict[str, str]]:
         folder = Path(temporary)
         with tarfile.open(release / "services.tar.xz") as archive:
             archive.extractall(folder, filter="data")
-        with Release(folder).services(("replay", "learner"), options_of(replay, learner)):
+        with Release(folder).services(("replay", "learner"), options_of(replay, learner)) as alive:
+            for port in (replay, learner):
+                wait_for(lambda port=port: alive() and is_serving((f"127.0.0.1:{port}",), _HEALTH_S), "the services")
             joined = opening_of(release, "Join")
             actor = Opened(learner, joined.method, joined.data)
             assert not (refusal := actor.refusal()), refusal
@@ -66,7 +71,9 @@ def refusals(release: Path) -> dict[str, dict[str, str]]:
                 opening = opening_of(release, method)
                 variants = {WHOLE: opening.data}
                 variants |= {path: lacking.SerializeToString() for path, lacking in without_each_field(opening.parsed)}
-                found[method] = {path: _answer(port, opening.method, data) for path, data in variants.items()}
+                found[method] = {
+                    path: _answer(port, opening.method, data) for path, data in variants.items() if alive()
+                }
             actor.close()
     return found
 

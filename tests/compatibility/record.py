@@ -88,13 +88,17 @@ class Proxy(grpc.GenericRpcHandler):
     def _forward(self, method: str, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         with self._lock:
             noted = self._kept.setdefault((method, len(self._kept)), [])
-        # Without the client's metadata no stream moves to a local socket, where its messages would not be seen.
         stub: Any = self._channel.stream_stream(method)
-        call = stub(self._noted(noted, method, "request", requests))
+        # With these a service recognises a proxy, and does not move the stream to a local socket, past the proxy.
+        own = [(key, value) for key, value in context.invocation_metadata() if key.startswith("penstock-")]
+        call = stub(self._noted(noted, method, "request", requests), metadata=own)
         context.add_callback(call.cancel)
         try:
+            context.send_initial_metadata(call.initial_metadata())
             yield from self._noted(noted, method, "response", call)
-        except grpc.RpcError as error:
+        except grpc.RpcError as failed:
+            error: Any = failed
+            context.set_trailing_metadata(error.trailing_metadata() or ())
             context.abort(error.code(), error.details() or "")
 
     def _noted(self, noted: list[Recorded], method: str, direction: str, messages: Iterator[bytes]) -> Iterator[bytes]:
@@ -145,9 +149,9 @@ def _record_services(release: Release, target: Path, *, is_this: bool) -> list[R
     with contextlib.ExitStack() as stack:
         for proxy in (Proxy(to_replay, replay, kept), Proxy(to_learner, learner, kept)):
             stack.callback(proxy.close)
-        stack.enter_context(release.services(("replay", "learner", "actor", "evaluator"), options))
-        wait_for(lambda: _has(kept, "RunEvaluations", "request", 2), "an evaluation")
-        wait_for(lambda: _has(kept, "SampleBatches", "response", _KEPT), "batches")
+        alive = stack.enter_context(release.services(("replay", "learner", "actor", "evaluator"), options))
+        wait_for(lambda: alive() and _has(kept, "RunEvaluations", "request", 2), "an evaluation")
+        wait_for(lambda: alive() and _has(kept, "SampleBatches", "response", _KEPT), "batches")
         # Without the run's folder, which has the learner's own address.
         release.penstock("replay", "snapshot", SNAPSHOT, *options[2:])
         release.penstock("replay", "snapshots", *options[2:])

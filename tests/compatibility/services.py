@@ -4,7 +4,7 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import tomli_w
@@ -59,11 +59,18 @@ class Release:
         ).stdout
 
     @contextlib.contextmanager
-    def services(self, names: Sequence[str], options: Sequence[str]) -> Iterator[None]:
-        """Runs services, individually started, inside the context."""
+    def services(self, names: Sequence[str], options: Sequence[str]) -> Iterator[Callable[[], bool]]:
+        """Runs services, individually started, inside the context. Yields a check that none has ended."""
         started = [self.start(name, *options) for name in names]
+
+        def alive() -> bool:
+            for name, process in zip(names, started, strict=True):
+                output = (self.folder / f"{name}.log").read_text()
+                assert process.poll() is None, f"penstock {name} ended with code {process.poll()}: {output}"
+            return True
+
         try:
-            yield
+            yield alive
         finally:
             for process in reversed(started):
                 process.terminate()
