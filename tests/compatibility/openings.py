@@ -62,8 +62,8 @@ def refusals(release: Path) -> dict[str, dict[str, str]]:
         with tarfile.open(release / "services.tar.xz") as archive:
             archive.extractall(folder, filter="data")
         with Release(folder).services(("replay", "learner"), options_of(replay, learner)) as alive:
-            for port in (replay, learner):
-                wait_for(lambda port=port: alive() and is_serving((f"127.0.0.1:{port}",), _HEALTH_S), "the services")
+            addresses = [f"127.0.0.1:{port}" for port in (replay, learner)]
+            wait_for(lambda: alive() and all(is_serving(each, _HEALTH_S) for each in addresses), "the services")
             joined = opening_of(release, "Join")
             actor = Opened(learner, joined.method, joined.data)
             assert not (refusal := actor.refusal()), refusal
