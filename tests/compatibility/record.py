@@ -143,18 +143,21 @@ def _record_services(release: Release, target: Path, *, is_this: bool) -> list[R
     kept: Streams = {}
     replay, learner, to_replay, to_learner = free_ports(4)
     options = options_of(replay, learner, seen_replay=to_replay, seen_learner=to_learner)
+    # Without the run's folder, which has the learner's own address.
+    of_snapshots = options[2:]
     if release.output(_ADVERTISES) == b"True":
-        # Actors get the address from the service itself.
-        options += ["--replay.advertise", f"127.0.0.1:{to_replay}"]
+        # Actors get the address from the service itself, and the run's folder has the one that the learner advertises.
+        ends = {"replay": to_replay, "learner": to_learner}
+        options += [each for name, port in ends.items() for each in (f"--{name}.advertise", f"127.0.0.1:{port}")]
+        of_snapshots = options
     with contextlib.ExitStack() as stack:
         for proxy in (Proxy(to_replay, replay, kept), Proxy(to_learner, learner, kept)):
             stack.callback(proxy.close)
         alive = stack.enter_context(release.services(("replay", "learner", "actor", "evaluator"), options))
         wait_for(lambda: alive() and _has(kept, "RunEvaluations", "request", 2), "an evaluation")
         wait_for(lambda: alive() and _has(kept, "SampleBatches", "response", _KEPT), "batches")
-        # Without the run's folder, which has the learner's own address.
-        release.penstock("replay", "snapshot", SNAPSHOT, *options[2:])
-        release.penstock("replay", "snapshots", *options[2:])
+        release.penstock("replay", "snapshot", SNAPSHOT, *of_snapshots)
+        release.penstock("replay", "snapshots", *of_snapshots)
     services = RunFolder(release.folder / "services")
     shutil.rmtree(services.logs, ignore_errors=True)
     services.metrics.unlink()
