@@ -9,6 +9,11 @@ from typing import IO
 
 from penstock.errors import ConfigurationError, PenstockError
 
+_FORMATS = {"LC_ALL": "C.UTF-8", "SLURM_TIME_FORMAT": "standard"}
+"""Variables that fix the language of messages and the format of times.
+
+Jobs inherit them, and in the locale C, Python does not start from a folder with accents in its path.
+"""
 _PATIENCE_S = 120.0
 """Limit of one command in seconds. A loaded controller may take half a minute; one that does not answer, for ever."""
 
@@ -132,8 +137,7 @@ def _run(*command: str, variables: Mapping[str, str] | None = None) -> "subproce
     try:
         return subprocess.run(
             command,
-            # The text of messages and the format of times depend on the language and on variables of the user.
-            env={**(os.environ if variables is None else variables), "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"},
+            env={**(os.environ if variables is None else variables), **_FORMATS},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

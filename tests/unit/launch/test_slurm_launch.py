@@ -26,6 +26,7 @@ COMMAND = """#!/bin/bash
 name=$(basename "$0")
 echo "$name $*" >>"$SLURM_FAKE/calls"
 env | grep ^PENSTOCK >>"$SLURM_FAKE/variables"
+locale charmap >>"$SLURM_FAKE/encodings"
 if [ -e "$SLURM_FAKE/$name.error" ] && grep -q "$(basename "${@: -1}")" "$SLURM_FAKE/$name.error"; then
     echo "$name: error: Batch job submission failed: No such thing" >&2
     exit 1
@@ -155,6 +156,12 @@ def test_jobs_inherit_no_settings(cluster: Slurm, monkeypatch: pytest.MonkeyPatc
     launched()
     assert Config(**load_toml(Path("runs/a/launch/settings.toml"))).ppo.epochs == 9
     assert (cluster.folder / "variables").read_text() == ""
+
+
+def test_jobs_inherit_an_encoding_that_has_every_path(cluster: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LC_ALL", "C")
+    launched()
+    assert set((cluster.folder / "encodings").read_text().split()) == {"UTF-8"}
 
 
 def test_print_submits_and_writes_nothing(cluster: Slurm, capsys: pytest.CaptureFixture[str]) -> None:
