@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from helpers.direct_buffer import append
 from helpers.segments import PLAN, capacity_bytes
+from helpers.store_ledger import Account, account, acknowledged_in
 from penstock.replay.admission import ActorKey, Gate
 from penstock.replay.buffer import ReplayBuffer
 from penstock.replay.store.layout import HEADER, SEGMENTS_FILE
 from penstock.replay.store.ring_store import RingStore
 from penstock.types.block import Column, Columns, Extent, Schema
 from penstock.types.replay import Window, WindowHead
-from helpers.store_ledger import Account, account, acknowledged_in
 from tests.e2e.nodes.task import Marked
 
 STEPS, ROWS = 3, 60

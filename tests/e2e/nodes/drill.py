@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from helpers import equal_run
+from helpers.store_ledger import Account, account, acknowledged_in
 from helpers.timing import PATIENCE_S, Bound, wait_for
 from penstock.config import Config
 from tests.e2e.nodes.cluster import ActorPlace, Cluster, Direction, RunPlan
-from helpers.store_ledger import Account, account, acknowledged_in
 from tests.e2e.nodes.results import Results
 from tests.e2e.nodes.watch import Watch
 from tests.e2e.report import Report

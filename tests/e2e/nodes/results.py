@@ -5,9 +5,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from helpers.store_ledger import Account
 from helpers.timing import Bound
 from penstock.files import write_json
-from helpers.store_ledger import Account
 from tests.e2e.report import Report
 
 
