@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-import torch.distributed as dist
 from safetensors.torch import load_file
+from torch._C._distributed_c10d import TCPStore
 
 from helpers.ports import free_ports
 from helpers.processes import PENSTOCK, Command, end_in_time, end_of
@@ -179,7 +179,7 @@ def test_ranks_end_with_the_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize("rank", [1, 0])
 def test_a_signal_ends_a_rank_that_waits_for_the_others(rank: int) -> None:
     (port,) = free_ports(1)
-    store = dist.TCPStore(HOST, port, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
+    store = TCPStore(HOST, port, is_master=True, wait_for_workers=False)
     # Rank 0 asks nothing: it waits until it has answered the question of rank 1.
     if rank == 0:
         store.set("question of 1", "one")
