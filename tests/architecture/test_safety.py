@@ -24,7 +24,6 @@ MAY_WRITE = {
     "learning/journal.py",  # appends lines
     "learning/versions.py",  # overwrites one of two lines
     "process/output.py",  # opens a log
-    "replay/snapshots/chunk_files.py",  # bypasses the page cache
     "replay/store/staging.py",  # maps a file
     "replay/store/store_files.py",  # maps a file
 }
@@ -53,15 +52,17 @@ IMPORT_OF_USERS = {
 }
 """Modules that import what a name of a user names."""
 
-SETTINGS = {"load_toml", "Config.load"}
+SETTINGS = {"load_toml", "Config.load", "read_recorded", "read_settings"}
 READ_SETTINGS = {
     "config/configuration.py",  # `Config.load` marks what the file names
+    "config/recorded.py",  # returns values
     "cli/options.py",  # marks the settings of a run to resume, and those of `doctor --config`
     "cli/played_episodes.py",  # refuses what the run names
     "apps/environments.py",  # refuses what the run names
-    "services_file.py",  # reads addresses
+    "services_file.py",  # reads limits
     "apps/earlier_session.py",  # compares
-    "cli/runs.py",  # shows, as the next two
+    "cli/named_run.py",  # shows, as the next three
+    "cli/runs.py",
     "cli/status.py",
     "local/learning_curves.py",
 }

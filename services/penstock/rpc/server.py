@@ -128,12 +128,12 @@ class Server:
             services.setdefault(method.service, {})[method.name] = handler(
                 method,
                 behaviour,
-                capacity,
-                reception,
-                REQUEST_BYTES.get(method, MAX_MESSAGE_BYTES),
-                self._offered,
-                identity,
-                callers.admit,
+                capacity=capacity,
+                reception=reception,
+                most_bytes=REQUEST_BYTES.get(method, MAX_MESSAGE_BYTES),
+                offered=self._offered,
+                identity=identity,
+                admit=callers.admit,
             )
         for service, handlers in services.items():
             self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))

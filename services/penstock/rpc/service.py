@@ -236,6 +236,7 @@ A single request is the same in HTTP/2 as a stream of one, and a stream is read 
 def handler(
     method: Method,
     behaviour: Callable[..., Awaitable[Any]],
+    *,
     capacity: Capacity,
     reception: Reception,
     most_bytes: int,

@@ -112,7 +112,9 @@ class MetricsServer:
         # Makes `drain` wait until the kernel has all bytes.
         writer.transport.set_write_buffer_limits(0)
         try:
-            with contextlib.suppress(TimeoutError, OSError, EOFError, ValueError, http.client.HTTPException):
+            # A task that ends as cancelled lets asyncio of Python 3.11 log a traceback.
+            ended = (asyncio.CancelledError, TimeoutError, OSError, EOFError, ValueError, http.client.HTTPException)
+            with contextlib.suppress(*ended):
                 async with asyncio.timeout(_TIMEOUT_S):
                     head, asked_at = await _read_head(reader), time.monotonic()
                     writer.write(self._answer(head))

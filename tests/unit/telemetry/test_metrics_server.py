@@ -55,7 +55,7 @@ def test_idle_connections_start_no_threads_and_delay_no_scrape(server: MetricsSe
 
 
 def test_a_burst_of_idle_connections_leaves_the_newest_within_the_limit(
-    server: MetricsServer, port: int, monkeypatch: pytest.MonkeyPatch
+    server: MetricsServer, port: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(metrics_server, "_TIMEOUT_S", 100.0 * PATIENCE_S)
     with contextlib.ExitStack() as opened:
@@ -67,6 +67,7 @@ def test_a_burst_of_idle_connections_leaves_the_newest_within_the_limit(
         for client in kept:
             client.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
             assert client.recv(1) == b"H"
+    assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
 
 
 def test_a_connection_without_a_request_is_closed(
