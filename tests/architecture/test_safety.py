@@ -18,14 +18,10 @@ MODULES = {"pickle", "cloudpickle", "dill", "marshal", "shelve", "yaml", "joblib
 WRITES = {"write_text", "write_bytes", "tofile"}
 MAY_WRITE = {
     "files.py",
-    "process/disk_watch.py",  # tests whether the disk can be written
     "local/child_log.py",  # writes logs of services
     "cli/train.py",  # opens /dev/null
-    "learning/journal.py",  # appends lines
-    "learning/versions.py",  # overwrites one of two lines
     "process/output.py",  # opens a log
     "replay/store/staging.py",  # maps a file
-    "replay/store/store_files.py",  # maps a file
 }
 """Modules that write without `penstock.files`, and why."""
 
