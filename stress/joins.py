@@ -26,7 +26,6 @@ import psutil
 from helpers import paced
 from helpers.ports import free_ports
 from helpers.processes import WITH_HELPERS, Command
-from helpers.provenance import of_this_run
 from penstock.acting.environments import make_environments
 from penstock.acting.spaces import segment_schema
 from penstock.errors import PenstockError
@@ -38,8 +37,8 @@ from penstock.types.status import RunStatus
 from penstock.v1 import run_pb2
 from penstock.wire.schema import encode_schema
 from penstock.wire.spaces import encode_environment
+from stress import results
 
-OUTPUT = Path(__file__).parents[1] / "build" / "bench" / "joins.json"
 PATIENCE_S = 300.0
 MOST_S, LEAST_KEPT = 10.0, 0.9
 UNROLL_LENGTH = 8
@@ -281,7 +280,7 @@ def breaks_in(services: list[Command]) -> int:
 
 def main() -> int:
     """Measures, prints and writes everything; returns 0 if the bounds held."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = results.options(__doc__)
     parser.add_argument("--actors", type=int, default=1_000)
     parser.add_argument("--flood", metavar="ADDRESS", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -298,8 +297,7 @@ def main() -> int:
         f" {result.learner_cpu_s:.1f}, joining process {result.joiners_cpu_s:.1f}:"
         f" {'held' if result.held else 'FAILED'}"
     )
-    OUTPUT.parent.mkdir(parents=True, exist_ok=True)
-    OUTPUT.write_text(json.dumps({**of_this_run(), **asdict(result)}, indent=2) + "\n")
+    results.write(arguments, asdict(result))
     return int(not result.held)
 
 

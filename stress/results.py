@@ -1,4 +1,4 @@
-"""Result files of the stress programs: the command and the provenance first, then what the program found.
+"""Result files of the stress programs: the provenance with the command first, then what the program found.
 
 Every program's `main` takes its options from `options` and ends with `write`. A result is written to build/bench, or to
 `--output`. `stress.tables` shows results that are in docs/results.
@@ -11,7 +11,6 @@ import shlex
 import sys
 import time
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 
 from helpers.provenance import ROOT, of_this_run
@@ -36,11 +35,10 @@ def options(documentation: str | None) -> argparse.ArgumentParser:
 
 
 def write(arguments: argparse.Namespace, found: Mapping[str, object]) -> None:
-    """Writes a result file: command, provenance, date and duration in seconds, then what was found."""
+    """Writes a result file: provenance with the command, duration in seconds, then what was found."""
     document = {
-        "command": command_of(arguments.program, sys.argv[1:]),
         **of_this_run(),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": command_of(arguments.program, sys.argv[1:]),
         "took_s": round(time.monotonic() - _BEGAN),
         **found,
     }

@@ -49,6 +49,6 @@ def test_a_result_begins_with_its_command_and_provenance(tmp_path: Path, monkeyp
     monkeypatch.setattr(sys, "argv", ["stress.grid", *words])
     results.write(parser.parse_args(words), {"found": 1})
     found = json.loads(path.read_text())
-    assert list(found) == ["command", "machine", "commit", "python", "packages", "date", "took_s", "found"]
+    assert list(found) == ["machine", "commit", "python", "packages", "date", "command", "took_s", "found"]
     assert found["command"] == "make stress-grid ARGS='--seed 3 --kinds '\"'\"'a b'\"'\"''"
     assert results.command_of("stress-grid", [f"--output={path}"]) == "make stress-grid"

@@ -69,7 +69,7 @@ def test_evaluation_without_a_film_needs_no_optional_package(bare_run: EndedRun,
         (("--env-id=LunarLander-v3",), "'LunarLander-v3'", "Box2D", "box2d"),
         (("--env-id=HalfCheetah-v5",), "'HalfCheetah-v5'", "mujoco", "mujoco"),
         (("--env-id=ALE/Breakout-v5", "--preset=none"), "'ALE/Breakout-v5'", "ale_py", "atari"),
-        (("--preset=pong",), "'ale_py'", "ale_py", "atari"),
+        (("--preset=pong",), "'ALE/Pong-v5'", "ale_py", "atari"),
         (("--env-id=MiniGrid-Empty-5x5-v0",), "'MiniGrid-Empty-5x5-v0'", "minigrid", "minigrid"),
     ],
 )

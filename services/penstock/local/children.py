@@ -155,7 +155,7 @@ class Children(AbstractContextManager["Children"]):
         """Restarts children that died; returns a line for each death. A learner with exit code 0 has finished the run.
 
         Raises:
-            ConfigurationError: A child refused its settings (exit code 2).
+            ConfigurationError: A child refused its settings (exit code 2) before any has worked.
             PenstockError: A child gave up for a reason that a restart does not cure (exit code 3), or died too often
                 without progress.
         """
@@ -204,9 +204,11 @@ class Children(AbstractContextManager["Children"]):
         code, log = child.exit_code or 0, child.log.path
         # An environment may exit with any code. The code is Penstock's only if Penstock logged a reason.
         reason = child.log.own_reason()
-        # A run that has made progress could use its folder, and can do so again when the disk recovers.
-        waits_for_disk = any(each.progress for each in self.members) and disk_fault(log.parent)
-        if code == USAGE_ERROR and reason and not waits_for_disk:
+        # A run that has made progress could use its settings and its folder, and can do so again when a disk recovers.
+        # A nearly full disk that refused this service may have room at the moment.
+        has_worked = any(each.progress for each in self.members)
+        waits_for_disk = has_worked and disk_fault(log.parent)
+        if code == USAGE_ERROR and reason and not has_worked:
             raise ConfigurationError(reason)
         if code == GAVE_UP and reason:
             raise PenstockError(f"{child.name}: {reason} (see {log})")

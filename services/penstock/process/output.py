@@ -140,9 +140,13 @@ def protect() -> None:
 def protect_command() -> None:
     """Replaces both for a command whose work must not end because its output is on a full disk.
 
-    A reader that goes ends the command, as usual in a pipeline: `BrokenPipeError` passes.
+    A reader that goes ends the command, as usual in a pipeline: `BrokenPipeError` passes. Streams that a caller has put
+    in the place of the process's own stay.
     """
-    sys.stdout, sys.stderr = _text(1, None, errno.EPIPE), _text(_ERROR, None, errno.EPIPE)
+    if sys.stdout is sys.__stdout__:
+        sys.stdout = _text(1, None, errno.EPIPE)
+    if sys.stderr is sys.__stderr__:
+        sys.stderr = _text(_ERROR, None, errno.EPIPE)
 
 
 def protected(descriptor: int) -> TextIO:

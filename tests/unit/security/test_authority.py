@@ -1,5 +1,6 @@
 """The certificates that Penstock makes: their contents, what TLS accepts, and how they are replaced."""
 
+import errno
 import itertools
 import os
 import ssl
@@ -350,15 +351,18 @@ def test_a_new_authority_whose_key_was_not_written_does_no_harm(tmp_path: Path) 
     assert trusted(tmp_path) == 1
 
 
-def test_if_a_new_authority_can_not_be_written_the_old_one_goes_on(tmp_path: Path) -> None:
+def test_if_a_new_authority_can_not_be_written_the_old_one_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make(tmp_path)
     before = contents(tmp_path)
-    # The name of the temporary file is taken.
-    blocker = tmp_path / f".authority.pem.{os.getpid()}"
-    blocker.mkdir()
-    with pytest.raises(ConfigurationError, match="can't write certificates in"):
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as disk, pytest.raises(ConfigurationError, match="can't write certificates in"):
+        disk.setattr(os, "fsync", full)
         make(tmp_path, new_authority=True)
-    blocker.rmdir()
     assert contents(tmp_path) == before
     assert new_roles(make(tmp_path, renew=True)) == set(ROLES)
 

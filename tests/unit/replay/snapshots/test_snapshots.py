@@ -584,7 +584,9 @@ def test_a_snapshot_on_a_full_disk_leaves_no_files_and_the_next_succeeds(tmp_pat
     service.insert(40)
     with largest_file(4 * ROW_BYTES):
         failed = service.begin("full")
-        with pytest.raises(ConfigurationError, match=r"can't write snapshot 'full'.*choose another replay.snapshot_folder"):
+        with pytest.raises(
+            ConfigurationError, match=r"can't write snapshot 'full'.*choose another replay.snapshot_folder"
+        ):
             failed.outcome.result(PATIENCE_S)
     assert isinstance(service.outcomes[0], ConfigurationError)
     assert list((tmp_path / "snapshots").iterdir()) == []
