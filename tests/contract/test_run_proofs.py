@@ -43,6 +43,8 @@ def train(loopback: Loopback, server: LiveReplay, batches: int) -> SamplingPlan:
     """Trains the run's learner on this number of batches, ends it without a word, and returns its plan."""
     plan = plan_of()
     source = loopback.source(server, plan, key=RUN.key)
+    # The plan has the key of the actors, so that an actor that is earlier is refused.
+    until(lambda: server.store.owner.run == RUN.number, "the run's plan")
     pass_windows(loopback.sink(0, server, identity=RUN), source, batches)
     source.close()
     return plan
