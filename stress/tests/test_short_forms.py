@@ -48,7 +48,7 @@ def test_a_short_form_writes_a_complete_result(
     except SystemExit as ended:
         code = ended.code
     found = json.loads(path.read_text())
-    assert list(found)[:6] == ["command", "machine", "commit", "python", "packages", "date"]
+    assert list(found)[:7] == ["machine", "commit", "python", "packages", "date", "command", "took_s"]
     assert found["command"] == f"make stress-{name.replace('_', '-')} ARGS='{' '.join(options)}'"
     if name not in OF_PACE:
         assert not code

@@ -24,7 +24,9 @@ from helpers.servers import (
 )
 from helpers.timing import PATIENCE_S
 from penstock.errors import PermissionDenied, SchemaMismatch
+from penstock.replay.store.description import Owner
 from penstock.rpc import methods
+from penstock.rpc.proofs import public_half
 from penstock.types.replay import SamplingPlan
 from penstock.types.run import RunIdentity
 from penstock.v1 import replay_pb2
@@ -44,8 +46,11 @@ def train(loopback: Loopback, server: LiveReplay, batches: int) -> SamplingPlan:
     plan = plan_of()
     source = loopback.source(server, plan, key=RUN.key)
     # The plan has the key of the actors, so that an actor that is earlier is refused.
-    until(lambda: server.store.owner.run == RUN.number, "the run's plan")
-    pass_windows(loopback.sink(0, server, identity=RUN), source, batches)
+    until(lambda: server.store.owner == Owner(RUN.number, public_half(RUN.key)), "the run's plan")
+    sink = loopback.sink(0, server, identity=RUN)
+    pass_windows(sink, source, batches)
+    # A connected actor would keep the grants that a later one waits for.
+    sink.close()
     source.close()
     return plan
 

@@ -18,7 +18,8 @@ from penstock.summary import Summary
 
 EXAMPLES = ROOT / "examples" / "skypilot"
 OPTIONS = (
-    "--preset cartpole --train.actors 2 --run.total-steps 3000 --evaluation.episodes 2"
+    # An actor that starts after the end of the run would wait for another learner.
+    "--preset cartpole --train.actors 2 --train.await-actors all --run.total-steps 3000 --evaluation.episodes 2"
     " --replay.metrics-port 0 --learner.metrics-port 0"
 )
 

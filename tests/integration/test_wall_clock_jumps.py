@@ -38,7 +38,7 @@ SETTINGS = (
 )
 SERVICES = ("replay", "learner", "actor", "evaluator")
 JUMPS = [(who, by) for who in (*SERVICES, "all of them") for by in (HOUR_S, -HOUR_S)]
-QUIET = {"snapshot", "evaluated"}
+QUIET = {"snapshot", "evaluated", "actors wanted"}
 """Events that healthy services log."""
 
 pytestmark = pytest.mark.slow

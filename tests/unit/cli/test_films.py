@@ -20,7 +20,7 @@ def test_a_film_of_a_read_only_run_needs_a_name_and_is_written_there(tmp_path: P
     (tmp_path / "run").touch()
     policy, environment = TrainedPolicy(fresh_weights(spec_of(ENV_ID))), EnvironmentConfig(id=ENV_ID)
     folder, named = tmp_path / "run" / "videos", tmp_path / "film.mp4"
-    with pytest.raises(ConfigurationError, match=r"can't write a film in .*videos: .*, or name its file with --output"):
+    with pytest.raises(ConfigurationError, match=r"can't write a film in .*videos: .*; name its file with --output"):
         film(policy, environment, {}, folder=folder, seed=1, output=None)
     assert film(policy, environment, {}, folder=folder, seed=1, output=named) == named
     assert named.stat().st_size > 1_000

@@ -37,8 +37,11 @@ def held(folder: Path, *, alone: bool) -> Iterator[None]:
     Others wait until a process that holds it alone has ended. A killed process holds nothing. Does nothing if the
     folder can't be made or read, which the use of the store reports.
 
-    Raises `ConfigurationError` if others use the store that is to be held alone.
+    Raises `ConfigurationError` if others use the store that is to be held alone, or if the folder is to be made on a
+    network file system.
     """
+    if not alone:
+        check_place(folder)
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
             if not alone:
