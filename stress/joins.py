@@ -205,14 +205,14 @@ async def flood(address: str, actors: int) -> None:
                 await asyncio.sleep(0.5)
 
     began = time.monotonic()
-    tasks = [asyncio.create_task(join(number)) for number in range(actors)]
-    for _ in tasks:
-        await joined.acquire()
-    print(json.dumps({"seconds": round(time.monotonic() - began, 2), "refusals": refusals}), flush=True)
-    await asyncio.to_thread(sys.stdin.read)
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(join(number)) for number in range(actors)]
+        for _ in tasks:
+            await joined.acquire()
+        print(json.dumps({"seconds": round(time.monotonic() - began, 2), "refusals": refusals}), flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+        for task in tasks:
+            task.cancel()
 
 
 def measure(actors: int, place: Path) -> Joined:

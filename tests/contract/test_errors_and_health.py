@@ -235,6 +235,20 @@ def test_calls_above_the_servers_limit_are_refused(loopback: Loopback) -> None:
     until(answered, "room for another call")
 
 
+def test_calls_below_the_limit_are_answered_if_they_arrive_while_the_server_is_busy(loopback: Loopback) -> None:
+    async def answer(request: object, context: object) -> replay_pb2.GetReplayStatusResponse:
+        return replay_pb2.GetReplayStatusResponse()
+
+    method = methods.GET_REPLAY_STATUS
+    server = loopback.methods({method: answer}, max_streams=3_000)
+    with grpc.insecure_channel(server.address) as channel:
+        stub: Any = channel.unary_unary(method.path, lambda request: b"", method.response.FromString)
+        stub(STATUS, timeout=PATIENCE_S)
+        server.thread.call(lambda: time.sleep(2.0))
+        calls = [stub.future(STATUS, timeout=PATIENCE_S) for _ in range(3_000)]
+        assert {call.code() for call in calls} == {Code.OK}
+
+
 @pytest.mark.parametrize("opening", [open_request(), plan_request(plan_with()), hello_request()])
 def test_a_stream_that_ends_before_its_first_message_is_invalid(
     loopback: Loopback, tmp_path: Path, opening: Message

@@ -115,9 +115,16 @@ class Server:
         self._local = LocalListener() if local else None
         # The other half of the file descriptors is for files.
         connections = min(_MOST_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+        calls = max_streams + _MAX_WATCHES + _SPARE_CALLS
         self._server = grpc.aio.server(
-            options=(*_OPTIONS, ("grpc.max_allowed_incoming_connections", connections)),
-            maximum_concurrent_rpcs=max_streams + _MAX_WATCHES + _SPARE_CALLS,
+            options=(
+                *_OPTIONS,
+                ("grpc.max_allowed_incoming_connections", connections),
+                # gRPC cancels some of the calls above 1,000 that arrive at once, without a reason.
+                ("grpc.server.max_pending_requests", calls),
+                ("grpc.server.max_pending_requests_hard_limit", 2 * calls),
+            ),
+            maximum_concurrent_rpcs=calls,
         )
         self._health = _Health()
         reception = Reception()
