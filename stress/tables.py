@@ -98,6 +98,15 @@ def fuzz(found: Document) -> str:
     return "; ".join(parts)
 
 
+def joins(found: Document) -> str:
+    """Describes a result of `make stress-joins`."""
+    return "; ".join(
+        f"{each['actors']:,} in {each['seconds']:.1f} s, {each['refusals']} of them at a second attempt,"
+        f" {each['kept']:.0%} of the pace kept, {_count(each['breaks'], 'stream')} of the run broken"
+        for each in found["rounds"]
+    )
+
+
 PROMISES: tuple[tuple[str, str, Callable[[Document], str]], ...] = (
     (
         "torture",
@@ -112,6 +121,7 @@ PROMISES: tuple[tuple[str, str, Callable[[Document], str]], ...] = (
         priority_updates,
     ),
     ("learner_kills", "the learner of a run is killed 100 times: at most one version is lost", learner_kills),
+    ("joins", "1,000 and 2,000 actors join at once: within 10 s, and the run keeps 90% of its pace", joins),
     ("hostile", "10^5 malformed requests: no crash, no hang, no growth", hostile),
     ("fuzz", "10^5 malformed TLS handshakes and HTTP/2 frames: no crash, no hang, no growth", fuzz),
     (
@@ -154,21 +164,23 @@ def kills(results: Path) -> str:
 
 
 def attacks(results: Path) -> str:
-    """Returns what `make stress-attacks` left of the pace of a healthy run."""
+    """Returns what `make stress-attacks` left of the pace of a healthy run; in bold, less than the bound."""
     found = _read(results, "attacks")
     runs = found["runs"] if found is not None else []
     titles = [f"{each['pace']}, {'with' if each['certified'] else 'no'} certificates" for each in runs]
-    rows = [
-        (
-            of_runs[0]["attack"],
-            *(f"{each['kept']:.0%}, {each['requests_per_s']:,.0f}" for each in of_runs),
-            ", ".join(f"{max(each['memory_mb'][at] for each in of_runs):.0f}" for at in (0, 1)),
-        )
-        for of_runs in zip(*(each["attacks"] for each in runs), strict=True)
-    ]
-    broken = [f"{title}: {what}" for title, each in zip(titles, runs, strict=True) for what in each["broken"]]
+    broken = [(title, what) for title, each in zip(titles, runs, strict=True) for what in each["broken"]]
+    rows = []
+    for of_runs in zip(*(each["attacks"] for each in runs), strict=True):
+        cells = []
+        for title, each in zip(titles, of_runs, strict=True):
+            slow = (title, f"{each['attack']}: kept {each['kept']:.0%}")
+            mark = "**" if slow in broken else ""
+            broken = [other for other in broken if other != slow]
+            cells.append(f"{mark}{each['kept']:.0%}{mark}, {each['requests_per_s']:,.0f}")
+        memory = ", ".join(f"{max(each['memory_mb'][at] for each in of_runs):.0f}" for at in (0, 1))
+        rows.append((of_runs[0]["attack"], *cells, memory))
     text = _with_origin("attacks", found, ("pace kept, requests per s", *titles, "replay, learner: MB at most"), rows)
-    return "\n".join([text, *(f"\n**Bound exceeded**, {what}." for what in broken)])
+    return "\n".join([text, *(f"\n**Broken**, {title}: {what}." for title, what in broken)])
 
 
 def soak(results: Path) -> str:

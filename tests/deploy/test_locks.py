@@ -1,10 +1,13 @@
 """The lock files: each package has hashes, and everything that installs them has pip check those."""
 
 import re
+import tomllib
+from importlib.metadata import metadata
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 ROOT = Path(__file__).parents[2]
 HASHED = ("requirements.lock", "requirements-actor.lock", "requirements-learner.lock")
@@ -22,6 +25,14 @@ def test_each_package_has_one_version_and_hashes(name: str) -> None:
     for pin, hashes in pins(name).items():
         assert re.fullmatch(r"[a-z0-9-]+==\S+", pin), pin
         assert re.fullmatch(r"--hash=sha256:[0-9a-f]{64}( --hash=sha256:[0-9a-f]{64})*", hashes), pin
+
+
+@pytest.mark.parametrize("name", ("requirements-torch.lock", "requirements.lock"))
+def test_each_version_can_be_installed_with_the_oldest_python(name: str) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    oldest = f"{project['requires-python'].removeprefix('>=')}.0"
+    needed = {pin: metadata(Requirement(pin).name).get("Requires-Python", "") for pin in pins(name)}
+    assert {pin for pin, python in needed.items() if oldest not in SpecifierSet(python)} == set()
 
 
 @pytest.mark.parametrize("name", IMAGES.values())
