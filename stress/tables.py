@@ -101,7 +101,7 @@ def fuzz(found: Document) -> str:
 def joins(found: Document) -> str:
     """Describes a result of `make stress-joins`."""
     return "; ".join(
-        f"{each['actors']:,} in {each['seconds']:.1f} s, of which {_count(each['refusals'], 'request')} had to be repeated,"
+        f"{each['actors']:,} in {each['seconds']:.1f} s, {_count(each['refusals'], 'request')} repeated,"
         f" {each['kept']:.0%} of the pace kept, {_count(each['breaks'], 'stream')} of the run broken"
         for each in found["rounds"]
     )

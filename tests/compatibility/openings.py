@@ -5,7 +5,6 @@ Decoders don't see every check: a store may demand a token that a message may la
 """
 
 import queue
-import tarfile
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from helpers.ports import free_ports
 from helpers.timing import PATIENCE_S, wait_for
 from penstock.rpc.health import is_serving
 from tests.compatibility.messages import Recorded, read_messages, without_each_field
-from tests.compatibility.services import Release, options_of
+from tests.compatibility.services import Release, options_of, unpack
 
 _HEALTH_S = 1.0
 
@@ -59,8 +58,7 @@ def refusals(release: Path) -> dict[str, dict[str, str]]:
     replay, learner = free_ports(2)
     with tempfile.TemporaryDirectory(prefix="penstock-") as temporary:
         folder = Path(temporary)
-        with tarfile.open(release / "services.tar.xz") as archive:
-            archive.extractall(folder, filter="data")
+        unpack(release, folder)
         with Release(folder).services(("replay", "learner"), options_of(replay, learner)) as alive:
             addresses = [f"127.0.0.1:{port}" for port in (replay, learner)]
             wait_for(lambda: alive() and all(is_serving(each, _HEALTH_S) for each in addresses), "the services")

@@ -4,6 +4,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -27,6 +28,15 @@ SETTINGS: Mapping[str, Mapping[str, object]] = {
     "telemetry": {"log_format": "json"},
 }
 """Settings of both runs, all of which every release has."""
+
+
+def unpack(release: Path, folder: Path) -> None:
+    """Extracts the recorded folders of a release's services."""
+    with tarfile.open(release / "services.tar.xz") as archive:
+        # Filters exist since Python 3.11.4; Debian 12 has 3.11.2.
+        if hasattr(tarfile, "data_filter"):
+            archive.extraction_filter = tarfile.data_filter
+        archive.extractall(folder)
 
 
 class Release:

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from penstock.replay.snapshots.folder import SnapshotFolder
 from penstock.replay.store.description import FORMAT
 from penstock.replay.store.ring_store import RingStore
 from tests.compatibility.messages import HERE
+from tests.compatibility.services import unpack
 
 STORES = sorted(folder.parent.name for folder in HERE.glob("*/services.tar.xz"))
 CAPACITY = 65536
@@ -23,8 +23,7 @@ CAPACITY = 65536
 @pytest.fixture(params=STORES)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """Returns the folder of a stopped replay service's store."""
-    with tarfile.open(HERE / request.param / "services.tar.xz") as archive:
-        archive.extractall(tmp_path, filter="data")
+    unpack(HERE / request.param, tmp_path)
     return tmp_path / "store"
 
 
@@ -39,8 +38,7 @@ def manifests(store: Path) -> list[Path]:
 def test_a_store_and_a_snapshot_of_every_format_are_kept(tmp_path: Path) -> None:
     stores, snapshots = set(), set()
     for name in STORES:
-        with tarfile.open(HERE / name / "services.tar.xz") as archive:
-            archive.extractall(tmp_path / name, filter="data")
+        unpack(HERE / name, tmp_path / name)
         stores.add(format_of(tmp_path / name / "store" / "store.json"))
         snapshots |= {format_of(path) for path in manifests(tmp_path / name / "store")}
     assert stores == set(range(1, FORMAT + 1))
@@ -78,8 +76,7 @@ def test_a_snapshot_is_read_or_refused_with_its_format(store: Path) -> None:
 def test_an_interrupted_run_whose_store_is_refused_says_so_and_continues_without_the_store(tmp_path: Path) -> None:
     folder = tmp_path / "old"
     shutil.copytree(HERE / "bb932d0" / "run", folder)
-    with tarfile.open(HERE / "bb932d0" / "services.tar.xz") as archive:
-        archive.extractall(tmp_path, filter="data")
+    unpack(HERE / "bb932d0", tmp_path)
     shutil.move(tmp_path / "store", folder / "replay")
     refused = run("train", "--resume", str(folder), "--run.total-steps", "900")
     assert refused.code == 2

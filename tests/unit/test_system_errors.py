@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -96,10 +97,14 @@ def test_errors_of_the_machine_are_told_from_errors_of_programs(tmp_path: Path) 
 
 
 def test_a_command_that_runs_out_of_descriptors_ends_with_one_line(tmp_path: Path) -> None:
-    script = (
-        f"ulimit -n 30; exec {sys.executable} -m penstock train --actors 8 --env-id CartPole-v1 --run-dir {tmp_path}/a"
+    train = [sys.executable, "-m", "penstock", "train", "--actors=8", "--env-id=CartPole-v1", f"--run-dir={tmp_path}/a"]
+    ended = subprocess.run(
+        ["sh", "-c", f"ulimit -n 30; exec {shlex.join(train)}"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
     )
-    ended = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert ended.returncode == 2
     (line,) = ended.stderr.splitlines()
     assert "Too many open files (the limit is 30 per process); raise it (ulimit -n)" in line

@@ -218,6 +218,15 @@ def descent_by(
     return Eager(shared(step))
 
 
+def _remedy() -> str:
+    """Returns what makes a compilation possible."""
+    # torch passes its own folder to the compiler without quotes.
+    folder = torch.__path__[0]
+    if " " in folder:
+        return f"install torch into a folder without a space, unlike {folder}"
+    return "install a C++ compiler (g++) if there is none (in Docker Compose, PENSTOCK_COMPILER=g++ and a build)"
+
+
 def _explained(take: Take) -> Take:
     """Wraps a compiled step so that a failed compilation, which happens at the first call, raises with a remedy."""
     # Imported here, because the import takes a second and only compiled execution needs it.
@@ -228,8 +237,8 @@ def _explained(take: Take) -> Take:
             return take()
         except TorchDynamoException as error:
             raise ConfigurationError(
-                f"the loss can't be compiled: {str(error).splitlines()[0]}; install a C++ compiler (g++) if there is"
-                " none (in Docker Compose, PENSTOCK_COMPILER=g++ and a build), or set learner.execution to eager"
+                f"the loss can't be compiled: {str(error).splitlines()[0]}; {_remedy()}, or set learner.execution to"
+                " eager"
             ) from error
 
     return taken

@@ -139,7 +139,16 @@ def test_a_cuda_graph_on_a_cpu_is_refused() -> None:
         make_learner(execution="graphed")
 
 
-def test_a_loss_that_cannot_be_compiled_raises_an_error_with_a_remedy() -> None:
+@pytest.mark.parametrize(
+    ("folder", "remedy"),
+    [
+        ("/venv/torch", r"install a C\+\+ compiler \(g\+\+\)"),
+        ("/my venv/torch", "install torch into a folder without a space, unlike /my venv/torch"),
+    ],
+)
+def test_a_loss_that_cannot_be_compiled_raises_an_error_with_a_remedy(
+    monkeypatch: pytest.MonkeyPatch, folder: str, remedy: str
+) -> None:
     plain = make_step("CartPole-v1")
     objective: Objective = plain.objective
 
@@ -148,14 +157,16 @@ def test_a_loss_that_cannot_be_compiled_raises_an_error_with_a_remedy() -> None:
         return objective(steps, settings, counted)
 
     descent = descent_by("compiled", dataclasses.replace(plain, objective=untraceable), minibatches=4)
+    monkeypatch.setattr(torch, "__path__", [folder])
     with pytest.raises(
-        ConfigurationError, match=r"can't be compiled: .*; install .* or set learner\.execution to eager"
+        ConfigurationError, match=rf"can't be compiled: .*; {remedy}.*, or set learner\.execution to eager"
     ):
         descend(descent, "CartPole-v1", (20,))
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not any(map(shutil.which, ("c++", "g++", "clang++"))), reason="there is no C++ compiler")
+@pytest.mark.skipif(" " in torch.__path__[0], reason="torch can't compile from a folder with a space")
 @pytest.mark.parametrize(
     ("env_id", "network"),
     [
