@@ -31,7 +31,7 @@ def test_each_package_has_one_version_and_hashes(name: str) -> None:
 def test_each_version_can_be_installed_with_the_oldest_python(name: str) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     oldest = f"{project['requires-python'].removeprefix('>=')}.0"
-    needed = {pin: metadata(Requirement(pin).name).get("Requires-Python", "") for pin in pins(name)}
+    needed = {pin: str(metadata(Requirement(pin).name).json.get("requires_python", "")) for pin in pins(name)}
     assert {pin for pin, python in needed.items() if oldest not in SpecifierSet(python)} == set()
 
 
