@@ -169,18 +169,19 @@ def attacks(results: Path) -> str:
     runs = found["runs"] if found is not None else []
     titles = [f"{each['pace']}, {'with' if each['certified'] else 'no'} certificates" for each in runs]
     broken = [(title, what) for title, each in zip(titles, runs, strict=True) for what in each["broken"]]
-    rows = []
+    rows, in_table = [], set()
     for of_runs in zip(*(each["attacks"] for each in runs), strict=True):
         cells = []
         for title, each in zip(titles, of_runs, strict=True):
-            slow = (title, f"{each['attack']}: kept {each['kept']:.0%}")
-            mark = "**" if slow in broken else ""
-            broken = [other for other in broken if other != slow]
+            kept = (title, f"{each['attack']}: kept {each['kept']:.0%}")
+            in_table.add(kept)
+            mark = "**" if kept in broken else ""
             cells.append(f"{mark}{each['kept']:.0%}{mark}, {each['requests_per_s']:,.0f}")
         memory = ", ".join(f"{max(each['memory_mb'][at] for each in of_runs):.0f}" for at in (0, 1))
         rows.append((of_runs[0]["attack"], *cells, memory))
     text = _with_origin("attacks", found, ("pace kept, requests per s", *titles, "replay, learner: MB at most"), rows)
-    return "\n".join([text, *(f"\n**Broken**, {title}: {what}." for title, what in broken)])
+    others = [f"\n**Broken**, {title}: {what}." for title, what in broken if (title, what) not in in_table]
+    return "\n".join([text, *others])
 
 
 def soak(results: Path) -> str:
