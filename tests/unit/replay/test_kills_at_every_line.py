@@ -123,6 +123,10 @@ def check(copy: Copy, folder: Path) -> None:
     assert set(range(copy.trained * WINDOW + 1, copy.stored + 1)) <= present
     # Trained segments may be overwritten by newer ones, including the window that is being written.
     assert set(range(max(1, copy.sent + 1 - ROWS), copy.stored + 1)) <= present
+    # The only rows that a kill empties are those that were being written, even before their keys are recorded.
+    keys = set(store.headers["key"][rows].tolist())
+    newest = range(max(1, store.session.next_key - ROWS), store.session.next_key)
+    assert len(set(newest) - keys) <= store.recovery.torn
     buffer = ReplayBuffer(store, Gate(10.0, max_actors=8))
     buffer.adopt_plan(copy.plan)
     watermark = buffer.intakes.open(ACTOR, SCHEMA, WINDOW, 0.0).stored_sequence
@@ -130,9 +134,9 @@ def check(copy: Copy, folder: Path) -> None:
     # All segments up to the sequence that is acknowledged now are stored.
     assert set(range(copy.trained * WINDOW + 1, watermark + 1)) <= present
     if copy.batch is not None:
-        keys = copy.batch.keys
-        outcome = buffer.leases.commit(copy.plan.session, copy.batch.number, keys, np.ones(keys.size))
-        assert outcome.repeated or outcome.updated == keys.size
+        drawn = copy.batch.keys
+        outcome = buffer.leases.commit(copy.plan.session, copy.batch.number, drawn, np.ones(drawn.size))
+        assert outcome.repeated or outcome.updated == drawn.size
     # The actor sends the unacknowledged window again.
     if watermark < copy.sent:
         buffer.intakes.issue_grants(0.0)
