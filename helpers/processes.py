@@ -29,6 +29,10 @@ from penstock.rpc.loop import LoopThread
 from penstock.run_folder import RunFolder
 from penstock.types.status import RunStatus
 
+# A program in the background of a script ignores Ctrl-C, and its commands would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 PENSTOCK = str(Path(sys.executable).with_name("penstock"))
 ROOT = Path(__file__).parents[1]
 WITH_HELPERS = {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])}
