@@ -27,7 +27,7 @@ def actor(server: LiveRun, folder: Path, env_id: str, *options: str) -> Iterator
         *options,
     ]
     with Command("actor", *arguments, environment=WITH_HELPERS, directory=folder) as command:
-        command.until(lambda: server.roster.connected == 1, "the actor to join")
+        command.until(lambda: server.statistics.status().actor_states, "the actor to join")
         yield command
 
 
