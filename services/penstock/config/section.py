@@ -4,7 +4,8 @@ from typing import NoReturn
 
 import pydantic
 
-from penstock.config.setting_types import NONE, holds_bool, is_optional, takes_numbers_only
+from penstock.config.setting_types import holds_bool, is_optional, takes_numbers_only
+from penstock.environment_arguments import NONE
 from penstock.errors import ConfigurationError
 
 

@@ -1,6 +1,5 @@
 import json
 import math
-import tomllib
 import typing
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock.config import Config, build, load_toml, merge
+from penstock.config import Config, build, load_toml, merge, parse_toml
 from penstock.errors import ConfigurationError
 from penstock.types.replay import MAX_SLOTS
 
@@ -16,7 +15,7 @@ SCALARS = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(a
 
 
 def round_trip(config: Config) -> Config:
-    return build(tomllib.loads(config.to_toml()))
+    return build(parse_toml(config.to_toml()))
 
 
 @example(
@@ -205,8 +204,8 @@ def test_an_argument_of_an_environment_may_be_a_list_or_a_table(key: str) -> Non
 def test_an_argument_of_another_type_is_refused(value: object) -> None:
     with pytest.raises(ConfigurationError) as caught:
         build({"environment": {"kwargs": {"desc": value}}})
-    expected = "must be a number, true, false, text, None, or a list or table of these; got <object"
-    assert str(caught.value).startswith(f"environment.kwargs.desc {expected}")
+    assert str(caught.value).startswith("environment.kwargs.desc must be a number, true, false, text, None, ")
+    assert "; got <object object at " in str(caught.value)
 
 
 def test_all_errors_are_reported_together() -> None:
