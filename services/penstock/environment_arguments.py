@@ -15,6 +15,7 @@ from pathlib import PurePath
 from typing import Any
 
 from penstock.foreign_errors import shortened
+from penstock.system_errors import not_utf8
 
 NONE = "None"
 """Spelling of None in a file, because TOML has no null."""
@@ -44,7 +45,9 @@ def plain(value: object) -> object:
     """Returns an argument as environments receive it. Raises `ValueError`, with what it must be, if it is refused."""
     kind = type(value)
     if kind in _SCALARS:
-        return _checked_text(value) if isinstance(value, str) else value
+        if isinstance(value, str) and (reason := not_utf8(value)):
+            raise ValueError(reason)
+        return value
     if isinstance(value, (list, tuple)) and kind in (list, tuple):
         return kind(map(plain, value))
     if isinstance(value, dict) and kind is dict:
@@ -112,14 +115,6 @@ def literal(text: object) -> object:
 class _Named(ast.NodeTransformer):
     def visit_Name(self, node: ast.Name) -> ast.expr:
         return ast.Constant(_NAMES[node.id]) if node.id in _NAMES else node
-
-
-def _checked_text(text: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise ValueError(f"must be text that UTF-8 can encode; got {text!a}; rename the file or folder") from None
-    return text
 
 
 def _converted(value: object, made: object) -> object:

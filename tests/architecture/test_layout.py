@@ -29,7 +29,7 @@ ALLOWED: dict[str, set[str]] = {
     "system_errors": {"file_systems"},
     "store_place": {"errors", "file_systems", "files", "run_folder"},
     "checkpoint_file": {"errors", "system_errors"},
-    "environment_arguments": {"foreign_errors"},
+    "environment_arguments": {"foreign_errors", "system_errors"},
     "environment_names": {"errors"},
     "foreign_errors": set(),
     "module_imports": {"environment_names", "errors", "extras", "foreign_errors"},

@@ -196,7 +196,6 @@ def test_arrays_and_paths_become_plain_with_a_warning_at_the_line_of_the_caller(
         np.ones(1, complex),
         np.ma.masked_array([1, 2], [True, False]),
         np.zeros((2, 2), "i4,i4"),
-        "a folder caf\udce9",
     ],
     ids=str,
 )

@@ -416,3 +416,24 @@ def test_bounds_of_the_wanted_actors_that_contradict_each_other_are_refused_with
         build({"learner": {"max_actors": 8, "most_wanted_actors": 9}})
     config = build({"learner": {"max_actors": 8}, "train": {"replay_shards": 2}})
     assert (config.least_wanted_actors, config.most_wanted_actors) == (2, 8)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"run": {"dir": "runs/caf\udce9"}},
+        {"environment": {"id": "/caf\udce9/my.py:Env"}},
+        {"environment": {"imports": ["a", "caf\udce9.py"]}},
+        {"environment": {"kwargs": {"map": [{"caf\udce9": 1}]}}},
+        {"environment": {"variants": [{"map": ("caf\udce9",)}]}},
+        {"replay": {"folder": "caf\udce9"}},
+        {"policy": {"module": "caf\udce9.py:Net"}},
+    ],
+)
+def test_a_path_that_is_not_utf_8_is_refused(values: dict[str, object]) -> None:
+    ((section, settings),) = values.items()
+    assert isinstance(settings, dict)
+    (key,) = settings
+    expected = rf"^{section}\.{key}[.\w]* '[^\n]*caf\\udce9[^\n]*' is not text in UTF-8, [^\n]*; rename the file or"
+    with pytest.raises(ConfigurationError, match=expected):
+        build(values)
