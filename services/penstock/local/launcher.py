@@ -238,6 +238,8 @@ class _Session:
         while self._template.pending and time.monotonic() < deadline:
             self._observer(waiting, [])
             time.sleep(0.02)
+        if self._template.unusable:
+            self._observer(waiting, [self._template.unusable])
 
     def _start_services(self, places: Places, actors: Actors) -> None:
         settings, logs = places.options, self._folder.logs
