@@ -169,7 +169,7 @@ class ForkedProcess:
 
     def __init__(self, template: Template, pid: int, stdin: IO[bytes]) -> None:
         self._template = template
-        self.pid, self.stdin = pid, stdin
+        self.pid, self.stdin, self.stdout = pid, stdin, None
         self.returncode: int | None = None
 
     def has_ended(self) -> bool:
