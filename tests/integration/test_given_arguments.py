@@ -32,7 +32,7 @@ class Told(gymnasium.Env):
         return np.zeros(2, np.float32), float(action), self.steps == 5, False, {}
 """
 ARGUMENTS = "goal=((1, 2), None),names={1: 'a', True: (), None: [0.5, -inf]},word='None'"
-RECEIVED = {"goal": ((1, 2), None), "names": {1: (), None: [0.5, float("-inf")]}, "word": "None"}
+RECEIVED: dict[str, object] = {"goal": ((1, 2), None), "names": {1: (), None: [0.5, float("-inf")]}, "word": "None"}
 TRAIN = ("--actors=2", "--ppo.epochs=1", "--evaluation.episodes=2", "--evaluation.interval-steps=1000")
 
 
@@ -46,7 +46,7 @@ def received(log: Path) -> set[str]:
 def test_every_process_and_a_resumed_run_get_the_arguments_that_were_given(tmp_path: Path, program: bool) -> None:
     (tmp_path / "told.py").write_text(ENVIRONMENT)
     log = tmp_path / "log"
-    variants = [{"size": (1,)}, {"size": {0: 2}}]
+    variants: list[dict[str, object]] = [{"size": (1,)}, {"size": {0: 2}}]
     told = {repr({**RECEIVED, **variant}) for variant in variants}
     if program:
         (tmp_path / "script.py").write_text(

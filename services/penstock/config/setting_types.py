@@ -32,9 +32,11 @@ def read_scalar(text: object) -> object:
 
     Other text, and values that are not text, are returned unchanged.
     """
-    for read in (json.loads, literal) if isinstance(text, str) else ():
+    if not isinstance(text, str):
+        return text
+    for read in (json.loads, literal):
         try:
-            value: object = read(text)
+            value = read(text)
         except (ValueError, RecursionError):
             continue
         return text if value is Ellipsis else value

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from penstock.local import blas
 from penstock.local.variables import without_settings
@@ -138,7 +138,7 @@ class Template(AbstractContextManager["Template"]):
             return False
         except OSError:
             data = b""
-        message = json.loads(data) if data else {"unusable": "it has ended"}
+        message: dict[str, Any] = json.loads(data) if data else {"unusable": "it has ended"}
         if "unusable" in message:
             if not self._ready:
                 self.unusable = f"services load one by one, because their template is not usable: {message['unusable']}"
