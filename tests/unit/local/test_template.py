@@ -164,7 +164,7 @@ NO_PIDFD = {
 
 
 @pytest.mark.parametrize(
-    ("lacking", "reason"), zip(NO_PIDFD, ("not impl", "not permitted", "no attribute"), strict=True)
+    ("lacking", "reason"), list(zip(NO_PIDFD, ("not impl", "not permitted", "no attribute"), strict=True))
 )
 def test_a_template_without_pidfd_open_says_so_and_forks_nothing(
     lacking: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
