@@ -164,7 +164,10 @@ def _described(env_id: str, role: Role, space: gymnasium.Space[Any], path: Path)
             described = _described_box(role, space)
             if described is not None:
                 return described
-            raise _refusal(env_id, role, path, foreign_errors.shortened(str(space)))
+            found = foreign_errors.shortened(str(space))
+            if role == "observation" or space.dtype.kind == "f":
+                found += f", whose elements have the type {space.dtype}, not float64, int64 or a smaller one"
+            raise _refusal(env_id, role, path, found)
         case _:
             raise _refusal(env_id, role, path, type(space).__name__)
 
@@ -239,5 +242,8 @@ def _name(path: Path) -> str:
 
 
 def _refusal(env_id: str, role: Role, path: Path, found: str) -> ConfigurationError:
-    place = f"has {found} at {_name(path)} of its {role} space" if path else f"has the {role} space {found}"
+    if path:
+        place = f"has {found} at {_name(path)} of its {role} space"
+    else:
+        place = f"has an {role} space that is {found}" if found.startswith("a") else f"has the {role} space {found}"
     return ConfigurationError(f"{env_id} {place}; {SUPPORTED[role]}")

@@ -14,6 +14,7 @@ import sys
 from penstock import foreign_errors
 from penstock.acting.environment_check import Task, check
 from penstock.acting.spaces import segment_schema
+from penstock.environment_arguments import read_tables
 from penstock.errors import ConfigurationError, UnknownEnvironment
 from penstock.replay.store.layout import bytes_for
 
@@ -34,7 +35,7 @@ def main() -> None:
     segments, recorded = request.pop("segments"), request.pop("recorded")
     # JSON has no tuples.
     recorded["memory"] = recorded["memory"] and tuple(recorded["memory"])
-    tasks = [Task(**task) for task in request.pop("tasks")]
+    tasks = [Task(**{**task, "variants": read_tables(task["variants"])}) for task in request.pop("tasks")]
     try:
         checked = check(tasks=tasks, progress=lambda stage, name: answer(stage=stage, name=name), **request)
     except ConfigurationError as error:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.config import Config
+from penstock.environment_arguments import written
 from penstock.errors import ConfigurationError, UnknownEnvironment
 from penstock.local.children import service_environment
 from penstock.local.process_group import CommandProcess, Guard, ProcessGroup, describe_exit, signals_held_back
@@ -73,11 +74,15 @@ def _request(config: Config) -> dict[str, Any]:
     environment = config.environment
     evaluated = min(_COMPARED, -(-config.evaluation.episodes // len(environment.variant_kwargs)))
     trained = min(_COMPARED, config.actor.environments)
-    tasks = [{"variants": environment.variant_kwargs, "instances": max(evaluated, trained)}]
-    if environment.training_variants != environment.variant_kwargs:
+    training, evaluation = (
+        [{name: written(each) for name, each in variant.items()} for variant in variants]
+        for variants in (environment.training_variants, environment.variant_kwargs)
+    )
+    tasks: list[dict[str, object]] = [{"variants": evaluation, "instances": max(evaluated, trained)}]
+    if training != evaluation:
         tasks = [
-            {"variants": environment.training_variants, "instances": trained, "use": "training"},
-            {"variants": environment.variant_kwargs, "instances": evaluated, "use": "evaluation"},
+            {"variants": training, "instances": trained, "use": "training"},
+            {"variants": evaluation, "instances": evaluated, "use": "evaluation"},
         ]
     return {
         "env_id": environment.id,

@@ -4,6 +4,7 @@ Requests and replies are JSON messages on the Unix socket whose descriptor is th
 padding, which a forked service overwrites with its own command line.
 
     {"ready": true}                   the imports are done
+    {"unusable": reason}              this system lacks what the template needs
     {"arguments": [...], "name": ..., "log": ...}
                                       forks a service; comes with descriptors for standard input, for standard output
                                       and, where the system has one, of the log's block of memory (`process.output`)
@@ -48,6 +49,12 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     control = socket.socket(fileno=int(sys.argv[1]))
     show_as([*sys.orig_argv[: sys.orig_argv.index(sys.argv[1])]])
+    try:
+        # Kernels before 5.3, and filters of system calls in old containers, do not have it.
+        os.close(os.pidfd_open(os.getpid()))
+    except (AttributeError, OSError) as error:
+        control.send(json.dumps({"unusable": f"pidfd_open: {error}"}).encode())
+        return
     with uncollected():
         for module in _MODULES:
             importlib.import_module(f"penstock.{module}")

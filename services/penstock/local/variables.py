@@ -10,7 +10,8 @@ from collections.abc import Mapping
 
 from penstock.config import Config, setting_names
 from penstock.config.sections import fields
-from penstock.config.setting_types import NONE, is_table, read_scalar, read_table
+from penstock.config.setting_types import is_table, read_scalar, read_table
+from penstock.environment_arguments import NONE
 from penstock.errors import ConfigurationError
 from penstock.process import run_info
 from penstock.process.service import SUPERVISED_VARIABLE

@@ -154,3 +154,39 @@ def test_without_its_template_a_service_is_restarted_as_a_command(template: Temp
         assert child.group is not None
         assert psutil.Process(child.group.pid).ppid() == psutil.Process().pid
     assert child.exit_code == 0
+
+
+NO_PIDFD = {
+    "the kernel": "def refused(*arguments): raise OSError(38, 'Function not implemented')\nos.pidfd_open = refused",
+    "a filter": "def refused(*arguments): raise PermissionError(1, 'Operation not permitted')\nos.pidfd_open = refused",
+    "Python": "del os.pidfd_open",
+}
+
+
+@pytest.mark.parametrize(
+    ("lacking", "reason"), list(zip(NO_PIDFD, ("not impl", "not permitted", "no attribute"), strict=True))
+)
+def test_a_template_without_pidfd_open_says_so_and_forks_nothing(
+    lacking: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(f"import os\n{NO_PIDFD[lacking]}\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with Template() as template:
+        wait_for(lambda: not template.pending, "the reason")
+        assert template.unusable.startswith(
+            "services load one by one, because their template is not usable: pidfd_open: "
+        )
+        assert reason in template.unusable and "\n" not in template.unusable
+        with (tmp_path / "output").open("wb") as file:
+            assert template.fork(service_command("--version"), "one", [file.fileno()], Path(file.name)) is None
+
+
+def test_a_template_that_dies_before_it_is_ready_says_so_and_an_ordinary_one_says_nothing(
+    template: Template, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not template.unusable
+    (tmp_path / "numba.py").write_text("raise ImportError\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with Template() as dying:
+        wait_for(lambda: not dying.pending, "the end of the process")
+        assert dying.unusable.endswith("not usable: it has ended")
