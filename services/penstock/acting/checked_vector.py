@@ -38,7 +38,7 @@ class CheckedVector:
         """Takes ownership of the environment. `masks` is None if it has no action masks."""
         self._envs, self._spec, self._progress = envs, spec, progress
         self._only = 0 if envs.num_envs == 1 else None
-        self._actions = leaves.ActionForm(spec.action, envs.single_action_space)
+        self._actions = leaves.ActionForm(spec.action, spec.action_types)
         self._checks = [ValueCheck(leaf) for leaf in spec.observation.leaves]
         self._shapes = [(envs.num_envs, *space.observation_array[1]) for space in spec.observation.spaces]
         self._masks, self._mask_of = masks, masks.reader(envs) if masks else None

@@ -158,7 +158,7 @@ class _Check:
         action = env.action_space.sample()
         if source is not None:
             legal = ActionMap(spec.action)(source.first_legal(self._mask(env, source, state)))
-            action = ActionForm(spec.action, env.action_space).rows(legal)[0]
+            action = ActionForm(spec.action, spec.action_types).rows(legal)[0]
         with self._stage("step"):
             result = env.step(action)
         values = first_values.of_step(self._name, result, env.observation_space)

@@ -62,7 +62,7 @@ class SingleEnvironments:
         self.progress = progress or Progress()
         self._space = envs[0].observation_space
         self._nested = bool(spec.observation.leaves[0].path)
-        self._actions = leaves.ActionForm(spec.action, envs[0].action_space)
+        self._actions = leaves.ActionForm(spec.action, spec.action_types)
         self._buffers = [
             LeafBuffer(leaf, leaves.space_at(self._space, leaf.path), self.count) for leaf in spec.observation.leaves
         ]
