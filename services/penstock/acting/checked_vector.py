@@ -66,15 +66,13 @@ class CheckedVector:
             "in step", self._envs.step, self._actions.batch(action)
         )
         reward = self._column("rewards", reward)
-        ended = [
-            self._column(what, values).astype(np.bool_, copy=False)
-            for what, values in (("terminated", terminated), ("truncated", truncated))
-        ]
+        terminated = self._column("terminated", terminated).astype(np.bool_, copy=False)
+        truncated = self._column("truncated", truncated).astype(np.bool_, copy=False)
         if found := faults.find_unusable(reward):
             raise self._failure(f"step returned the reward {found[1]}", found[0])
         self.observation = self._flat(self._returned)
         self.check(self.observation)
-        return reward.astype(np.float32, copy=False), *ended, infos
+        return reward.astype(np.float32, copy=False), terminated, truncated, infos
 
     def masks(self, infos: dict[str, Any], ended: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
         """Returns the action masks of the last observations, <bool>[N, bits]; None if there are none.

@@ -132,7 +132,12 @@ class ReturningVector(SyncVectorEnv[Any, Any]):
         return values
 
 
-gymnasium.register("Returning-v0", Returning, vector_entry_point=ReturningVector, disable_env_checker=True)
+gymnasium.register(
+    "Returning-v0",
+    f"{__name__}:Returning",
+    vector_entry_point=f"{__name__}:ReturningVector",
+    disable_env_checker=True,
+)
 
 
 def checked(vectorization: str = "sync", **kwargs: str) -> Checked:
@@ -158,8 +163,8 @@ def rewards_of(count: int, vectorization: str = "sync", **kwargs: str) -> list[l
     rows = []
     for _ in range(2 * LENGTH + 1):
         outcome = environments.step((np.zeros(count, np.int64),))
-        assert (outcome.reward.dtype, outcome.reward.shape) == (np.float32, (count,))
-        assert (outcome.terminated.dtype, outcome.terminated.shape) == (np.bool_, (count,))
+        assert (outcome.reward.dtype.name, outcome.reward.shape) == ("float32", (count,))
+        assert (outcome.terminated.dtype.name, outcome.terminated.shape) == ("bool", (count,))
         rows.append([*outcome.reward.tolist(), *outcome.terminated.tolist(), *outcome.truncated.tolist()])
     environments.close()
     return rows

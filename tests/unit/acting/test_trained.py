@@ -278,7 +278,7 @@ class Accepting(gymnasium.Env[Any, Any]):
         return np.zeros(2, np.float32), 1.0, False, False, {}
 
 
-gymnasium.register("Accepting-v0", Accepting, disable_env_checker=True)
+gymnasium.register("Accepting-v0", f"{__name__}:Accepting", disable_env_checker=True)
 
 INTEGERS: dict[str, gymnasium.Space[Any]] = {
     "box of uint8": Box(0, 20, (2,), np.uint8),
