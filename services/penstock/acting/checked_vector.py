@@ -95,7 +95,7 @@ class CheckedVector:
 
     def final(self, infos: dict[str, Any], index: int) -> tuple[Any, ...]:
         """Returns the leaves of the final observation of an environment that has already reset."""
-        return leaves.flatten(self._spec.observation, infos["final_obs"][index])
+        return tuple(array_of(leaf) for leaf in leaves.flatten(self._spec.observation, infos["final_obs"][index]))
 
     def close(self) -> None:
         """Closes the environments."""

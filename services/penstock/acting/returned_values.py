@@ -37,6 +37,8 @@ def number_of(value: Any) -> float:
 
 def truth_of(value: Any) -> bool:
     """Returns the one truth value that a value holds. Raises as `number_of`, and `ValueError` if it is not 0 or 1."""
+    if isinstance(value, np.bool_):
+        return bool(value)
     number = number_of(value)
     if number not in (0.0, 1.0):
         raise ValueError(f"True or False was expected, not {value!r:.40}")
