@@ -23,6 +23,7 @@ from penstock.acting.leaves import ActionForm, flatten, left_out
 from penstock.acting.masks import MaskSource, Place
 from penstock.acting.refusals import can_not_make
 from penstock.acting.registry import find
+from penstock.acting.returned_values import number_of
 from penstock.acting.single_environments import SingleEnvironments
 from penstock.acting.spaces import ActionMap, describe
 from penstock.acting.variants import require_same_spaces, variant_name
@@ -157,12 +158,12 @@ class _Check:
         action = env.action_space.sample()
         if source is not None:
             legal = ActionMap(spec.action)(source.first_legal(self._mask(env, source, state)))
-            action = ActionForm(spec.action, env.action_space).rows(legal)[0]
+            action = ActionForm(spec.action, spec.action_types).rows(legal)[0]
         with self._stage("step"):
             result = env.step(action)
         values = first_values.of_step(self._name, result, env.observation_space)
         self._warnings += values.warnings
-        for leaf in (*flatten(spec.observation, result[0]), np.asarray(result[1])):
+        for leaf in (*flatten(spec.observation, result[0]), number_of(result[1])):
             first_values.check_magnitude(self._name, "step", leaf, self._largest_magnitude)
         return self._reset(env) if values.ended else (result[0], result[4])
 
@@ -204,6 +205,8 @@ class _Check:
             self._check_rows("step", made)
             first_values.check_rows(self._name, "step", "a reward", outcome.reward)
             first_values.check_magnitude(self._name, "step", outcome.reward, self._largest_magnitude)
+        if converted := made.progress.converted:
+            self._warnings.append(f"{self._name}: step returned {converted}")
         self._close(made.close)
         if spec.mask_bits:
             self.notices.append(f"action masks of {spec.mask_bits} bits")

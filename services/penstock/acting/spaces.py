@@ -7,7 +7,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.acting.leaves import tree_of
+from penstock.acting.leaves import action_types, tree_of
 from penstock.acting.masks import without_mask
 from penstock.algo.spaces import bounded, bounds
 from penstock.errors import ConfigurationError
@@ -39,7 +39,9 @@ def describe(
         raise ConfigurationError(
             f"{env_id} has an observation space with an action mask alone; add what the policy is to observe"
         )
-    return EnvironmentSpec(env_id, observations, actions, mask_bits=mask_bits)
+    return EnvironmentSpec(
+        env_id, observations, actions, mask_bits=mask_bits, action_types=action_types(actions, action)
+    )
 
 
 def stacked(space: BoxSpace, frames: int) -> BoxSpace:

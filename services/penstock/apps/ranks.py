@@ -86,7 +86,7 @@ def follow(config: Config, place: RankPlace) -> int:
                 settings_of_all = build(parse_toml(opening.config)).changed(
                     policy={"module": description.network.module}
                 )
-                learner = learner_of(settings_of_all, description.spec, device, group)
+                learner = learner_of(settings_of_all, description.spec, device, group, description.network)
                 checkpoints.load(learner, opening.checkpoint)
                 logger.info("policy built", parameters=learner.parameters.numel(), execution=learner.execution)
                 for task in link.tasks():

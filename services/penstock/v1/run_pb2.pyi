@@ -52,18 +52,20 @@ class LostPlace(_message.Message):
     def __init__(self, slot: _Optional[int] = ..., taken_by: _Optional[int] = ...) -> None: ...
 
 class EnvironmentSpec(_message.Message):
-    __slots__ = ("id", "observation", "action", "frames", "mask_bits")
+    __slots__ = ("id", "observation", "action", "frames", "mask_bits", "action_types")
     ID_FIELD_NUMBER: _ClassVar[int]
     OBSERVATION_FIELD_NUMBER: _ClassVar[int]
     ACTION_FIELD_NUMBER: _ClassVar[int]
     FRAMES_FIELD_NUMBER: _ClassVar[int]
     MASK_BITS_FIELD_NUMBER: _ClassVar[int]
+    ACTION_TYPES_FIELD_NUMBER: _ClassVar[int]
     id: str
     observation: Space
     action: Space
     frames: int
     mask_bits: int
-    def __init__(self, id: _Optional[str] = ..., observation: _Optional[_Union[Space, _Mapping]] = ..., action: _Optional[_Union[Space, _Mapping]] = ..., frames: _Optional[int] = ..., mask_bits: _Optional[int] = ...) -> None: ...
+    action_types: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, id: _Optional[str] = ..., observation: _Optional[_Union[Space, _Mapping]] = ..., action: _Optional[_Union[Space, _Mapping]] = ..., frames: _Optional[int] = ..., mask_bits: _Optional[int] = ..., action_types: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Space(_message.Message):
     __slots__ = ("box", "discrete", "multi_discrete", "multi_binary", "tree")

@@ -16,7 +16,7 @@ from helpers.spaces import ACTIONS, NAMES, OBSERVATION, OBSERVATION_NAMES, OBSER
 from penstock.acting.environments import make_environments
 from penstock.acting.frames import with_frames
 from penstock.acting.inference import PolicyRunner
-from penstock.acting.leaves import ActionForm, flatten
+from penstock.acting.leaves import ActionForm, action_types, flatten
 from penstock.acting.randomness import Streams
 from penstock.acting.spaces import ActionMap, describe, segment_schema
 from penstock.algo import weights as policy_weights
@@ -52,7 +52,7 @@ def test_a_policy_acts_in_every_kind_of_action_space(space: gymnasium.Space[obje
     columns = [schema.columns[schema.index(name)] for name in tree.columns("action")]
     assert [(leaf.dtype.name, leaf.shape) for leaf in actions] == [(each.dtype, (7, *each.shape)) for each in columns]
     assert log_prob.shape == (7,)
-    for action in ActionForm(tree, space).rows(ActionMap(tree)(actions)):
+    for action in ActionForm(tree, action_types(tree, space)).rows(ActionMap(tree)(actions)):
         assert space.contains(action)
 
 
