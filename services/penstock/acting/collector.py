@@ -59,7 +59,7 @@ class Collector:
         self._unroll_length, self._columns = schema.unroll_length, schema.empty(environments.count)
         self._recorder = Recorder(environments.spec, self._columns)
         self._outcomes = Outcomes(self._columns, assignment.environments, discount)
-        self._action_map = ActionMap(environments.spec.action)
+        self._action_map: ActionMap | None = None
         self._sequence, self._drawn_steps, self._failures = 1, 0, failures
         self._noise: NDArray[np.float32] = np.zeros((environments.count, 0, 0), np.float32)
         self._episodes: list[Episode] = []
@@ -140,7 +140,10 @@ class Collector:
 
     def _fill(self, runner: Runner, noise: NDArray[np.float32]) -> None:
         environments, recorder, outcomes = self._environments, self._recorder, self._outcomes
-        progress, timing, squashed, clock = environments.progress, self.timing, runner.squashes, time.perf_counter
+        progress, timing, clock = environments.progress, self.timing, time.perf_counter
+        if self._action_map is None:
+            self._action_map = ActionMap(environments.spec.action, runner.network)
+        action_map = self._action_map
         policy = runner.begin(noise)
         recorder.begin_window()
         for step in range(self._unroll_length):
@@ -150,7 +153,7 @@ class Collector:
             action = policy.act(environments.acting_observation, mask=environments.action_mask, begun=begun)
             recorder.act(step, action)
             acted = clock()
-            outcome = environments.step(self._action_map(action, squashed=squashed))
+            outcome = environments.step(action_map(action))
             stepped = clock()
             outcomes.record(step, outcome)
             recorder.advance(outcome.begun)

@@ -41,7 +41,7 @@ class TrainedPolicy:
         `module` is the only module that may be imported. Raises `ForeignCode` if the weights name another one.
         """
         self._runner = PolicyRunner(weights, module=module)
-        self._action_map = ActionMap(self._runner.policy.spec.action)
+        self._action_map = ActionMap(self._runner.policy.spec.action, self._runner.network)
         self._inputs = PolicyInputs(self._runner.policy.spec)
         self._remembered: int | None = None
         self.reset(seed=secrets.randbits(64) if seed is None else seed)
@@ -92,7 +92,7 @@ class TrainedPolicy:
         else:
             action, _ = self._runner.act(rows.leaves, self._noise(rows.count), mask=rows.mask)
         self._remembered = rows.count
-        mapped = self._action_map(action, squashed=self._runner.squashes)
+        mapped = self._action_map(action)
         return unflatten(self.policy.spec.action, [rows.shaped(leaf) for leaf in mapped])
 
     def values(self, observation: Any) -> Any:

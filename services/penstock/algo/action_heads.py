@@ -17,8 +17,9 @@ from penstock.algo.distributions import (
     SquashedGaussian,
 )
 from penstock.algo.limits import LOG_STD_RANGE, SQUASHED_LOG_STD_RANGE
+from penstock.algo.network import Network
 from penstock.algo.noise import Noise
-from penstock.algo.spaces import bounded
+from penstock.algo.spaces import beginning, scaled
 from penstock.types.spaces import BoxSpace, DiscreteSpace, MultiBinarySpace, MultiDiscreteSpace, Space, Tree
 
 
@@ -74,19 +75,21 @@ class GaussianHead(nn.Module):
     The network's outputs are the A means, followed by the A log standard deviations if these depend on the state.
     """
 
-    _bounded: Tensor
+    _scaled: Tensor
 
-    def __init__(self, space: BoxSpace, *, state_dependent_std: bool, squash: bool) -> None:
+    def __init__(self, space: BoxSpace, network: Network) -> None:
         super().__init__()
-        self.outputs, self.log_stds = (2 * space.size, 0) if state_dependent_std else (space.size, space.size)
-        self.elements, self._squash = space.size, squash
-        self.register_buffer("_bounded", torch.from_numpy(bounded(space)), persistent=False)
+        size = space.size
+        self.outputs, self.log_stds = (2 * size, 0) if network.state_dependent_std else (size, size)
+        self.elements, self._squash = size, network.squash_actions
+        self.beginning = torch.from_numpy(beginning(space, network.widest_range))
+        self.register_buffer("_scaled", torch.from_numpy(scaled(space, network.widest_range)), persistent=False)
 
     def distribution(self, outputs: Tensor, log_std: Tensor | None, legal: Tensor | None) -> DiagonalGaussian:
         """Builds the distribution from <float32>[..., outputs] and the policy's `log_std`, <float32>[A]."""
         mean, log_std = outputs.chunk(2, -1) if log_std is None else (outputs, log_std)
         if self._squash:
-            return SquashedGaussian(mean, bound(log_std, *SQUASHED_LOG_STD_RANGE), self._bounded)
+            return SquashedGaussian(mean, bound(log_std, *SQUASHED_LOG_STD_RANGE), self._scaled)
         return DiagonalGaussian(mean, bound(log_std, *LOG_STD_RANGE))
 
 
@@ -101,15 +104,13 @@ class ActionHead(nn.Module):
         noise: Random numbers from which each leaf of one action is sampled.
     """
 
-    def __init__(self, tree: Tree, *, initial_log_std: float, state_dependent_std: bool, squash_actions: bool) -> None:
-        """Creates the head for this space of actions. The other arguments are those of `Network`."""
+    def __init__(self, tree: Tree, network: Network) -> None:
+        """Creates the head of this architecture for this space of actions."""
         super().__init__()
-        heads = [
-            _leaf_head(space, state_dependent_std=state_dependent_std, squash=squash_actions) for space in tree.spaces
-        ]
+        heads = [_leaf_head(space, network) for space in tree.spaces]
         # Registers their buffers. A tuple is faster to read.
         self.heads = nn.ModuleList(heads)
-        self._heads, self._initial_log_std = tuple(heads), initial_log_std
+        self._heads, self._initial_log_std = tuple(heads), network.initial_log_std
         self._outputs = [head.outputs for head in heads]
         self._log_stds = [head.log_stds for head in heads]
         self._bits = [sum(space.choices) for space in tree.spaces]
@@ -130,6 +131,7 @@ class ActionHead(nn.Module):
         """Initialises the biases of the network's outputs, <float32>[outputs], which are 0."""
         for head, biases in zip(self._heads, _split(bias, self._outputs), strict=True):
             if isinstance(head, GaussianHead):
+                biases[: head.elements] = head.beginning
                 biases[head.elements :] = self._initial_log_std
 
     def distribution(self, outputs: Tensor, log_std: Tensor | None, legal: Tensor | None) -> Joint:
@@ -179,14 +181,14 @@ class _Bound(torch.autograd.Function):
         return torch.where(outwards, 0.0, gradient), None, None
 
 
-def _leaf_head(space: Space, *, state_dependent_std: bool, squash: bool) -> LeafHead:
+def _leaf_head(space: Space, network: Network) -> LeafHead:
     match space:
         case DiscreteSpace():
             return CategoricalHead(space)
         case MultiDiscreteSpace() | MultiBinarySpace():
             return MultiCategoricalHead(space)
         case BoxSpace():
-            return GaussianHead(space, state_dependent_std=state_dependent_std, squash=squash)
+            return GaussianHead(space, network)
         case _:
             assert_never(space)
 

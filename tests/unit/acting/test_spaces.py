@@ -20,6 +20,7 @@ from penstock.acting.leaves import ActionForm, flatten
 from penstock.acting.randomness import Streams
 from penstock.acting.spaces import ActionMap, describe, segment_schema
 from penstock.algo import weights as policy_weights
+from penstock.algo.network import Network
 from penstock.algo.spaces import check_spaces
 from penstock.errors import ConfigurationError
 from penstock.types.block import Extent, Schema
@@ -35,9 +36,12 @@ def described(space: gymnasium.Space[object]) -> Space:
     return leaf.space
 
 
-def mapped(space: Space, actions: NDArray[np.generic], *, squashed: bool = False) -> NDArray[np.generic]:
+def mapped(
+    space: Space, actions: NDArray[np.generic], *, squashed: bool = False, widest_range: float = 1e4
+) -> NDArray[np.generic]:
     """Returns actions of one leaf in the units of the environment."""
-    (leaf,) = ActionMap(Tree.of(space))((actions,), squashed=squashed)
+    network = Network(squash_actions=squashed, widest_range=widest_range)
+    (leaf,) = ActionMap(Tree.of(space), network)((actions,))
     return leaf
 
 
@@ -52,7 +56,7 @@ def test_a_policy_acts_in_every_kind_of_action_space(space: gymnasium.Space[obje
     columns = [schema.columns[schema.index(name)] for name in tree.columns("action")]
     assert [(leaf.dtype.name, leaf.shape) for leaf in actions] == [(each.dtype, (7, *each.shape)) for each in columns]
     assert log_prob.shape == (7,)
-    for action in ActionForm(tree, space).rows(ActionMap(tree)(actions)):
+    for action in ActionForm(tree, space).rows(ActionMap(tree, Network())(actions)):
         assert space.contains(action)
 
 
