@@ -22,6 +22,7 @@ TRAINING = TrainingStatistics(
         priority_gain=0.12,
         policy_loss=0.1,
         value_loss=0.2,
+        actions_at_bound=0.3,
     ),
     learning_rate=1e-3,
     staleness_mean=3.0,

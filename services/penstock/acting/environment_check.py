@@ -114,7 +114,7 @@ def check(
 
 
 def _of_bounds(action: Tree, widest_range: float) -> Iterator[str]:
-    """Returns how bounds of actions are taken that are probably not meant, or whose actions float32 can't tell apart."""
+    """Returns how bounds of actions are taken that are probably not meant, or beside which float32 is too coarse."""
     for leaf in action.leaves:
         if not isinstance(leaf.space, BoxSpace):
             continue

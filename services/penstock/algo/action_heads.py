@@ -3,6 +3,7 @@
 Heads have buffers but no parameters: the network computes their outputs, and the policy owns `log_std`.
 """
 
+import math
 from typing import Any, assert_never
 
 import numpy as np
@@ -16,10 +17,10 @@ from penstock.algo.distributions import (
     MultiCategorical,
     SquashedGaussian,
 )
-from penstock.algo.limits import LOG_STD_RANGE, SQUASHED_LOG_STD_RANGE
+from penstock.algo.limits import AT_BOUND, LOG_STD_RANGE, SQUASHED_LOG_STD_RANGE
 from penstock.algo.network import Network
 from penstock.algo.noise import Noise
-from penstock.algo.spaces import beginning, scaled
+from penstock.algo.spaces import beginning, bounds, scaled
 from penstock.types.spaces import BoxSpace, DiscreteSpace, MultiBinarySpace, MultiDiscreteSpace, Space, Tree
 
 
@@ -73,8 +74,13 @@ class GaussianHead(nn.Module):
     """Head of continuous actions with A elements.
 
     The network's outputs are the A means, followed by the A log standard deviations if these depend on the state.
+
+    Attributes:
+        beginning: <float64>[A] means with which a policy begins.
+        limits: <float32>[2, A] lowest and highest actions, in units of the policy; beyond them actions do not differ.
     """
 
+    limits: Tensor
     _scaled: Tensor
 
     def __init__(self, space: BoxSpace, network: Network) -> None:
@@ -83,7 +89,11 @@ class GaussianHead(nn.Module):
         self.outputs, self.log_stds = (2 * size, 0) if network.state_dependent_std else (size, size)
         self.elements, self._squash = size, network.squash_actions
         self.beginning = torch.from_numpy(beginning(space, network.widest_range))
-        self.register_buffer("_scaled", torch.from_numpy(scaled(space, network.widest_range)), persistent=False)
+        is_scaled = scaled(space, network.widest_range)
+        most = math.atanh(AT_BOUND) if self._squash else 1.0
+        limits = [np.where(is_scaled, end, side) for end, side in zip((-most, most), bounds(space), strict=True)]
+        self.register_buffer("limits", torch.tensor(np.stack(limits), dtype=torch.float32), persistent=False)
+        self.register_buffer("_scaled", torch.from_numpy(is_scaled), persistent=False)
 
     def distribution(self, outputs: Tensor, log_std: Tensor | None, legal: Tensor | None) -> DiagonalGaussian:
         """Builds the distribution from <float32>[..., outputs] and the policy's `log_std`, <float32>[A]."""
@@ -117,6 +127,11 @@ class ActionHead(nn.Module):
         self.outputs = sum(self._outputs)
         with torch.no_grad():
             self.noise: tuple[Noise, ...] = self.distribution(torch.zeros(self.outputs), self.log_std(), None).noise
+
+    @property
+    def limits(self) -> tuple[Tensor | None, ...]:
+        """Lowest and highest actions of each leaf, <float32>[2, A] (`GaussianHead.limits`); None for choices."""
+        return tuple(head.limits if isinstance(head, GaussianHead) else None for head in self._heads)
 
     def log_std(self) -> nn.Parameter | None:
         """Returns new log standard deviations, <float32>[elements of all boxes], or None if the network has them all.

@@ -13,6 +13,9 @@ may be rounding."""
 LEAST_VARIANCE = 1e-60
 """Variance of a number that varies. The reciprocal of its root, and products with it, are finite in float32."""
 
+AT_BOUND = 0.999
+"""Share of half of the range of a squashed action from which on it is at its bound, which it never reaches."""
+
 LOG_STD_RANGE = (-5.0, 2.0)
 """Bounds of the log standard deviations of continuous actions."""
 

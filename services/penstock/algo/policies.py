@@ -117,6 +117,11 @@ class Policy(nn.Module):
         return self._head.noise
 
     @property
+    def action_limits(self) -> tuple[Tensor | None, ...]:
+        """Lowest and highest actions of each leaf, as `ActionHead.limits`."""
+        return self._head.limits
+
+    @property
     def memory_shape(self) -> tuple[int, int] | None:
         """Shape of one state, (parts, H); None without memory."""
         return None if self.memory is None else self.memory.shape

@@ -69,7 +69,8 @@ def in_short(statistics: CoordinatorStatistics) -> list[Text]:
                 "learning",
                 f"effective sample share {_text(recent.effective_sample_share, 'share')}, clipped ratios"
                 f" {_text(recent.clipped_share, 'share')}, KL {_text(recent.approximate_kl)}, entropy"
-                f" {_text(recent.entropy)}, explained variance {_text(recent.explained_variance)}",
+                f" {_text(recent.entropy)}, explained variance {_text(recent.explained_variance)}"
+                + ("" if recent.actions_at_bound is None else f", at a bound {_text(recent.actions_at_bound, 'share')}"),
             )
         )
     if statistics.lag and statistics.staleness:
