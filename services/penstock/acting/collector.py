@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from penstock.acting import faults
 from penstock.acting.environments import Environments
-from penstock.acting.observation_bounds import ObservationBounds
+from penstock.acting.observation_bounds import ObservationBounds, Precision
 from penstock.acting.outcomes import Outcomes
 from penstock.acting.protocols import Runner
 from penstock.acting.randomness import Streams
@@ -65,8 +65,8 @@ class Collector:
         self._episodes: list[Episode] = []
         self._valid_steps = 0
         self._largest_magnitude = largest_magnitude
-        self._bounds = ObservationBounds(environments.spec)
-        self._warning: str | None = None
+        self._bounds, self._precision = ObservationBounds(environments.spec), Precision(environments.spec)
+        self._outside_found, self._warnings = False, list[str]()
         self.timing = Timing()
         self._reset()
 
@@ -163,7 +163,7 @@ class Collector:
         recorder.finish(policy.log_probs())
 
     def _check(self) -> None:
-        """Checks the window's values. The environments' own were checked to be finite. Notes a warning on bounds."""
+        """Checks the window's values. The environments' own were checked to be finite. Notes warnings about them."""
         env_id = self._environments.spec.id
         actions = self._environments.spec.action.columns("action")
         for name, what in (
@@ -175,17 +175,15 @@ class Collector:
         ):
             if unusable := faults.find_unusable(self._columns.column(name), self._largest_magnitude):
                 raise faults.failure(what.format(unusable[1]), "in its last window", env_id, unusable[0])
-        if self._warning is None:
-            found = self._bounds.find_outside(self._columns)
-            if found is not None:
-                self._warning = f"environment {self._assignment.environments[found[0]]}: {found[1]} ({env_id})"
+        if not self._outside_found and (found := self._bounds.find_outside(self._columns)):
+            self._outside_found = True
+            self._warnings.append(f"environment {self._assignment.environments[found[0]]}: {found[1]} ({env_id})")
+        if coarse := self._precision.find_coarse(self._environments.observation):
+            self._warnings.append(f"{coarse} ({env_id})")
 
     def take_warning(self) -> str:
-        """Returns the first warning about the observations once; empty otherwise."""
-        warning = self._warning
-        if warning:
-            self._warning = ""
-        return warning or ""
+        """Returns the next warning about the observations, each of which is given once; empty without one."""
+        return self._warnings.pop(0) if self._warnings else ""
 
     def take_episodes(self) -> tuple[tuple[Episode, ...], int]:
         """Returns the episodes that ended and the number of valid steps since the last call."""

@@ -6,9 +6,9 @@ MAX_OBSERVATION = 1e15
 MAX_STANDARDISED = 10.0
 """Bound on the magnitude of standardised observations, in standard deviations."""
 
-LEAST_RELATIVE_DEVIATION = 1e-6
-"""Deviation, as a share of the mean, down to which a number is standardised: about ten steps of float32. Less than that
-may be rounding."""
+LEAST_RELATIVE_DEVIATION = 1e-7
+"""Deviation, as a share of the mean, down to which a number is standardised: about one step of float32. Less than that
+is rounding."""
 
 LEAST_VARIANCE = 1e-60
 """Variance of a number that varies. The reciprocal of its root, and products with it, are finite in float32."""

@@ -32,9 +32,9 @@ class PolicyConfig(Section):
     normalise_returns: bool = True
     """Whether to scale rewards by the running standard deviation of the discounted return."""
     variance_epsilon: NonNegativeFloat = 0.0
-    """Number that is added to running variances before their roots divide observations and rewards. 0: one millionth of
-    the mean, squared, so that numbers of any unit are standardised and rounding is not enlarged. Releases before 0.3
-    added 1e-8, which hides deviations below 1e-4."""
+    """Number that is added to running variances before their roots divide observations and rewards. 0: the square
+    of a ten-millionth of the mean, so that numbers of any unit are standardised and rounding is not enlarged. A fixed
+    number, such as 1e-8, hides smaller variances."""
     widest_range: PositiveFloat = 1e4
     """Half of the widest range of a continuous action to which actions are scaled, in units of the action. Wider bounds
     that are symmetric, such as -1e6 and 1e6, mean that there are none. Others are scaled up to 10,000 times this."""
