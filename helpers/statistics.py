@@ -38,10 +38,13 @@ def learnt(**numbers: float | None) -> TrainingStatistics:
 
 
 def all_finite(statistics: TrainingStatistics) -> bool:
-    """Returns whether every statistic of a batch is a finite number. The gain of priorities is one of many batches."""
+    """Returns whether every statistic of a batch is a finite number.
+
+    The gain of priorities is one of many batches, and only continuous actions have bounds.
+    """
     values = plain(statistics)
     learning = values.pop("learning")
-    del learning["priority_gain"]
+    del learning["priority_gain"], learning["actions_at_bound"]
     return all(value is not None and np.isfinite(value) for value in (*learning.values(), *values.values()))
 
 

@@ -109,7 +109,8 @@ def check(
             if not spec.action.has_choice:
                 warnings.append(f"{env_id} has an action space with nothing to choose, so there is nothing to learn")
     assert first is not None
-    notices = [f"{env_id}: {notice}" for notice in [*one.notices, *_of_bounds(first.action, widest_range)]]
+    notices = [f"{env_id}: {notice}" for notice in one.notices]
+    warnings += [f"{env_id}: {warning}" for warning in _of_bounds(first.action, widest_range)]
     return Checked(list(dict.fromkeys(warnings)), notices, first)
 
 

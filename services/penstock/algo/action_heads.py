@@ -23,6 +23,9 @@ from penstock.algo.noise import Noise
 from penstock.algo.spaces import beginning, bounds, scaled
 from penstock.types.spaces import BoxSpace, DiscreteSpace, MultiBinarySpace, MultiDiscreteSpace, Space, Tree
 
+_UNREACHED = 1e30
+"""Limit in place of an infinite one, because the values of a policy must be finite."""
+
 
 class CategoricalHead(nn.Module):
     """Head of a choice among n actions. The network's outputs are one logit per action."""
@@ -91,7 +94,10 @@ class GaussianHead(nn.Module):
         self.beginning = torch.from_numpy(beginning(space, network.widest_range))
         is_scaled = scaled(space, network.widest_range)
         most = math.atanh(AT_BOUND) if self._squash else 1.0
-        limits = [np.where(is_scaled, end, side) for end, side in zip((-most, most), bounds(space), strict=True)]
+        limits = [
+            np.where(is_scaled, end, np.clip(side, -_UNREACHED, _UNREACHED))
+            for end, side in zip((-most, most), bounds(space), strict=True)
+        ]
         self.register_buffer("limits", torch.tensor(np.stack(limits), dtype=torch.float32), persistent=False)
         self.register_buffer("_scaled", torch.from_numpy(is_scaled), persistent=False)
 

@@ -133,8 +133,8 @@ def _explained_variance(steps: Steps) -> Tensor:
 
 
 def _at_bound(steps: Steps, limits: Sequence[Tensor | None]) -> Tensor:
-    """Returns the share of the actions at one bound, of the element with the most; NaN without bounds or actions."""
-    shares = [steps.advantage.new_full((1,), math.nan)]
+    """Returns the share of the actions at one bound, of the element with the most; NaN without continuous actions."""
+    shares = [steps.advantage.new_full((1,), -1.0)]
     for action, bounds in zip(steps.action, limits, strict=True):
         if bounds is None or not action.shape[0]:
             continue
@@ -144,8 +144,8 @@ def _at_bound(steps: Steps, limits: Sequence[Tensor | None]) -> Tensor:
         else:
             counted = steps.usable.flatten()
             found = (beyond & counted[:, None]).sum(1) / counted.sum()
-        shares.append(torch.where(bounds.isfinite(), found, math.nan).flatten())
-    most = torch.cat(shares).nan_to_num(nan=-1.0).amax()
+        shares.append(found.flatten())
+    most = torch.cat(shares).amax()
     return torch.where(most < 0.0, math.nan, most)
 
 
