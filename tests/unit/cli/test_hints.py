@@ -89,6 +89,7 @@ def test_an_unusual_statistic_yields_a_hint_with_a_remedy(statistics: Coordinato
         with_numbers(approximate_kl=2e-4),
         with_numbers(approximate_kl=5e-5, entropy=0.6),
         with_numbers(explained_variance=0.0),
+        with_numbers(actions_at_bound=0.9),
         waiting("fresh segments", 0.49),
         replace(HEALTHY, drops=Drops(late_segments=100, overwritten_priorities=200, refunded_segments=900)),
         # An unknown value yields no hint.
