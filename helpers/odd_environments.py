@@ -254,7 +254,7 @@ KINDS: dict[str, Kind] = {
         WARNED, ("element 0", "and 1 others", "policy.widest_range"), spaces=lambda: (vector(), Box(-1e6, 1e6, (2,)))
     ),
     "action_bounds_that_may_mean_none": Kind(
-        WARNED, ("element 0", "is scaled", "infinite"), spaces=lambda: (vector(), Dict(arm=Box(0, 1e6, (1,))))
+        WARNED, ("element 0", "is scaled", "infinite"), spaces=lambda: (vector(), Box(0, 1e6, (1,)))
     ),
     "action_bound_far_from_0": Kind(
         WARNED, ("begins at 1e+09", "distance to the bound"), spaces=lambda: (vector(), Box(1e9, np.inf, (1,)))

@@ -54,8 +54,8 @@ class Balance(gymnasium.Wrapper[Any, Any, Any, Any]):
         return ((self._unit * observation).astype(np.float32), self._reward * float(reward), *rest)
 
 
-gymnasium.register("Reach-v0", entry_point=Reach)
-gymnasium.register("Balance-v0", entry_point=Balance)
+gymnasium.register("Reach-v0", entry_point=f"{__name__}:Reach")
+gymnasium.register("Balance-v0", entry_point=f"{__name__}:Balance")
 
 
 def curve(env_id: str, steps: int, **kwargs: Any) -> list[float]:

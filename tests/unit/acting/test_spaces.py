@@ -323,8 +323,10 @@ def test_actions_without_two_bounds_that_are_meant_begin_within_one_unit_of_them
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             actions, _ = runner.act((np.zeros((200, 3), np.float32),), noise)
-            odd = ActionMap(tree, runner.network)(actions)[[leaf.name for leaf in tree.leaves].index("odd.0")]
-        assert all(space.contains(action) for action in odd)
+            odd = ActionMap(tree, runner.network)(actions)[[leaf.name for leaf in tree.leaves].index("odd.0")].astype(
+                np.float64
+            )
+        assert all(space.contains(action.astype(space.dtype)) for action in odd)
         assert np.abs(np.median(odd, axis=0) - first).max() < 0.3
         # One of a hundred may be at each bound.
         assert len(np.unique(odd)) > 0.6 * odd.size
@@ -349,7 +351,7 @@ def test_policies_of_earlier_releases_are_scaled_to_all_finite_bounds(squashed: 
 def test_actions_between_bounds_that_float32_can_not_tell_apart_differ() -> None:
     space = Box(1e9, 1e9 + 1.0, (1,), np.float64)
     found = mapped(described(space), np.linspace(-1.0, 1.0, 9, dtype=np.float32)[:, None])
-    np.testing.assert_allclose(found[:, 0] - 1e9, np.linspace(0.0, 1.0, 9), atol=1e-6)
+    np.testing.assert_allclose(found[:, 0].astype(np.float64) - 1e9, np.linspace(0.0, 1.0, 9), atol=1e-6)
 
 
 def test_half_bounded_actions_are_clipped_and_not_scaled() -> None:

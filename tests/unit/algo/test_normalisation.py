@@ -70,7 +70,7 @@ def test_numbers_of_any_unit_are_standardised(unit: float, offset: float) -> Non
 def test_constants_are_0_and_their_rounding_is_not_enlarged(constant: float) -> None:
     values = torch.full((1000, 1), constant)
     moments = RunningMoments((1,))
-    for part in values.split(77):
+    for part in torch.split(values, 77):
         moments.update(part)
     assert (moments.standardise(values) == 0.0).all()
     assert moments.scale().isfinite().all()
