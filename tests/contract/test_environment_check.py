@@ -71,6 +71,7 @@ def checked_here(env_id: str, arguments: Mapping[str, str] = MappingProxyType({}
             use_masks=True,
             encoders={},
             moves=None,
+            widest_range=1e4,
             largest_magnitude=1e15,
             progress=lambda stage, name: stages.append(stage),
         )

@@ -78,7 +78,7 @@ class RunningMeanVariance:
         self.variance, self.count = squares / total, total
 
     def inverse_deviation(self) -> Tensor:
-        return torch.rsqrt(self.variance + 1e-8).float()
+        return torch.rsqrt(self.variance + (1e-7 * self.mean).square()).float()
 
 
 class Features:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from penstock.acting.protocols import Leaves, Library, WindowPolicy
 from penstock.algo import weights as policy_weights
 from penstock.algo.distributions import Joint
+from penstock.algo.network import Network
 from penstock.algo.noise import Noise
 from penstock.algo.policies import Inputs
 from penstock.types.run import Weights
@@ -67,9 +68,9 @@ class PolicyRunner:
         return self.policy.noise
 
     @property
-    def squashes(self) -> bool:
-        """Whether the policy's continuous actions must pass through a tanh."""
-        return self.policy.network.squash_actions
+    def network(self) -> Network:
+        """Architecture of the policy."""
+        return self.policy.network
 
     def refresh(self, weights: Weights) -> None:
         """Loads weights of the same architecture, unless their version is already loaded."""

@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.algo.network import Network
 from penstock.algo.noise import Noise
 from penstock.types.evaluation import EvaluationResult, EvaluationTask
 from penstock.types.replay import Grant, Window
@@ -52,8 +53,8 @@ class Runner(Protocol):
         """Random numbers from which one action is sampled, for each leaf of the action."""
 
     @property
-    def squashes(self) -> bool:
-        """Whether the policy's continuous actions must pass through a tanh."""
+    def network(self) -> Network:
+        """Architecture of the policy, which decides how continuous actions are scaled (`ActionMap`)."""
 
     @property
     def state(self) -> NDArray[np.float32] | None:

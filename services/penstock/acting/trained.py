@@ -43,7 +43,8 @@ class TrainedPolicy:
         """
         self._runner = PolicyRunner(weights, module=module)
         spec = self._runner.policy.spec
-        self._action_map, self._action_form = ActionMap(spec.action), ActionForm(spec.action, spec.action_types)
+        self._action_map = ActionMap(spec.action, self._runner.network)
+        self._action_form = ActionForm(spec.action, spec.action_types)
         self._inputs = PolicyInputs(spec)
         self._remembered: int | None = None
         self.reset(seed=secrets.randbits(64) if seed is None else seed)
@@ -97,7 +98,7 @@ class TrainedPolicy:
         else:
             action, _ = self._runner.act(rows.leaves, self._noise(rows.count), mask=rows.mask)
         self._remembered = rows.count
-        actions = self._action_map(action, squashed=self._runner.squashes)
+        actions = self._action_map(action)
         return self._action_form.batch(actions) if rows.is_batch else self._action_form.single(actions)
 
     def values(self, observation: Any) -> Any:

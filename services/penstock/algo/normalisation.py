@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from penstock.algo.limits import MAX_STANDARDISED, VARIANCE_EPSILON
+from penstock.algo.limits import LEAST_RELATIVE_DEVIATION, LEAST_VARIANCE, MAX_STANDARDISED
 from penstock.algo.ratios import LARGEST_SPREAD
 
 _LARGEST = 1e15
@@ -58,8 +58,10 @@ class RunningMoments(nn.Module):
     variance: Tensor
     count: Tensor
 
-    def __init__(self, shape: tuple[int, ...]) -> None:
+    def __init__(self, shape: tuple[int, ...], epsilon: float = 0.0) -> None:
+        """Begins without values. `epsilon` is `Network.variance_epsilon`."""
         super().__init__()
+        self._epsilon = epsilon
         self.register_buffer("mean", torch.zeros(shape, dtype=torch.float64))
         self.register_buffer("variance", torch.ones(shape, dtype=torch.float64))
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
@@ -101,8 +103,8 @@ class RunningMoments(nn.Module):
         total = self.count + count
         delta = mean - self.mean
         weighted = self.variance * self.count + variance * count + delta.square() * (self.count * count / total)
-        change = self._change_to(weighted / total)
-        return (self.mean + delta * count / total, weighted / total, total), change
+        updated = self.mean + delta * count / total, weighted / total, total
+        return updated, self._change_to(updated[0], updated[1])
 
     def _typical(self, values: Tensor) -> tuple[Tensor, int]:
         """Replaces outliers among values, <float64>[N, *shape], by the median of their element, and counts them.
@@ -130,10 +132,12 @@ class RunningMoments(nn.Module):
         # Negated, because every comparison with NaN is false.
         return ~(distance <= LARGEST_SPREAD * self._known()) | (values.abs() > _LARGEST)
 
-    def _change_to(self, variance: Tensor) -> Tensor:
+    def _change_to(self, mean: Tensor, variance: Tensor) -> Tensor:
         """Returns the largest factor by which the scale grows or shrinks, over elements that have varied before."""
-        varied = (self.variance > VARIANCE_EPSILON) & (self.count > 0)
-        logarithm = 0.5 * torch.log((variance + VARIANCE_EPSILON) / (self.variance + VARIANCE_EPSILON)).abs()
+        before, after = self._denominator(self.mean, self.variance), self._denominator(mean, variance)
+        # More than half of the denominator is variance.
+        varied = (2.0 * self.variance > before) & (before > LEAST_VARIANCE) & (self.count > 0)
+        logarithm = 0.5 * torch.log(after.clamp(min=LEAST_VARIANCE) / before.clamp(min=LEAST_VARIANCE)).abs()
         if not logarithm.numel():
             return logarithm.new_ones(())
         return torch.where(varied, logarithm, 0.0).amax().exp()
@@ -143,6 +147,10 @@ class RunningMoments(nn.Module):
         return ((values - self.mean.float()) * self.scale()).clamp(-MAX_STANDARDISED, MAX_STANDARDISED)
 
     def scale(self) -> Tensor:
-        """Returns the reciprocal of the standard deviation, <float32>[*shape]; 1 before the first update."""
+        """Returns the reciprocal of the standard deviation, <float32>[*shape]; 1 for a number that was always 0."""
         # In double precision, because the variance of float32 numbers may overflow float32.
-        return torch.rsqrt(self.variance + VARIANCE_EPSILON).float()
+        squared = self._denominator(self.mean, self.variance)
+        return torch.where(squared > LEAST_VARIANCE, torch.rsqrt(squared), 1.0).float()
+
+    def _denominator(self, mean: Tensor, variance: Tensor) -> Tensor:
+        return variance + (self._epsilon or (LEAST_RELATIVE_DEVIATION * mean).square())

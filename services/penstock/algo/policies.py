@@ -76,12 +76,7 @@ class Policy(nn.Module):
         super().__init__()
         check_spaces(spec, network.encoders, network.moves)
         self.spec, self.network = spec, network
-        self._head = ActionHead(
-            spec.action,
-            initial_log_std=network.initial_log_std,
-            state_dependent_std=network.state_dependent_std,
-            squash_actions=network.squash_actions,
-        )
+        self._head = ActionHead(spec.action, network)
         self.observer = Observer(spec, network.encoders, standardise=network.normalise_observations)
         # In place, because small networks are bound by memory, not by arithmetic.
         activation = nn.Tanh if network.activation == "tanh" else functools.partial(nn.ReLU, inplace=True)
@@ -113,13 +108,18 @@ class Policy(nn.Module):
             self.actor = Moves(self.observer.preparations, position_of(spec, network.moves), activation)
         self.critic = head(1, 1.0)
         self.log_std = self._head.log_std()
-        self.observation_moments = RunningMoments(self.observer.moments_shape)
-        self.return_moments = RunningMoments(())
+        self.observation_moments = RunningMoments(self.observer.moments_shape, network.variance_epsilon)
+        self.return_moments = RunningMoments((), network.variance_epsilon)
 
     @property
     def noise(self) -> tuple[Noise, ...]:
         """Random numbers from which one action is sampled, for each leaf of the action."""
         return self._head.noise
+
+    @property
+    def action_limits(self) -> tuple[Tensor | None, ...]:
+        """Lowest and highest actions of each leaf, as `ActionHead.limits`."""
+        return self._head.limits
 
     @property
     def memory_shape(self) -> tuple[int, int] | None:

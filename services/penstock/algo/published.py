@@ -13,8 +13,8 @@ from penstock.types.spaces import SPACE_KINDS, EnvironmentSpec, Tree
 
 METADATA_KEY = "penstock"
 
-_SINCE_CONTRACT_2 = ("encoders", "memory", "memory_size", "moves", "module")
-"""Fields of `Network` that contract 1 does not have. Their defaults must never change."""
+_SINCE_CONTRACT_2 = ("encoders", "memory", "memory_size", "moves", "module", "variance_epsilon", "widest_range")
+"""Fields of `Network` that contract 1 does not have. Their defaults, which older files mean, must never change."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,12 @@ from penstock.types.spaces import (
 WHOLE = "observation"
 """Name of an observation that is not nested, in `policy.encoders`."""
 
+_ABSURD = 1e4
+"""Multiple of the widest range of actions beyond which no bound is meant."""
+
+_LARGEST_RANGE = 1e38
+"""Half of the largest range of actions that float32 can hold."""
+
 _MOST_CODES = 1024
 """Most alternatives of integers that are one-hot by default; more are embedded."""
 
@@ -136,6 +142,28 @@ def alternatives(space: Space) -> tuple[NDArray[np.int64], NDArray[np.int64]] | 
 def bounds(space: BoxSpace) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Returns the lowest and the highest value of each element, <float64>[A] each."""
     return np.broadcast_to(np.array(space.low), space.size), np.broadcast_to(np.array(space.high), space.size)
+
+
+def scaled(space: BoxSpace, widest_range: float) -> NDArray[np.bool_]:
+    """Returns <bool>[A]: whether each element of an action is scaled to its bounds (`Network.widest_range`).
+
+    Wide bounds are rarely meant: of actions between -1e6 and 1e6, none would be near 0. Those that are not symmetric
+    are scaled if they are not absurd, because 0 to 1e6 may be a quantity.
+    """
+    low, high = bounds(space)
+    half = high / 2.0 - low / 2.0
+    meant = np.where(low == -high, widest_range, min(_ABSURD * widest_range, _LARGEST_RANGE))
+    found: NDArray[np.bool_] = bounded(space) & (half <= np.minimum(meant, _LARGEST_RANGE))
+    return found
+
+
+def beginning(space: BoxSpace, widest_range: float) -> NDArray[np.float64]:
+    """Returns the mean of each element, <float64>[A], with which a policy begins, in its own units.
+
+    It is 0, or as near to 0 as the bounds of an element that is not scaled allow, with one unit to them.
+    """
+    low, high = bounds(space)
+    return np.where(scaled(space, widest_range), 0.0, np.minimum(np.maximum(0.0, low + 1.0), high - 1.0))
 
 
 def bounded(space: BoxSpace) -> NDArray[np.bool_]:

@@ -64,12 +64,14 @@ def in_short(statistics: CoordinatorStatistics) -> list[Text]:
     """Returns the most important statistics of an ended run, in at most two lines."""
     rows = []
     if recent := statistics.recent:
+        at_bound = recent.actions_at_bound
         rows.append(
             named(
                 "learning",
                 f"effective sample share {_text(recent.effective_sample_share, 'share')}, clipped ratios"
                 f" {_text(recent.clipped_share, 'share')}, KL {_text(recent.approximate_kl)}, entropy"
-                f" {_text(recent.entropy)}, explained variance {_text(recent.explained_variance)}",
+                f" {_text(recent.entropy)}, explained variance {_text(recent.explained_variance)}"
+                + ("" if at_bound is None else f", actions at a bound {_text(at_bound, 'share')}"),
             )
         )
     if statistics.lag and statistics.staleness:

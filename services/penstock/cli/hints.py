@@ -17,6 +17,9 @@ LEAST_KL = 1e-4
 LEAST_ENTROPY_CHANGE_SHARE, LEAST_ENTROPY_CHANGE = 0.02, 0.01
 """Changes below which the entropy is unchanged, as a share of the first entropy and in nats; the larger applies."""
 
+MOST_AT_BOUND = 0.9
+"""Share of an element's actions at one bound above which clipping hides from the policy how to leave the bound."""
+
 MOST_WAITED = 0.5
 """Share of the time spent waiting above which the cause of the wait, not the learner, limits the run's speed."""
 
@@ -83,6 +86,11 @@ def _of_steps(statistics: CoordinatorStatistics, recent: LearningNumbers) -> lis
         lines.append(
             f"the policy hardly changes, by a KL divergence of {recent.approximate_kl:.1g} per batch: raise"
             " ppo.learning_rate or ppo.epochs, and check that rewards differ"
+        )
+    if recent.actions_at_bound is not None and recent.actions_at_bound > MOST_AT_BOUND:
+        lines.append(
+            f"{recent.actions_at_bound:.0%} of the actions of an element are at one bound, where the policy can't learn"
+            " from smaller changes: set policy.squash_actions, unless the best action is that bound"
         )
     if recent.explained_variance is not None and recent.explained_variance < 0.0:
         lines.append(

@@ -169,6 +169,7 @@ class Learner:
             epochs,
             learning_rate=rate,
             priority_gain=self._gain.gain,
+            limits=self.policy.action_limits,
             further=[each.double() for each in further],
         )
         valid_rows, fresh_steps, fresh_episodes = _counts_of(batch)

@@ -94,6 +94,7 @@ def _request(config: Config) -> dict[str, Any]:
         "use_masks": environment.action_masks,
         "encoders": config.policy.encoders,
         "moves": config.policy.moves,
+        "widest_range": config.policy.widest_range,
         "largest_magnitude": environment.largest_magnitude,
         "recorded": config.recorded,
     }

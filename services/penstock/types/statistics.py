@@ -177,6 +177,7 @@ class LearningNumbers:
     priority_gain: float | None = _learning("priority gain", "share", "of the second moment")
     policy_loss: float | None = _learning("policy loss")
     value_loss: float | None = _learning("value loss", remark="of returns in units of the values")
+    actions_at_bound: float | None = _learning("actions at a bound", "share", "of the element with the most")
 
 
 @dataclass(frozen=True, slots=True)

@@ -508,7 +508,7 @@ class Drops(_message.Message):
     def __init__(self, late_segments: _Optional[int] = ..., refused_segments: _Optional[int] = ..., refunded_segments: _Optional[int] = ..., overwritten_priorities: _Optional[int] = ..., refused_steps: _Optional[int] = ..., unsound_rows: _Optional[int] = ..., left_out_values: _Optional[int] = ...) -> None: ...
 
 class LearningNumbers(_message.Message):
-    __slots__ = ("effective_sample_share", "fresh_effective_share", "clipped_share", "approximate_kl", "entropy", "explained_variance", "gradient_norm", "priority_gain", "policy_loss", "value_loss")
+    __slots__ = ("effective_sample_share", "fresh_effective_share", "clipped_share", "approximate_kl", "entropy", "explained_variance", "gradient_norm", "priority_gain", "policy_loss", "value_loss", "actions_at_bound")
     EFFECTIVE_SAMPLE_SHARE_FIELD_NUMBER: _ClassVar[int]
     FRESH_EFFECTIVE_SHARE_FIELD_NUMBER: _ClassVar[int]
     CLIPPED_SHARE_FIELD_NUMBER: _ClassVar[int]
@@ -519,6 +519,7 @@ class LearningNumbers(_message.Message):
     PRIORITY_GAIN_FIELD_NUMBER: _ClassVar[int]
     POLICY_LOSS_FIELD_NUMBER: _ClassVar[int]
     VALUE_LOSS_FIELD_NUMBER: _ClassVar[int]
+    ACTIONS_AT_BOUND_FIELD_NUMBER: _ClassVar[int]
     effective_sample_share: float
     fresh_effective_share: float
     clipped_share: float
@@ -529,7 +530,8 @@ class LearningNumbers(_message.Message):
     priority_gain: float
     policy_loss: float
     value_loss: float
-    def __init__(self, effective_sample_share: _Optional[float] = ..., fresh_effective_share: _Optional[float] = ..., clipped_share: _Optional[float] = ..., approximate_kl: _Optional[float] = ..., entropy: _Optional[float] = ..., explained_variance: _Optional[float] = ..., gradient_norm: _Optional[float] = ..., priority_gain: _Optional[float] = ..., policy_loss: _Optional[float] = ..., value_loss: _Optional[float] = ...) -> None: ...
+    actions_at_bound: float
+    def __init__(self, effective_sample_share: _Optional[float] = ..., fresh_effective_share: _Optional[float] = ..., clipped_share: _Optional[float] = ..., approximate_kl: _Optional[float] = ..., entropy: _Optional[float] = ..., explained_variance: _Optional[float] = ..., gradient_norm: _Optional[float] = ..., priority_gain: _Optional[float] = ..., policy_loss: _Optional[float] = ..., value_loss: _Optional[float] = ..., actions_at_bound: _Optional[float] = ...) -> None: ...
 
 class EvaluationSummary(_message.Message):
     __slots__ = ("version", "env_steps", "episodes", "return_mean", "return_std", "variants", "unfinished")

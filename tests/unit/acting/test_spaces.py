@@ -18,8 +18,10 @@ from penstock.acting.frames import with_frames
 from penstock.acting.inference import PolicyRunner
 from penstock.acting.leaves import ActionForm, action_types, flatten
 from penstock.acting.randomness import Streams
+from penstock.acting.runners import runner_of
 from penstock.acting.spaces import ActionMap, describe, segment_schema
 from penstock.algo import weights as policy_weights
+from penstock.algo.network import Network
 from penstock.algo.spaces import check_spaces
 from penstock.errors import ConfigurationError
 from penstock.types.block import Extent, Schema
@@ -35,9 +37,12 @@ def described(space: gymnasium.Space[object]) -> Space:
     return leaf.space
 
 
-def mapped(space: Space, actions: NDArray[np.generic], *, squashed: bool = False) -> NDArray[np.generic]:
+def mapped(
+    space: Space, actions: NDArray[np.generic], *, squashed: bool = False, widest_range: float = 1e4
+) -> NDArray[np.generic]:
     """Returns actions of one leaf in the units of the environment."""
-    (leaf,) = ActionMap(Tree.of(space))((actions,), squashed=squashed)
+    network = Network(squash_actions=squashed, widest_range=widest_range)
+    (leaf,) = ActionMap(Tree.of(space), network)((actions,))
     return leaf
 
 
@@ -52,7 +57,7 @@ def test_a_policy_acts_in_every_kind_of_action_space(space: gymnasium.Space[obje
     columns = [schema.columns[schema.index(name)] for name in tree.columns("action")]
     assert [(leaf.dtype.name, leaf.shape) for leaf in actions] == [(each.dtype, (7, *each.shape)) for each in columns]
     assert log_prob.shape == (7,)
-    for action in ActionForm(tree, action_types(tree, space)).rows(ActionMap(tree)(actions)):
+    for action in ActionForm(tree, action_types(tree, space)).rows(ActionMap(tree, Network())(actions)):
         assert space.contains(action)
 
 
@@ -309,6 +314,65 @@ def test_only_bounded_actions_are_squashed() -> None:
     actions = np.array([[0.0, 3.0], [1.0, -3.0], [50.0, 50.0]], np.float32)
     expected = [[0.0, 3.0], [2.0 * np.tanh(1.0), -3.0], [2.0, 50.0]]
     np.testing.assert_allclose(mapped(space, actions, squashed=True).astype(np.float64), expected, rtol=1e-6)
+
+
+LARGEST = float(np.finfo(np.float32).max)
+NO_BOUNDS = [
+    (Box(-1e6, 1e6, (2,)), 0.0),
+    (Box(-2e4, 2e4, (2,)), 0.0),
+    (Box(-LARGEST, LARGEST, (2,)), 0.0),
+    (Box(-1e300, 1e300, (2,), np.float64), 0.0),
+    (Box(0.0, LARGEST, (2,)), 1.0),
+    (Box(-3.0, 1e300, (2,), np.float64), 0.0),
+    (Box(-1e12, 5.0, (2,)), 0.0),
+    (Box(100.0, np.inf, (2,)), 101.0),
+    (Box(-np.inf, -100.0, (2,)), -101.0),
+    (Box(-np.inf, 0.25, (2,)), -0.75),
+    (Box(7.5, 1e20, (2,)), 8.5),
+    (Box(-np.inf, np.inf, (2,)), 0.0),
+]
+"""Spaces without two bounds that are meant, and the mean with which a policy begins."""
+
+
+@pytest.mark.parametrize(("space", "first"), NO_BOUNDS, ids=str)
+def test_actions_without_two_bounds_that_are_meant_begin_within_one_unit_of_them(space: Box, first: float) -> None:
+    tree = describe("Some-v0", PLANE, Dict(other=Box(-1.0, 1.0, (1,)), odd=Tuple([space]))).action
+    spec = EnvironmentSpec("Some-v0", Tree.of(OBSERVATION), tree)
+    weights = policy_weights.dump(fresh_policy(spec, network=Network(hidden_sizes=(8,), widest_range=1e4)), 0)
+    noise = np.random.default_rng(0).standard_normal((200, 3)).astype(np.float32)
+    for runner in (PolicyRunner(weights), runner_of(weights, inference="auto")):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            actions, _ = runner.act((np.zeros((200, 3), np.float32),), noise)
+            odd = ActionMap(tree, runner.network)(actions)[[leaf.name for leaf in tree.leaves].index("odd.0")].astype(
+                np.float64
+            )
+        assert all(space.contains(action.astype(space.dtype)) for action in odd)
+        assert np.abs(np.median(odd, axis=0) - first).max() < 0.3
+        # One of a hundred may be at each bound.
+        assert len(np.unique(odd)) > 0.6 * odd.size
+
+
+def test_each_element_of_a_box_is_scaled_by_its_own_bounds() -> None:
+    low, high = np.array([-2.0, -1e6, 0.0, 100.0, 0.0]), np.array([6.0, 1e6, 1e6, np.inf, 1e9])
+    actions = np.array([[0.5] * 5, [-0.5] * 5], np.float32)
+    expected = [[4.0, 0.5, 7.5e5, 100.0, 0.5], [0.0, -0.5, 2.5e5, 100.0, 0.0]]
+    assert mapped(described(Box(low, high, dtype=np.float64)), actions).tolist() == expected
+
+
+@pytest.mark.parametrize("squashed", [False, True])
+def test_policies_of_earlier_releases_are_scaled_to_all_finite_bounds(squashed: bool) -> None:
+    space = described(Box(-1e6, 1e6, (1,)))
+    outside = np.array([[50.0], [-50.0]], np.float32)
+    assert mapped(space, outside, squashed=squashed, widest_range=Network().widest_range).tolist() == [[1e6], [-1e6]]
+    # A bound that is not meant is no range of the tanh either.
+    assert mapped(space, outside, squashed=squashed).tolist() == [[50.0], [-50.0]]
+
+
+def test_actions_between_bounds_that_float32_can_not_tell_apart_differ() -> None:
+    space = Box(1e9, 1e9 + 1.0, (1,), np.float64)
+    found = mapped(described(space), np.linspace(-1.0, 1.0, 9, dtype=np.float32)[:, None])
+    np.testing.assert_allclose(found[:, 0].astype(np.float64) - 1e9, np.linspace(0.0, 1.0, 9), atol=1e-6)
 
 
 def test_half_bounded_actions_are_clipped_and_not_scaled() -> None:

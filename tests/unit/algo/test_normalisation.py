@@ -55,6 +55,50 @@ def test_standardised_values_have_mean_zero_and_deviation_one() -> None:
     torch.testing.assert_close(standardised.std(0), torch.ones(2), atol=1e-3, rtol=0.0)
 
 
+@pytest.mark.parametrize("unit", [1e-25, 1e-9, 1e-6, 1.0, 1e9])
+@pytest.mark.parametrize("offset", [0.0, -3.0, 1e4])
+def test_numbers_of_any_unit_are_standardised(unit: float, offset: float) -> None:
+    values = (unit * np.random.default_rng(0).normal(offset, 1.0, (10_000, 2))).astype(np.float32)
+    moments = RunningMoments((2,))
+    for part in np.split(values, 10):
+        moments.update(torch.from_numpy(part))
+    deviation = moments.standardise(torch.from_numpy(values)).std(0)
+    torch.testing.assert_close(deviation, torch.ones(2), atol=2e-3, rtol=0.0)
+
+
+@pytest.mark.parametrize("constant", [0.0, 1e-30, 0.1, -7.3e5, 1e9, 1e14])
+def test_constants_are_0_and_their_rounding_is_not_enlarged(constant: float) -> None:
+    values = torch.full((1000, 1), constant)
+    moments = RunningMoments((1,))
+    for part in torch.split(values, 77):
+        moments.update(part)
+    assert (moments.standardise(values) == 0.0).all()
+    assert moments.scale().isfinite().all()
+    if constant:
+        rounded = torch.nextafter(values, values.new_tensor(2e20))
+        assert moments.standardise(rounded).abs().max() <= 1.3
+
+
+def test_the_moments_of_earlier_releases_hide_small_variances() -> None:
+    values = 1e-9 * torch.randn(1000, 1, generator=torch.Generator().manual_seed(0))
+    moments = RunningMoments((1,), Network().variance_epsilon)
+    moments.update(values)
+    assert moments.scale().item() == pytest.approx(1e4, rel=1e-3)
+
+
+def test_small_rewards_are_scaled_as_large_ones() -> None:
+    rewards = torch.randn(1000, generator=torch.Generator().manual_seed(0))
+    found = []
+    for unit in (1e-12, 1e-9, 1.0, 1e12):
+        network = Network(hidden_sizes=(4,), variance_epsilon=0.0)
+        policy = fresh_policy(spec_of("Counting-v0"), network=network)
+        policy.learn_moments((torch.zeros(1000, 2),), unit * rewards)
+        found.append(policy.scale_rewards(unit * rewards))
+        torch.testing.assert_close(policy.unscale_values(found[-1]), unit * rewards, rtol=1e-4, atol=1e-4 * unit)
+    for each in found:
+        torch.testing.assert_close(each, found[2], rtol=1e-4, atol=1e-5)
+
+
 def test_outliers_are_clipped_at_ten_deviations() -> None:
     moments = RunningMoments((1,))
     moments.update(torch.tensor([[-1.0], [1.0]]))

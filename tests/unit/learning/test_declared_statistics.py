@@ -112,7 +112,9 @@ def test_a_learning_statistic_is_exported_by_its_name(name: str) -> None:
 
 
 def test_every_learning_statistic_is_measured() -> None:
-    learner, batch = make_learner(epochs=1, minibatches=1), make_batch(fresh=2)
+    # Its actions have bounds.
+    task = "Pendulum-v1"
+    learner, batch = make_learner(task, epochs=1, minibatches=1), make_batch(task, fresh=2)
     for number in range(1, 9):
         learning = plain(learner.train(batch, 0.0).statistics.learning)
         # The 8th batch is the first that is measured.

@@ -9,11 +9,14 @@ import torch
 from helpers.policy_outputs import distribution_of, value_of
 from helpers.statistics import all_finite
 from helpers.training import SMALL, make_batch, make_learner, parameters_of, same_parameters
+from penstock.algo.action_heads import ActionHead
 from penstock.algo.advantages import Estimates, estimate
+from penstock.algo.network import Network
 from penstock.algo.priorities import segment_priorities
 from penstock.config import SamplingConfig
 from penstock.learning.batches import TrainingBatch
 from penstock.learning.learner import Learner, TrainingOutcome
+from penstock.types.spaces import BoxSpace, Tree
 
 UNNORMALISED = dataclasses.replace(SMALL, normalise_observations=False, normalise_returns=False)
 TASKS = pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
@@ -346,3 +349,26 @@ def test_beta_moves_from_its_first_to_its_final_value_over_the_run(progress: flo
         learner.train(batch, progress)
     assert same_parameters(annealed, fixed)
     assert not same_parameters(annealed, other)
+
+
+@pytest.mark.parametrize(("bound", "share"), [(1.0, 0.75), (-1.0, 0.25), (0.0, 0.0)])
+@pytest.mark.parametrize("squashed", [False, True])
+def test_the_share_of_actions_at_one_bound_is_that_of_the_element_with_the_most(
+    bound: float, share: float, squashed: bool
+) -> None:
+    network = Network(hidden_sizes=(16,), squash_actions=squashed)
+    batch = make_batch("Pendulum-v1", segments=4, fresh=4, network=network)
+    torque = torch.zeros_like(batch.action[0])
+    # Beyond a bound, and just within it; a tanh never reaches it.
+    torque[:3] = 4.0 * max(bound, 0.0)
+    torque[3:] = 4.0 * min(bound, 0.0) + 0.99 * (1.0 if bound == 0.0 else 0.0)
+    learner = make_learner("Pendulum-v1", network=network)
+    found = learner.train(dataclasses.replace(batch, action=(torque,)), 0.0).statistics.learning.actions_at_bound
+    assert found == pytest.approx(share)
+
+
+def test_actions_without_bounds_are_never_at_one() -> None:
+    head = ActionHead(Tree.of(BoxSpace("float32", (2,), (-math.inf, 5.0), (math.inf, math.inf))), Network())
+    (limits,) = head.limits
+    assert limits is not None and limits.tolist() == [[pytest.approx(-1e30), 5.0], [pytest.approx(1e30)] * 2]
+    assert make_learner().train(make_batch(fresh=2), 0.0).statistics.learning.actions_at_bound is None
