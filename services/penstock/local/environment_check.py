@@ -12,7 +12,6 @@ from typing import Any
 
 from penstock.config import Config
 from penstock.errors import ConfigurationError, UnknownEnvironment
-from penstock.foreign_errors import shortened
 from penstock.local.children import service_environment
 from penstock.local.process_group import CommandProcess, Guard, ProcessGroup, describe_exit, signals_held_back
 from penstock.local.store_size import sized_segments
@@ -156,7 +155,7 @@ class _Conversation:
         self._output = (self._output + _read(self._output_of.fileno()))[-_KEPT_OUTPUT_BYTES:]
         printed = [line for line in self._output.decode(errors="replace").splitlines() if line.strip()]
         if "SystemExit" in answer.get("refused", "") and printed:
-            answer["refused"] += f" (it printed: {shortened(printed[-1])})"
+            answer["refused"] += f" (it printed: {printed[-1].strip()})"
         return answer
 
     def _check_time(self) -> str:
