@@ -1,7 +1,7 @@
 """Policy inference in torch for all environments in one call, on the CPU, without gradients."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 
 import numpy as np
 import torch
@@ -34,7 +34,9 @@ def one_thread() -> Iterator[None]:
     if data_type != torch.float32:
         torch.set_default_dtype(torch.float32)
     try:
-        with nullcontext() if torch.get_default_device() == _CPU else _CPU:
+        with ExitStack() as stack:
+            if torch.get_default_device() != _CPU:
+                stack.enter_context(_CPU)
             yield
     finally:
         torch.set_num_threads(before)
