@@ -125,6 +125,7 @@ ALLOWED: dict[str, set[str]] = {
     "security": {"errors", "system_errors", "config", "files", "security"},
     "process": {
         "types",
+        "environment_names",
         "errors",
         "files",
         "system_errors",

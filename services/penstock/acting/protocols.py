@@ -167,6 +167,9 @@ class Process(Protocol):
     def restore_process(self) -> None:
         """Restores the signal handlers and the working directory, which the making of environments may have changed."""
 
+    def seed_generators(self, *key: int | str) -> None:
+        """Seeds the random generators that environments share in this process; equal keys give equal numbers."""
+
 
 class Log(Protocol):
     """Structured log: an event and its fields."""

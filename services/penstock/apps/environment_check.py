@@ -16,6 +16,7 @@ from penstock.acting.environment_check import Task, check
 from penstock.acting.spaces import segment_schema
 from penstock.environment_arguments import read_tables
 from penstock.errors import ConfigurationError, UnknownEnvironment
+from penstock.process.environment_process import seed_generators, set_arguments
 from penstock.replay.store.layout import bytes_for
 
 
@@ -26,6 +27,8 @@ def main() -> None:
     os.set_inheritable(answers, False)
     faulthandler.enable()
     request = json.loads(sys.stdin.readline())
+    set_arguments(request["env_id"])
+    seed_generators("environment check")
     # They must not inherit standard input either, which ends when the parent process does.
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
 

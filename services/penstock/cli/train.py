@@ -20,6 +20,7 @@ from penstock.exit_codes import INTERRUPTED
 from penstock.local import launcher
 from penstock.local.stopping import REPEAT_S, Interrupted
 from penstock.process import output
+from penstock.process.environment_process import arguments_for
 from penstock.run_folder import RunFolder
 
 
@@ -45,7 +46,7 @@ def command(arguments: Sequence[str]) -> int:
             signal.signal(number, interrupt)
     config = launcher.with_run_dir(options.config)
     try:
-        with make_display(console) as display:
+        with make_display(console) as display, arguments_for(config.environment.id):
             summary = launcher.train(config, resume=options.resume is not None, observer=display, started=started)
     except KeyboardInterrupt as end:
         console.print(_describe_end(end, config), markup=False, soft_wrap=True)

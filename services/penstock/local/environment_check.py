@@ -139,7 +139,7 @@ class _Conversation:
                 self._output = (self._output + _read(self._output_of.fileno()))[-_KEPT_OUTPUT_BYTES:]
                 answer = self._read_answer()
                 if answer is not None:
-                    return answer
+                    return self._with_output(answer)
                 if ended:
                     return {"refused": self._describe_death()}
                 if refusal := self._check_time():
@@ -155,6 +155,14 @@ class _Conversation:
             self._stage, self._name = message["stage"], message["name"]
             self._since, self._report_at = time.monotonic(), time.monotonic() + _SLOW_S
         return None
+
+    def _with_output(self, answer: dict[str, Any]) -> dict[str, Any]:
+        """Adds what a module printed before it ended its process, such as argparse's error, to a refusal."""
+        self._output = (self._output + _read(self._output_of.fileno()))[-_KEPT_OUTPUT_BYTES:]
+        printed = [line for line in self._output.decode(errors="replace").splitlines() if line.strip()]
+        if "SystemExit" in answer.get("refused", "") and printed:
+            answer["refused"] += f" (it printed: {printed[-1].strip()})"
+        return answer
 
     def _check_time(self) -> str:
         now = time.monotonic()

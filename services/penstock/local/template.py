@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from penstock.local import blas
-from penstock.local.variables import without_settings
+from penstock.local.variables import of_services
 
 PENSTOCK = [sys.executable, "-Pm", "penstock"]
 """Command that starts Penstock. With -P, the current folder does not shadow installed modules."""
@@ -51,7 +51,7 @@ class Template(AbstractContextManager["Template"]):
         self.pid: int | None = None
         if sys.platform != "linux":
             return
-        variables = without_settings(os.environ)
+        variables = of_services(os.environ)
         blas.use_one_thread(variables)
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:

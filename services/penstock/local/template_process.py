@@ -30,8 +30,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-import numpy
-
 from penstock.local.imports import uncollected
 from penstock.process.output import LOG_VARIABLE
 from penstock.process.service import SUPERVISED_VARIABLE
@@ -142,8 +140,6 @@ class _Template:
         os.environ[SUPERVISED_VARIABLE] = request["name"]
         if memory:
             os.environ[LOG_VARIABLE] = f"{memory[0]}:{request['log']}"
-        # Some environments draw from NumPy's global generator, whose state would be the same in every service.
-        numpy.random.seed()
         arguments: list[str] = request["arguments"]
         sys.argv = ["penstock", *arguments]
         show_as([sys.executable, "-Pm", "penstock", *arguments])

@@ -43,9 +43,9 @@ def template(shared: Template) -> Template:
     return shared
 
 
-def fork(template: Template, output: Path, *arguments: str) -> ForkedProcess:
+def fork(template: Template, output: Path, *arguments: str, name: str = "a service") -> ForkedProcess:
     with output.open("wb") as file:
-        process = template.fork(service_command(*arguments), "a service", [file.fileno()], output)
+        process = template.fork(service_command(*arguments), name, [file.fileno()], output)
     assert process is not None
     return process
 
@@ -106,21 +106,26 @@ def draws_in(output: Path) -> list[tuple[str, str]]:
     return re.findall("draws (.+) (.+)", output.read_text())[:1]
 
 
-def test_the_global_generators_of_two_services_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_global_generators_of_two_services_differ_and_repeat_with_the_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     code = "import random, numpy; print('draws', random.random(), numpy.random.random(), flush=True)"
     (tmp_path / "drawing.py").write_text(code)
     monkeypatch.chdir(tmp_path)
     draws = []
     with Template() as template:
         wait_for(lambda: not template.pending, "the imports")
-        for output in (tmp_path / "one", tmp_path / "other"):
+        for index, name in enumerate(("actor-0", "actor-1", "actor-0")):
+            output = tmp_path / str(index)
             arguments = ("actor", "--env-id=CartPole-v1", '--environment.imports=["drawing"]', "--actor.metrics-port=0")
-            actor = fork(template, output, *arguments)
+            actor = fork(template, output, *arguments, name=name)
             draws += wait_for(functools.partial(draws_in, output), "the draws")
             actor.send_signal(signal.SIGKILL)
             end(actor)
-    assert draws[0][0] != draws[1][0]
-    assert draws[0][1] != draws[1][1]
+    first, other, again = draws
+    assert first[0] != other[0]
+    assert first[1] != other[1]
+    assert again == first
 
 
 def test_the_end_of_a_service_waits_for_threads_and_runs_exit_handlers(
