@@ -42,7 +42,7 @@ def test_the_sections_show_every_statistic() -> None:
     for part in (
         "asynchronous: collection up to 2 batches ahead of training",
         "10.5 collected, 1,010 trained, 3 evaluations",
-        "by priority (alpha 0.6) and age; priorities lower the second moment of the gradient by 15%",
+        "by priority (alpha 0.6) and age; priorities lower the variance of the gradient by 15%",
         "1.2 versions now, 1.0 on average, 2 at most",
         "12.0 versions now, 10.0 on average, 64 at most",
         "120 ms of actor time per batch (environment 80 ms, policy 30 ms, building 10 ms); actors wait 25% of the time",
@@ -85,7 +85,7 @@ def test_an_ended_run_is_described_in_two_lines() -> None:
     ("alpha", "gain", "line"),
     [
         (0.0, None, "by age alone\n"),
-        (0.0, -0.034, "by age alone; priorities raise the second moment of the gradient by 3%\n"),
+        (0.0, -0.034, "by age alone; priorities raise the variance of the gradient by 3%\n"),
         (0.6, None, "by priority (alpha 0.6) and age\n"),
     ],
 )

@@ -98,7 +98,7 @@ def panel_of(status: RunStatus, width: int) -> list[str]:
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_panel_of_a_run_that_replays_shows_every_figure(width: int) -> None:
     lines = panel_of(REPLAYING, width)
-    assert [" ".join(line.strip("│ ").split()) for line in lines[2:11]] == [
+    assert [" ".join(line.strip("│ ").split()) for line in lines[2:12]] == [
         "return, last 100 -1234.5 steps/s 123,456",
         "evaluation of 20 -1234.5 ± 345.6 updates/s 0",
         "best evaluation -1234.5 ± 345.6 actors 0",
@@ -107,7 +107,8 @@ def test_the_panel_of_a_run_that_replays_shows_every_figure(width: int) -> None:
         "value loss 0.457 buffer 100% of 50,000",
         "entropy - uses 8.2, 93% effective",
         "KL per batch - replay age, 90% 13.1, 49.0 versions",
-        "explained variance - priority, gain 11.8 x, 12%",
+        "explained variance - priority 11.8 x",
+        "grad. variance -12%",
     ]
     assert not any("…" in line for line in lines)
     assert {len(line) for line in lines[1:]} == {width}
@@ -116,7 +117,7 @@ def test_the_panel_of_a_run_that_replays_shows_every_figure(width: int) -> None:
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_columns_of_the_panel_do_not_move_when_its_numbers_change(width: int) -> None:
     unknown = CoordinatorStatistics("asynchronous", 1, replayed=Replayed(1.0, 1.0))
-    for label in ("lag, age", "updates/s", "uses", "replay age, 90%", "priority, gain"):
+    for label in ("lag, age", "updates/s", "uses", "replay age, 90%", "priority", "grad. variance"):
         places = {
             line.find(f"  {label} ")
             for status in (REPLAYING, RunStatus(phase="training", env_steps=9, coordinator=unknown))

@@ -76,8 +76,8 @@ def test_a_healthy_run_gets_no_hint() -> None:
     ],
 )
 def test_an_unusual_statistic_yields_a_hint_with_a_remedy(statistics: CoordinatorStatistics, text: str) -> None:
-    (line,) = hints(statistics)
-    assert text in line
+    (hint,) = hints(statistics)
+    assert text in hint.text
 
 
 @pytest.mark.parametrize(
