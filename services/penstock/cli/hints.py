@@ -29,7 +29,7 @@ LEAST_ENTROPY_CHANGE_SHARE, LEAST_ENTROPY_CHANGE = 0.02, 0.01
 LEAST_POLICY_LOSS, MOST_EXPLAINED = 1e-6, 0.999
 """Magnitude of the policy loss below which, and explained variance above which, no action is better than another."""
 
-MOST_GAIN_LOST = 0.1
+MOST_GAIN_LOST = 0.05
 """Share by which priorities raise the variance of the gradient above which they cost more than they help."""
 
 MOST_WAITED = 0.5
@@ -89,7 +89,7 @@ def hints(statistics: CoordinatorStatistics, share_done: float = 0.0, *, ended: 
     enough = statistics.recent is not None and statistics.recent_batches >= ENOUGH_BATCHES
     recent = statistics.recent if enough else None
     run = _Run(statistics, recent or LearningNumbers(), share_done, ended)
-    found = [(observation, rule(run)) for observation, rule in _RULES if enough or observation in _AT_ONCE]
+    found = [(observation, rule(run)) for observation, rule in _RULES if enough or rule not in _OF_BATCHES]
     return [Hint(observation, text) for observation, text in found if text]
 
 
@@ -125,8 +125,8 @@ def _never_rewarded(run: _Run) -> str:
     if curve.newest is None or not _is_flat(curve) or curve.low != curve.high:
         return ""
     return (
-        f"all training episodes and evaluations had the return {curve.low:g}, so no episode has reached a reward yet:"
-        " reward partial progress, or raise ppo.entropy_coefficient; check that rewards differ"
+        f"all training episodes and evaluations had the return {curve.low:g}, so no reward tells actions apart yet:"
+        " check that rewards differ, reward partial progress, or raise ppo.entropy_coefficient"
     )
 
 
@@ -199,9 +199,9 @@ def _has_risen(run: _Run) -> bool:
     return evaluated or _exceeds(curve.newest, curve.first)
 
 
-def _exceeds(one: Returns, other: Returns, errors: float = SIGNIFICANT) -> bool:
+def _exceeds(one: Returns, other: Returns) -> bool:
     """Returns whether the mean return of one sample exceeds another's by more than chance explains."""
-    return one.mean - other.mean > errors * math.hypot(one.error, other.error)
+    return one.mean - other.mean > SIGNIFICANT * math.hypot(one.error, other.error)
 
 
 def _blind(run: _Run) -> str:
@@ -253,9 +253,10 @@ def _forgets(run: _Run) -> str:
     best, worst, last = run.curve.best, run.curve.worst, run.curve.points[-_LAST:]
     if best is None or worst is None or len(last) < _LAST:
         return ""
-    now = _joined([point.evaluation for point in last])
-    if best.mean - now.mean <= MOST_FORGOTTEN * (best.mean - worst.mean) or not _exceeds(best, now):
+    most = best.mean - MOST_FORGOTTEN * (best.mean - worst.mean)
+    if not all(point.evaluation.mean < most and _exceeds(best, point.evaluation) for point in last):
         return ""
+    now = _joined([point.evaluation for point in last])
     return (
         f"the last evaluations ({now.mean:.4g}) are far below the best ({best.mean:.4g}), so the run has forgotten:"
         " lower ppo.target_kl, then ppo.learning_rate"
@@ -269,8 +270,10 @@ def _still_rises(run: _Run) -> str:
     bounds = [round(third * len(points) / _LAST) for third in range(_LAST + 1)]
     thirds = [_joined([point.evaluation for point in points[a:b]]) for a, b in itertools.pairwise(bounds)]
     for earlier, later in itertools.pairwise(thirds):
-        if later.mean - earlier.mean < LEAST_RISE * (best.mean - worst.mean) or not _exceeds(later, earlier, 2.0):
+        if later.mean - earlier.mean < LEAST_RISE * (best.mean - worst.mean):
             return ""
+    if not _exceeds(thirds[-1], thirds[0]):
+        return ""
     return (
         f"evaluations still rose when the run ended, from {thirds[0].mean:.4g} to {thirds[-1].mean:.4g}: raise"
         " run.total_steps in a new run"
@@ -418,5 +421,5 @@ _RULES: tuple[tuple[str, Callable[[_Run], str]], ...] = (
 )
 """Observations and their rules, the most important first. A rule returns the text of the hint, or an empty one."""
 
-_AT_ONCE = {name for name, rule in _RULES if rule in (_steps_refused, _values_excluded, _segments_refused)}
-"""Observations of faults, for which no number of batches is too early."""
+_OF_BATCHES = (_priorities_cost, _late, _overwritten, _starved, _alternate, _waits_for_another)
+"""Rules on counts that say little about the first batches."""
