@@ -71,7 +71,7 @@ class Spoilt(Blind):
         Spoilt.taken += 1
         observation, _, ends, _, _ = super().step(action)
         good = 1.0 if int(action) == 1 else 0.0
-        return observation, good if Spoilt.taken < 12_000 else -3.0 * good, ends, False, {}
+        return observation, good if Spoilt.taken < 8_000 else -3.0 * good, ends, False, {}
 
 
 class Seen(gymnasium.ObservationWrapper[Observation, Any, Any]):

@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from penstock.cli import display
 from penstock.cli.display import LineDisplay, PanelDisplay
 from penstock.cli.run_facts import replay_lines, status_line
 from penstock.types.evaluation import EvaluationSummary
 from penstock.types.extents import RunLimit
-from penstock.types.statistics import CoordinatorStatistics, LearningNumbers, Replayed
+from penstock.types.statistics import CoordinatorStatistics, Drops, LearningNumbers, Replayed
 from penstock.types.status import RunStatus
 
 WAITS = {
@@ -150,3 +151,25 @@ def test_news_is_shown_immediately_and_unchanged() -> None:
         display(RunStatus(), [f"actor-{number} ended with exit code 1: ValueError: [bold] and a long line of text"])
     assert shown.getvalue().count("ValueError: [bold] and a long line of text\n") == 3
     assert shown.getvalue().count("waiting\n") == 1
+
+
+FAULTY = replace(REPLAYING, coordinator=CoordinatorStatistics("asynchronous", 1, drops=Drops(refused_steps=2)))
+
+
+def test_lines_show_each_hint_once_even_if_its_numbers_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(display, "_LINE_INTERVAL_S", 0.0)
+    shown = io.StringIO()
+    lines = LineDisplay(Console(file=shown, width=40))
+    worse = CoordinatorStatistics("asynchronous", 1, drops=Drops(refused_steps=9, refused_segments=1))
+    for coordinator in (REPLAYING.coordinator, FAULTY.coordinator, worse, worse):
+        lines(replace(REPLAYING, coordinator=coordinator), [])
+    found = [line for line in shown.getvalue().splitlines() if line.startswith("hint: ")]
+    assert [line.split()[1:4] for line in found] == [["2", "gradient", "steps"], ["1", "segments", "were"]]
+
+
+def test_the_panel_shows_hints_below_its_curve_until_the_run_stops() -> None:
+    text = " ".join(" ".join(panel_of(FAULTY, 80)).replace("│", "").split())
+    assert "hint: 2 gradient steps were refused" in text and "rewards ╰" in text
+    assert not any(
+        "hint" in line for status in (REPLAYING, replace(FAULTY, phase="stopping")) for line in panel_of(status, 80)
+    )
