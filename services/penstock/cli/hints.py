@@ -239,10 +239,11 @@ def _worse_than_training(run: _Run) -> str:
     last = run.curve.points[-_LAST:]
     if not run.curve.comparable or len(last) < _LAST or any(point.unfinished for point in last):
         return ""
-    for point in last:
-        training, evaluation = point.training, point.evaluation
-        if training is None or training.mean - evaluation.mean <= evaluation.std or not _exceeds(training, evaluation):
-            return ""
+    pairs = [(point.training, point.evaluation) for point in last if point.training is not None]
+    above = [(one, other) for one, other in pairs if one.mean - other.mean > other.std and _exceeds(one, other)]
+    if len(above) < _LAST:
+        return ""
+    training, evaluation = above[-1]
     return (
         f"training returns ({training.mean:.4g}) are above those of the evaluations ({evaluation.mean:.4g}), which take"
         " the most likely action: set evaluation.deterministic false if a good policy must be random"

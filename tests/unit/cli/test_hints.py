@@ -1,6 +1,7 @@
 """Each hint appears only beyond its threshold and names a setting to change."""
 
 import inspect
+import json
 import re
 from dataclasses import replace
 from typing import Any
@@ -10,7 +11,16 @@ import pytest
 from penstock.cli import hints as module
 from penstock.cli.hints import hints
 from penstock.config import Config
-from penstock.types.statistics import CoordinatorStatistics, Drops, LearningNumbers, MeanTimes, Wait
+from penstock.types.statistics import (
+    CoordinatorStatistics,
+    Curve,
+    CurvePoint,
+    Drops,
+    LearningNumbers,
+    MeanTimes,
+    Returns,
+    Wait,
+)
 from penstock.types.waits import WaitReason
 from tests.docs.pages import ROOT
 from tests.unit.cli.recorded_runs import NEEDY, USUAL, observed, recorded
@@ -140,6 +150,33 @@ def test_a_run_that_needs_a_hint_gets_it_before_its_end(run: str) -> None:
     observation, _ = NEEDY[run]
     _, later, _ = recorded(run)
     assert observation in {hint.observation for hint in hints(later.statistics, later.share_done)}
+
+
+def curve_of(run: dict[str, Any]) -> CoordinatorStatistics:
+    """Returns the curve of a published run, of whose evaluations only the means are known: none of them is chance."""
+    points = [
+        CurvePoint(steps, Returns(20, mean, 0.0)) for steps, mean in zip(run["env_steps"], run["returns"], strict=True)
+    ]
+    returns = sorted((point.evaluation for point in points), key=lambda returns: returns.mean)
+    return CoordinatorStatistics(
+        "asynchronous", 1, curve=Curve(points=tuple(points[-10:]), best=returns[-1], worst=returns[0])
+    )
+
+
+def test_of_published_runs_those_that_fall_and_no_others_forget() -> None:
+    runs = json.loads((ROOT / "docs" / "results" / "defaults.json").read_text())
+    forgot = {
+        (run["task"], run["setting"], run["seed"])
+        for run in runs
+        if "the run forgets" in {hint.observation for hint in hints(curve_of(run), 1.0, ended=True)}
+    }
+    fell = {
+        (run["task"], run["setting"], run["seed"])
+        for run in runs
+        if max(run["returns"]) - max(run["returns"][-3:]) > 0.3 * (max(run["returns"]) - min(run["returns"]))
+    }
+    assert forgot == fell and 0 < len(fell) < len(runs) / 10
+    assert not any(setting == "defaults" for _, setting, _ in fell)
 
 
 def test_a_recorded_run_is_repeated() -> None:
