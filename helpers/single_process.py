@@ -244,6 +244,11 @@ def train(
     run_folder = RunFolder(folder)
     run_folder.create()
     pipeline = Pipeline(config, acting, lag, watch, watch_weights, watch_commit)
+
+    def begin(statistics: RunStatistics) -> None:
+        pipeline.statistics = statistics
+        begun(statistics)
+
     conclusion = learn(
         config,
         acting[0].spec,
@@ -251,7 +256,7 @@ def train(
         sink=pipeline,
         desk=Desk(watched, config.policy.module),
         folder=run_folder,
-        begun=lambda statistics: (setattr(pipeline, "statistics", statistics), begun(statistics))[1],
+        begun=begin,
         rule=rule,
     )
     for each in (*acting, watched):

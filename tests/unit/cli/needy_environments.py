@@ -83,7 +83,7 @@ class Seen(gymnasium.ObservationWrapper[Observation, Any, Any]):
         self.observation_space = Box(-np.inf, np.inf, (4,), np.float64)
 
     def observation(self, observation: Any) -> Observation:
-        return self._factor * observation.astype(np.float64) + self._offset
+        return np.asarray(self._factor * observation.astype(np.float64) + self._offset)
 
 
 BLIND, CORRIDOR, SPOILT, SEEN = (f"{kind.__name__}-v0" for kind in (Blind, Corridor, Spoilt, Seen))
