@@ -62,18 +62,6 @@ class Corridor(gymnasium.Env[Observation, np.int64]):
         return 0.01 * self.np_random.normal(size=1).clip(-1.0, 1.0)
 
 
-class Spoilt(Blind):
-    """Rewards one action in the first steps of the process, and the other action later, with a drift of the lessons."""
-
-    taken = 0
-
-    def step(self, action: np.int64) -> Outcome:
-        Spoilt.taken += 1
-        observation, _, ends, _, _ = super().step(action)
-        good = 1.0 if int(action) == 1 else 0.0
-        return observation, good if Spoilt.taken < 8_000 else -3.0 * good, ends, False, {}
-
-
 class Seen(gymnasium.ObservationWrapper[Observation, Any, Any]):
     """CartPole whose observations, in float64, are multiplied by a factor and moved by an offset."""
 
@@ -86,6 +74,6 @@ class Seen(gymnasium.ObservationWrapper[Observation, Any, Any]):
         return np.asarray(self._factor * observation.astype(np.float64) + self._offset)
 
 
-BLIND, CORRIDOR, SPOILT, SEEN = (f"{kind.__name__}-v0" for kind in (Blind, Corridor, Spoilt, Seen))
-for _kind in (Blind, Corridor, Spoilt, Seen):
+BLIND, CORRIDOR, SEEN = (f"{kind.__name__}-v0" for kind in (Blind, Corridor, Seen))
+for _kind in (Blind, Corridor, Seen):
     gymnasium.register(f"{_kind.__name__}-v0", f"{__name__}:{_kind.__name__}")
