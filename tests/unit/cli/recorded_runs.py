@@ -67,6 +67,10 @@ NEEDY: dict[str, tuple[str, Task]] = {
         "evaluations are worse than training",
         Task(CORRIDOR, 8_000, {"max_episode_steps": 50}),
     ),
+    "a policy that must be random, without a limit": (
+        "episodes of evaluations do not end",
+        Task(CORRIDOR, 8_000),
+    ),
     "a goal that evaluations never reach": (
         "the policy repeats itself",
         Task(BLIND, 6_000, {"rewards": "goal", "steps": 7}),
