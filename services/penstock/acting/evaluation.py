@@ -39,9 +39,12 @@ def evaluate(
     # The complement separates these streams from those of a run with the same seed.
     streams = Streams(~task.seed & 0xFFFFFFFFFFFFFFFF, 0, numbers)
     returns, steps = np.zeros(environments.count), np.zeros(environments.count, np.int64)
+    most_steps = task.max_episode_steps
+    if not environments.timed:
+        most_steps = min(most_steps, task.untimed_episode_steps)
     playing, begun = np.ones(environments.count, np.bool_), np.ones(environments.count, np.bool_)
     step, out_of_time = 0, False
-    while playing.any() and step < task.max_episode_steps and not out_of_time:
+    while playing.any() and step < most_steps and not out_of_time:
         if stopping():
             return None
         observation, mask = environments.acting_observation, environments.action_mask

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
-from gymnasium.wrappers import PassiveEnvChecker
+from gymnasium.wrappers import PassiveEnvChecker, TimeLimit
 from numpy.typing import NDArray
 
 from penstock import foreign_errors
@@ -59,7 +59,7 @@ class SingleEnvironments:
     ) -> None:
         """Takes ownership of environments with the same spaces. `masks` is None if they have no action masks."""
         self.envs, self.spec, self.count = list(envs), spec, len(envs)
-        self.progress = progress or Progress()
+        self.progress, self.timed = progress or Progress(), all(map(_has_time_limit, envs))
         self._space = envs[0].observation_space
         self._nested = bool(spec.observation.leaves[0].path)
         self._actions = leaves.ActionForm(spec.action, spec.action_types)
@@ -223,3 +223,11 @@ def _repeat_check(env: gymnasium.Env[Any, Any]) -> None:
         if isinstance(env, PassiveEnvChecker):
             env.checked_reset = False
         env = env.env
+
+
+def _has_time_limit(env: gymnasium.Env[Any, Any]) -> bool:
+    while isinstance(env, gymnasium.Wrapper):
+        if isinstance(env, TimeLimit):
+            return True
+        env = env.env
+    return False

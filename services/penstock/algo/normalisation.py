@@ -10,6 +10,14 @@ from torch import Tensor, nn
 
 from penstock.algo.limits import LEAST_RELATIVE_DEVIATION, LEAST_VARIANCE, MAX_STANDARDISED
 from penstock.algo.ratios import LARGEST_SPREAD
+from penstock.types.statistics import Features
+
+_COARSE, _CONSTANT = 100.0, 1e-3
+"""Standard deviations, in steps of float32 at the mean, below which a feature is coarse, and below which only rounding
+of the mean has varied, so that it is constant."""
+
+_ENOUGH_VALUES = 100
+"""Fewest values from which features are judged."""
 
 _LARGEST = 1e15
 """Largest plausible magnitude. The square of such a value, and moments of such values, are finite in float32."""
@@ -141,6 +149,15 @@ class RunningMoments(nn.Module):
         if not logarithm.numel():
             return logarithm.new_ones(())
         return torch.where(varied, logarithm, 0.0).amax().exp()
+
+    def features(self) -> Features | None:
+        """Returns how many elements vary, and how finely; None before 100 values. Synchronises with the device."""
+        if not self.mean.ndim or self.count < _ENOUGH_VALUES:
+            return None
+        step, deviation = torch.finfo(torch.float32).eps * self.mean.abs(), self.variance.sqrt()
+        constant = deviation <= _CONSTANT * step
+        coarse = ~constant & (deviation < _COARSE * step)
+        return Features(self.mean.numel(), int(constant.sum()), int(coarse.sum()))
 
     def standardise(self, values: Tensor) -> Tensor:
         """Standardises values to <float32>, clipped at `MAX_STANDARDISED`; NaN where a value is NaN."""

@@ -14,6 +14,7 @@ from penstock.learning.learner import Learner
 from penstock.learning.ranks import ALONE, Ranks
 from penstock.learning.records import Records
 from penstock.learning.retried_writes import RetriedWrites
+from penstock.learning.return_curve import ReturnCurve
 from penstock.learning.session import LearnerParts, Session
 from penstock.learning.statistics import RunStatistics
 from penstock.learning.training import TrainingRun
@@ -36,6 +37,11 @@ def open_session(config: Config, folder: RunFolder, recovered: Recovered) -> Ses
             None if config.train.actors == "auto" else config.train.actors,
             least=config.least_wanted_actors,
             most=config.most_wanted_actors,
+        ),
+        curve=ReturnCurve(
+            resumed=resumed.env_steps > 0,
+            comparable=config.evaluation.deterministic
+            and not (config.environment.variants or config.environment.training_kwargs),
         ),
     )
     for complaint in recovered.complaints:

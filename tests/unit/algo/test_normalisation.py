@@ -3,10 +3,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from helpers.environments import fresh_policy, spec_of
 from penstock.algo.network import Network
 from penstock.algo.normalisation import RunningMoments
+from penstock.types.statistics import Features
 
 
 @given(seed=st.integers(0, 10_000), sizes=st.lists(st.integers(0, 9), min_size=1, max_size=8))
@@ -203,3 +205,28 @@ def test_a_scaled_reward_is_clipped_at_ten_deviations() -> None:
     # At the first reward of a sparse task, the deviation is almost 0.
     policy.return_moments.variance.fill_(1e-4)
     assert policy.scale_rewards(torch.tensor([0.05, 0.5, -0.5])).tolist() == pytest.approx([5.0, 10.0, -10.0], rel=1e-3)
+
+
+def features_of(*columns: NDArray[np.float64]) -> Features | None:
+    """Returns the features of moments that are updated with these columns, as float32, in parts."""
+    moments = RunningMoments((len(columns),))
+    for part in np.array_split(np.stack(columns, 1).astype(np.float32), 7):
+        moments.update(torch.from_numpy(part))
+    return moments.features()
+
+
+def test_features_that_do_not_vary_or_vary_too_finely_for_float32_are_counted() -> None:
+    normal = np.random.default_rng(1).normal(0.0, 1.0, 700)
+    usual = (normal, 1e-9 * normal, 1e9 * normal, 1e4 + normal, np.where(normal > 2.0, 1.0, 0.0))
+    constant = (0.0 * normal, 0.0 * normal + 0.1, 0.0 * normal - 1e9, 1e10 + normal)
+    coarse = (4e6 + normal, -4e6 + normal, 1e9 + 100.0 * normal)
+    assert features_of(*usual) == Features(5, 0, 0)
+    assert features_of(*usual, *constant, *coarse) == Features(12, 4, 3)
+
+
+def test_features_are_unknown_before_enough_values_and_without_numbers() -> None:
+    assert features_of(np.zeros(99)) is None
+    assert features_of(np.zeros(100)) == Features(1, 1, 0)
+    moments = RunningMoments(())
+    moments.update(torch.zeros(1000))
+    assert moments.features() is None

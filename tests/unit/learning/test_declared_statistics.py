@@ -20,6 +20,7 @@ from penstock.learning.records import Record
 from penstock.learning.session_totals import SessionTotals
 from penstock.summary import Summary
 from penstock.telemetry import metrics
+from penstock.types.evaluation import EvaluationSummary
 from penstock.types.records import plain, record_of
 from penstock.types.run import ActorReport
 from penstock.types.statistics import (
@@ -133,7 +134,7 @@ def test_every_mean_time_is_computed_from_the_totals() -> None:
     session.report(some(ActorReport))
     session.waited(WaitReason(Awaited.ACTORS), 1.0)
     session.trained(counted_batch(), TRAINING, fresh_steps=10, train_s=1.0)
-    session.evaluated(1.0)
+    session.evaluated(some(EvaluationSummary), 1.0)
     statistics = session.statistics()
     assert statistics is not None and None not in plain(statistics.times).values()
 
