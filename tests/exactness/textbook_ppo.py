@@ -289,8 +289,6 @@ def mean(values: Tensor, counts: Tensor) -> Tensor:
 
 def standardised(values: Tensor, counts: Tensor) -> Tensor:
     """Returns values with the mean 0 and the standard deviation 1, over those that count."""
-    if values.ndim == 1:
-        return (values - values.mean()) / (values.std(unbiased=False) + 1e-8)
     centred = values - mean(values, counts)
     return centred / (mean(centred.square(), counts).sqrt() + 1e-8)
 
