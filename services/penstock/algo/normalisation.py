@@ -69,8 +69,7 @@ class RunningMoments(nn.Module):
         """Updates the moments with values, <float>[N, *shape]. Synchronises with the device."""
         if values.shape[0] == 0:
             return MomentsUpdate()
-        values = values.double()
-        left_out = 0
+        values, left_out = values.double(), 0
         if bool(self._is_suspicious(values).any()):
             values, count = self._typical(values)
             left_out = int(count)
@@ -89,13 +88,15 @@ class RunningMoments(nn.Module):
         doubled = values.double()
         if not values.shape[0]:
             return BegunUpdate(self, values, torch.arange(3, dtype=torch.float64, device=values.device) % 2.0)
+        suspicious = left_out = doubled.new_zeros(())
         if at_once:
             doubled, left_out = self._typical(doubled)
-        suspicious = self._is_suspicious(doubled).any().double() * (not at_once)
+        else:
+            suspicious = self._is_suspicious(doubled).any().double()
         updated, change = self._with(doubled)
         for held, new in zip(self._held, updated, strict=True):
             held.copy_(torch.where(suspicious > 0.0, held, new))
-        return BegunUpdate(self, values, torch.stack([suspicious, change, left_out if at_once else 0.0 * change]))
+        return BegunUpdate(self, values, torch.stack([suspicious, change, left_out]))
 
     @property
     def _held(self) -> tuple[Tensor, Tensor, Tensor]:
