@@ -137,9 +137,11 @@ REFUSED = {
         "--ppo.minibatches=2048", "standardised over 8 steps or more; set ppo.minibatches", "--ppo.minibatches=auto"
     ),
     "a_batch_of_a_few_steps": Refused(
-        "--sampling.batch-segments=2 --actors=1 --envs-per-actor=1 --actor.unroll-length=2",
+        "--sampling.batch-segments=2 --sampling.fresh-fraction=0.5 --actors=1 --envs-per-actor=1"
+        " --actor.unroll-length=2",
         "set sampling.batch_segments to 4 or more",
-        "--sampling.batch-segments=4 --actors=1 --envs-per-actor=1 --actor.unroll-length=2",
+        "--sampling.batch-segments=4 --sampling.fresh-fraction=0.5 --actors=1 --envs-per-actor=1"
+        " --actor.unroll-length=2",
     ),
     "a_segment_of_one_step": Refused(
         "--actor.unroll-length=1", "actor.unroll_length must be a whole number from 2", "--actor.unroll-length=2"
