@@ -40,8 +40,8 @@ class BegunUpdate:
     """Update of moments that has not waited for the device.
 
     Attributes:
-        findings: <float64>[2] whether the values need a closer look, in which case nothing has changed yet, and the
-            change of the scale.
+        findings: <float64>[3] whether the values need a closer look, in which case nothing has changed yet, the change
+            of the scale, and the number of values left out.
     """
 
     moments: "RunningMoments"
@@ -50,8 +50,8 @@ class BegunUpdate:
 
     def end(self, findings: Tensor) -> MomentsUpdate:
         """Completes the update with its findings on the host. Waits for the device if the values are suspicious."""
-        suspicious, change = findings.tolist()
-        return self.moments.update(self.values) if suspicious else MomentsUpdate(0, change)
+        suspicious, change, left_out = findings.tolist()
+        return self.moments.update(self.values) if suspicious else MomentsUpdate(int(left_out), change)
 
 
 class RunningMoments(nn.Module):
@@ -79,26 +79,34 @@ class RunningMoments(nn.Module):
         """Updates the moments with values, <float>[N, *shape]. Synchronises with the device."""
         if values.shape[0] == 0:
             return MomentsUpdate()
-        values, left_out = self._typical(values.double())
+        values, left_out = values.double(), 0
+        if bool(self._is_suspicious(values).any()):
+            values, count = self._typical(values)
+            left_out = int(count)
         updated, change = self._with(values)
         for held, new in zip(self._held, updated, strict=True):
             held.copy_(new)
         return MomentsUpdate(left_out, float(change))
 
     @torch.no_grad()
-    def begin(self, values: Tensor) -> BegunUpdate:
+    def begin(self, values: Tensor, *, at_once: bool = False) -> BegunUpdate:
         """Updates the moments as `update` does, without waiting for the device, unless values may have to be left out.
 
-        `BegunUpdate.end` completes the update.
+        `BegunUpdate.end` completes the update. With `at_once` the moments are complete before, for medians of all
+        values.
         """
         doubled = values.double()
         if not values.shape[0]:
-            return BegunUpdate(self, values, torch.arange(2, dtype=torch.float64, device=values.device))
-        suspicious = self._is_suspicious(doubled).any()
+            return BegunUpdate(self, values, torch.arange(3, dtype=torch.float64, device=values.device) % 2.0)
+        suspicious = left_out = doubled.new_zeros(())
+        if at_once:
+            doubled, left_out = self._typical(doubled)
+        else:
+            suspicious = self._is_suspicious(doubled).any().double()
         updated, change = self._with(doubled)
         for held, new in zip(self._held, updated, strict=True):
-            held.copy_(torch.where(suspicious, held, new))
-        return BegunUpdate(self, values, torch.stack([suspicious.double(), change]))
+            held.copy_(torch.where(suspicious > 0.0, held, new))
+        return BegunUpdate(self, values, torch.stack([suspicious, change, left_out]))
 
     @property
     def _held(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -114,22 +122,20 @@ class RunningMoments(nn.Module):
         updated = self.mean + delta * count / total, weighted / total, total
         return updated, self._change_to(updated[0], updated[1])
 
-    def _typical(self, values: Tensor) -> tuple[Tensor, int]:
+    def _typical(self, values: Tensor) -> tuple[Tensor, Tensor]:
         """Replaces outliers among values, <float64>[N, *shape], by the median of their element, and counts them.
 
         A value is kept if it is finite, at most 1e15 in magnitude, and no farther from the mean than a million times
         the largest of 1, the standard deviation, and the median distance of these values from the mean. The median
         distance admits a change that most values show. The 1 admits the first reward of a sparse task.
         """
-        if not bool(self._is_suspicious(values).any()):
-            return values, 0
         known = self._known()
         possible = torch.where(values.abs() <= _LARGEST, values, torch.nan)
         spread = torch.maximum(known, (possible - self.mean).abs().nanmedian(0).values.nan_to_num(nan=0.0))
         enters = (possible - self.mean).abs() <= LARGEST_SPREAD * spread
         median = torch.where(enters, values, torch.nan).nanmedian(0).values
         replacement = torch.where(median.isnan(), self.mean, median)
-        return torch.where(enters, values, replacement), int((~enters).sum())
+        return torch.where(enters, values, replacement), (~enters).sum().double()
 
     def _known(self) -> Tensor:
         return torch.sqrt(self.variance).clamp(min=1.0)

@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -6,6 +8,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from helpers.environments import fresh_policy, spec_of
+from penstock.algo.advantages import Estimates, estimate
 from penstock.algo.network import Network
 from penstock.algo.normalisation import RunningMoments
 from penstock.types.statistics import Features
@@ -115,8 +118,11 @@ def test_a_policy_learns_the_moments_it_uses(on: bool) -> None:
     count = 2.0 if on else 0.0
     assert policy.observation_moments.count.item() == count
     assert policy.return_moments.count.item() == count
-    # The deviation of 10 and 30 is 10. Rewards are divided by it and not centred.
-    assert policy.scale_rewards(torch.tensor([5.0])).item() == pytest.approx(0.5 if on else 5.0)
+    # The mean of 10 and 30 is 20, and the deviation 10. The last reward of an episode is relative to the mean, and
+    # another one to what discounting takes from the mean.
+    scaled = policy.scale_rewards(torch.tensor([25.0, 1.0]), torch.tensor([True, False]), 0.9)
+    assert scaled.tolist() == pytest.approx([0.5, -0.1] if on else [25.0, 1.0])
+    assert policy.unscale_values(torch.tensor([0.5])).item() == pytest.approx(25.0 if on else 0.5)
 
 
 def test_moments_are_not_trained_by_gradients() -> None:
@@ -200,11 +206,54 @@ def test_the_scale_of_a_huge_variance_is_positive() -> None:
     assert moments.scale().item() == pytest.approx(1e-37, rel=1e-3)
 
 
-def test_a_scaled_reward_is_clipped_at_ten_deviations() -> None:
-    policy = fresh_policy(spec_of("CartPole-v1"))
-    # At the first reward of a sparse task, the deviation is almost 0.
-    policy.return_moments.variance.fill_(1e-4)
-    assert policy.scale_rewards(torch.tensor([0.05, 0.5, -0.5])).tolist() == pytest.approx([5.0, 10.0, -10.0], rel=1e-3)
+@pytest.mark.parametrize("offset", [0.0, 1e2, -1e4, 1e6])
+def test_scaled_rewards_do_not_depend_on_an_offset(offset: float) -> None:
+    policy, ended = fresh_policy(spec_of("CartPole-v1")), torch.ones(4, dtype=torch.bool)
+    rewards = torch.tensor([-1.0, 1.0, -1.0, 1.0]) + offset
+    policy.begin_returns(rewards)
+    expected = rewards - policy.return_moments.mean.float()
+    torch.testing.assert_close(policy.scale_rewards(rewards, ended, 0.99), expected)
+
+
+@pytest.mark.parametrize("reward", [1e3, -1e3])
+def test_a_rare_reward_keeps_its_size(reward: float) -> None:
+    policy, rewards = fresh_policy(spec_of("CartPole-v1")), torch.zeros(1000)
+    rewards[7] = reward
+    policy.begin_returns(rewards)
+    scaled = policy.scale_rewards(rewards, torch.ones(1000, dtype=torch.bool), 0.99)
+    torch.testing.assert_close(scaled, ((rewards - rewards.mean()) / rewards.std(unbiased=False)))
+    # No value is farther from the mean than this (Samuelson 1968).
+    assert scaled.abs().max() <= math.sqrt(999.0) + 1e-3
+
+
+@given(seed=st.integers(0, 1000), mean=st.floats(-100.0, 100.0))
+def test_the_mean_of_the_returns_changes_no_advantage(seed: int, mean: float) -> None:
+    policy, generator = fresh_policy(spec_of("CartPole-v1")), torch.Generator().manual_seed(seed)
+    policy.return_moments.variance.fill_(4.0)
+    value, reward = torch.randn(3, 9, generator=generator), 5.0 * torch.randn(3, 8, generator=generator)
+    terminated, truncated, usable = torch.rand(3, 3, 8, generator=generator) < torch.tensor([0.2, 0.2, 0.9]).view(
+        3, 1, 1
+    )
+
+    def estimated(value: torch.Tensor) -> Estimates:
+        return estimate(
+            value=value,
+            reward=policy.scale_rewards(reward, terminated, 0.9),
+            terminated=terminated,
+            truncated=truncated,
+            usable=usable,
+            log_ratio=torch.zeros(3, 8),
+            discount=0.9,
+            trace_decay=0.8,
+            rho_clip=1.0,
+            trace_clip=1.0,
+        )
+
+    plain = estimated(value)
+    policy.return_moments.mean.fill_(mean)
+    relative = estimated(value - mean / 2.0)
+    torch.testing.assert_close(relative.advantage, plain.advantage, rtol=1e-4, atol=1e-3)
+    torch.testing.assert_close(relative.correction, plain.correction, rtol=1e-4, atol=1e-3)
 
 
 def features_of(*columns: NDArray[np.float64]) -> Features | None:

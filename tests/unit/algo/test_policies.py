@@ -68,7 +68,8 @@ def test_a_policy_is_restored_from_its_weights_alone(spec: EnvironmentSpec) -> N
     assert torch.equal(
         distribution_of(loaded, observations()).entropy(), distribution_of(policy, observations()).entropy()
     )
-    assert torch.equal(loaded.scale_rewards(torch.ones(1)), policy.scale_rewards(torch.ones(1)))
+    one, ended = torch.ones(1), torch.zeros(1, dtype=torch.bool)
+    assert torch.equal(loaded.scale_rewards(one, ended, 0.99), policy.scale_rewards(one, ended, 0.99))
 
 
 @SPECS
