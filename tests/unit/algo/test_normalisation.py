@@ -98,7 +98,7 @@ def test_small_rewards_are_scaled_as_large_ones() -> None:
         network = Network(hidden_sizes=(4,), variance_epsilon=0.0)
         policy = fresh_policy(spec_of("Counting-v0"), network=network)
         policy.learn_moments((torch.zeros(1000, 2),), unit * rewards)
-        found.append(policy.scale_rewards(unit * rewards))
+        found.append(policy.scale_rewards(unit * rewards, torch.ones(1000, dtype=torch.bool), 0.99))
         torch.testing.assert_close(policy.unscale_values(found[-1]), unit * rewards, rtol=1e-4, atol=1e-4 * unit)
     for each in found:
         torch.testing.assert_close(each, found[2], rtol=1e-4, atol=1e-5)
