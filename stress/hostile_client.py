@@ -28,6 +28,9 @@ from penstock.wire.batches import decode_plan
 DEADLINE_S = 20.0
 CALLS_AT_ONCE = 128
 CALLS_A_CHANNEL = 500
+LARGE_BYTES = 60_000
+"""Size of a request from which it has a channel of its own: the service refuses all calls of a connection for a while
+after it has refused a large message (`rpc.service.Reception`), and would not read the others."""
 _UNREAD_S = 3.0
 _SILENT_SOCKETS = 32
 _NICE = 19
@@ -134,8 +137,8 @@ class HostileClients:
 
     @asynccontextmanager
     async def _channel_for(self, forgery: Forgery) -> AsyncIterator[grpc.aio.Channel]:
-        """Yields the shared channel, renewed from time to time, or a separate one if the call breaks it."""
-        if forgery.ending == "break":
+        """Yields the shared channel, renewed from time to time, or a separate one if the call breaks or blocks it."""
+        if forgery.ending == "break" or max(map(len, forgery.messages), default=0) > LARGE_BYTES:
             channel = self._connect()
             try:
                 yield channel
