@@ -250,6 +250,15 @@ KINDS: dict[str, Kind] = {
     # Accepted, with a warning.
     "observation_outside_of_its_space": Kind(WARNED, ("with 1e+06", "outside of its space"), step=observes(1e6)),
     "extreme_reward": Kind(WARNED, ("a reward of 1e+12",), step=gives(1, 1e12)),
+    "action_bounds_that_mean_none": Kind(
+        WARNED, ("element 0", "and 1 others", "policy.widest_range"), spaces=lambda: (vector(), Box(-1e6, 1e6, (2,)))
+    ),
+    "action_bounds_that_may_mean_none": Kind(
+        WARNED, ("element 0", "is scaled", "infinite"), spaces=lambda: (vector(), Box(0, 1e6, (1,)))
+    ),
+    "action_bound_far_from_0": Kind(
+        WARNED, ("begins at 1e+09", "distance to the bound"), spaces=lambda: (vector(), Box(1e9, np.inf, (1,)))
+    ),
     "close_raises": Kind(WARNED, ("in close", "OSError: the window is gone")),
     # Accepted; the run must not be affected, and nothing may be left behind.
     "forked_child": Kind(HARMLESS, constructor=calls(fork), alone=True),

@@ -7,7 +7,6 @@ between them. A run is therefore repeatable bit for bit regardless of other load
 the lag between them is exactly the requested one.
 """
 
-import functools
 import json
 import math
 import tempfile
@@ -215,6 +214,7 @@ def train(
     actors: int = 1,
     *,
     rule: Rule = PENSTOCK,
+    begun: Callable[[RunStatistics], None] = _ignore,
 ) -> Outcome:
     """Trains with this configuration; writes a run's files to the folder, if there is one.
 
@@ -230,10 +230,12 @@ def train(
         watch_commit: Called with every batch and its new priorities, <float64>[B].
         actors: Number of actors, each with `actor.environments` environments.
         rule: Makes the learner and its source of batches.
+        begun: Called once with the statistics of the run.
     """
     if folder is None:
         with tempfile.TemporaryDirectory(prefix="penstock-study-") as temporary:
-            return train(config, lag, Path(temporary), watch, watch_weights, watch_commit, actors, rule=rule)
+            path = Path(temporary)
+            return train(config, lag, path, watch, watch_weights, watch_commit, actors, rule=rule, begun=begun)
     began = time.monotonic()
     torch.set_num_threads(1)
     environment = config.environment
@@ -242,6 +244,11 @@ def train(
     run_folder = RunFolder(folder)
     run_folder.create()
     pipeline = Pipeline(config, acting, lag, watch, watch_weights, watch_commit)
+
+    def begin(statistics: RunStatistics) -> None:
+        pipeline.statistics = statistics
+        begun(statistics)
+
     conclusion = learn(
         config,
         acting[0].spec,
@@ -249,7 +256,7 @@ def train(
         sink=pipeline,
         desk=Desk(watched, config.policy.module),
         folder=run_folder,
-        begun=functools.partial(setattr, pipeline, "statistics"),
+        begun=begin,
         rule=rule,
     )
     for each in (*acting, watched):

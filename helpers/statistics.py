@@ -22,6 +22,7 @@ TRAINING = TrainingStatistics(
         priority_gain=0.12,
         policy_loss=0.1,
         value_loss=0.2,
+        actions_at_bound=0.3,
     ),
     learning_rate=1e-3,
     staleness_mean=3.0,
@@ -37,10 +38,13 @@ def learnt(**numbers: float | None) -> TrainingStatistics:
 
 
 def all_finite(statistics: TrainingStatistics) -> bool:
-    """Returns whether every statistic of a batch is a finite number. The gain of priorities is one of many batches."""
+    """Returns whether every statistic of a batch is a finite number.
+
+    The gain of priorities is one of many batches, and only continuous actions have bounds.
+    """
     values = plain(statistics)
     learning = values.pop("learning")
-    del learning["priority_gain"]
+    del learning["priority_gain"], learning["actions_at_bound"]
     return all(value is not None and np.isfinite(value) for value in (*learning.values(), *values.values()))
 
 

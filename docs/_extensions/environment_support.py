@@ -27,6 +27,7 @@ PLANE = Box(-1.0, 1.0, (3,), np.float32)
 SPACES: list[tuple[Role, str, gymnasium.Space[object]]] = [
     ("observation", "flat `Box` of numbers", PLANE),
     ("observation", "`Box` of numbers in two or more dimensions", Box(-1.0, 1.0, (4, 3), np.float32)),
+    ("observation", "`Box` of `uint64`, or of floats above 64 bits", Box(0, 9, (2,), np.uint64)),
     ("observation", "images: `uint8` in two or three dimensions", Box(0, 255, (84, 84, 3), np.uint8)),
     ("observation", "boards and small images", Box(0, 255, (16, 16, 3), np.uint8)),
     ("observation", "`Discrete`", Discrete(16)),

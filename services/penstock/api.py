@@ -59,6 +59,8 @@ def train(
         Interrupted: Ctrl-C after training began. Before training, a plain `KeyboardInterrupt` is raised.
     """
     _refuse_in_a_service()
+    # gRPC's core reads it at its first channel, and would write errors in its own format to the user's terminal.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     config = _configuration(what, preset, settings)
     if trust_code:
         config = config.trusted()

@@ -153,11 +153,20 @@ def _section_of_spec(spec: Any) -> dict[str, object]:
     kwargs = {
         name: value
         for name, value in spec.kwargs.items()
-        if name != "render_mode" and usual.get(name, missing) != value
+        if name != "render_mode" and _differ(usual.get(name, missing), value)
     }
     if registered is not None and spec.max_episode_steps != registered.max_episode_steps:
         kwargs["max_episode_steps"] = spec.max_episode_steps
     return {"id": str(spec.id), "kwargs": kwargs} if kwargs else {"id": str(spec.id)}
+
+
+def _differ(one: object, other: object) -> bool:
+    try:
+        return bool(one != other)
+    except ValueError:
+        # Arrays have no single answer.
+        numpy: Any = sys.modules["numpy"]
+        return not (isinstance(one, numpy.ndarray) and numpy.array_equal(one, other))
 
 
 def _why(what: str) -> str:

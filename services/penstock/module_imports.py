@@ -13,6 +13,7 @@ from types import ModuleType
 
 from penstock import environment_names, extras, foreign_errors
 from penstock.errors import ConfigurationError
+from penstock.foreign_errors import shortened
 
 
 def import_modules(places: Sequence[str]) -> None:
@@ -55,6 +56,13 @@ def _imported(place: str, load: Callable[[str], ModuleType]) -> ModuleType:
         itself = error.name is not None and f"{place}.".startswith(f"{error.name}.")
         elsewhere = ", run penstock in the folder that contains it, or give the path of its file" if itself else ""
         raise ConfigurationError(f"can't import {place!r}: {error}; install {error.name!r}{elsewhere}") from error
+    except SystemExit as end:
+        where = foreign_errors.place_of(end)
+        raise ConfigurationError(
+            f"can't import {place!r}: {foreign_errors.describe(end)}{where and f' ({where})'}, with the arguments"
+            f' {shortened(str(sys.argv))}; read arguments below `if __name__ == "__main__":`, or give those that it'
+            " accepts to the script that calls penstock.train"
+        ) from end
     except foreign_errors.MISBEHAVIOUR as error:
         foreign_errors.let_ctrl_c_pass(error)
         raise ConfigurationError(f"can't import {place!r}: {foreign_errors.explain(error)}; correct it") from error

@@ -8,6 +8,7 @@ import contextlib
 import errno
 import os
 import resource
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -64,6 +65,17 @@ def disk_fault(folder: Path) -> str:
     elif (found.f_blocks and _free_bytes(found) < found.f_frsize) or _lacks_inodes(found):
         code = errno.ENOSPC
     return in_words(OSError(code, os.strerror(code)), folder) if code else ""
+
+
+def not_utf8(name: str) -> str:
+    """Returns what is wrong with a path or another text that messages between services can't hold, or empty."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        coding = sys.getfilesystemencoding()
+        mode = "" if coding == "utf-8" else f", or start Python in UTF-8 mode, not with {coding} (PYTHONUTF8=1)"
+        return f"{name!a} is not text in UTF-8, which messages between services need; rename the file or folder{mode}"
+    return ""
 
 
 def _of_space(place: Path | None) -> tuple[str, str]:

@@ -29,6 +29,7 @@ ALLOWED: dict[str, set[str]] = {
     "system_errors": {"file_systems"},
     "store_place": {"errors", "file_systems", "files", "run_folder"},
     "checkpoint_file": {"errors", "system_errors"},
+    "environment_arguments": {"foreign_errors", "system_errors"},
     "environment_names": {"errors"},
     "foreign_errors": set(),
     "module_imports": {"environment_names", "errors", "extras", "foreign_errors"},
@@ -39,6 +40,7 @@ ALLOWED: dict[str, set[str]] = {
         "errors",
         "system_errors",
         "addresses",
+        "environment_arguments",
         "environment_names",
         "foreign_errors",
         "gate_law",
@@ -123,6 +125,7 @@ ALLOWED: dict[str, set[str]] = {
     "security": {"errors", "system_errors", "config", "files", "security"},
     "process": {
         "types",
+        "environment_names",
         "errors",
         "files",
         "system_errors",
@@ -148,6 +151,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "apps": {
         "types",
+        "environment_arguments",
         "errors",
         "addresses",
         "foreign_errors",
@@ -167,6 +171,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "local": {
         "types",
+        "environment_arguments",
         "errors",
         "system_errors",
         "addresses",
@@ -188,6 +193,7 @@ ALLOWED: dict[str, set[str]] = {
     "launch": {"errors", "config", "files", "run_folder", "security", "launch"},
     "cli": {
         "types",
+        "environment_arguments",
         "errors",
         "system_errors",
         "addresses",

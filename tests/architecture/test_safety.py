@@ -19,6 +19,7 @@ WRITES = {"write_text", "write_bytes", "tofile"}
 MAY_WRITE = {
     "files.py",
     "local/child_log.py",  # writes logs of services
+    "cli/main.py",  # opens /dev/null
     "cli/train.py",  # opens /dev/null
     "process/output.py",  # opens a log
     "replay/store/staging.py",  # maps a file

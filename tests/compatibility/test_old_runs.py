@@ -87,6 +87,42 @@ def test_a_run_is_resumed_and_says_what_has_become_of_its_settings(old: Path) ->
     assert (again.code, again.stderr) == (0, "")
 
 
+MATRIX = """
+import gymnasium
+import numpy as np
+
+
+class Matrix(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2, 3), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.np_random.uniform(-1.0, 1.0, (2, 3)).astype(np.float32), {}
+
+    def step(self, action):
+        return self.np_random.uniform(-1.0, 1.0, (2, 3)).astype(np.float32), float(action), True, False, {}
+"""
+
+
+def test_a_policy_keeps_the_encoder_with_which_it_began(tmp_path: Path) -> None:
+    file, folder = tmp_path / "matrix.py", tmp_path / "run"
+    file.write_text(MATRIX)
+    options = [f"--env-id={file}:Matrix", "--preset=none", "--actors=1", "--policy.hidden-sizes=8"]
+    options += ["--evaluation.episodes=1", "--evaluation.interval-steps=1000000000"]
+    begun = run("train", *options, "--total-steps=600", f"--run-dir={folder}", "--policy.encoders=observation=board")
+    assert begun.code == 0, begun.stderr
+    # As earlier releases recorded it, whose default this encoder was.
+    config = RunFolder(folder).config
+    config.write_text(config.read_text().replace('[policy.encoders]\nobservation = "board"', "[policy.encoders]"))
+    assert not Config.load(folder).policy.encoders
+    resumed = run("train", "--resume", str(folder), "--trust-code", "--total-steps=1200")
+    started = run("train", *options, "--total-steps=600", f"--run.start-from={folder}", f"--run-dir={tmp_path / 'b'}")
+    for end in (resumed, started):
+        assert end.code == 0, end.stderr
+        assert "encoders: observation board (policy.encoders)" in end.stdout.splitlines()
+
+
 @pytest.mark.parametrize("name", RUNS)
 def test_every_setting_of_every_release_exists_or_has_its_place_among_the_removed_ones(name: str) -> None:
     listed = HERE / name / "settings.txt"

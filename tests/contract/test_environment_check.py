@@ -71,6 +71,7 @@ def checked_here(env_id: str, arguments: Mapping[str, str] = MappingProxyType({}
             use_masks=True,
             encoders={},
             moves=None,
+            widest_range=1e4,
             largest_magnitude=1e15,
             progress=lambda stage, name: stages.append(stage),
         )
@@ -273,3 +274,50 @@ def test_a_refusal_names_the_line_of_the_user_or_what_the_call_needs(folder: str
         ("Unseeded", "", "keyword argument 'seed'; reset must take the keywords seed and options"),
     ):
         assert end in checked_here(f"{file}:{name}", {"flaw": flaw}).refusal
+
+
+PARSING = """
+import argparse
+import gymnasium
+
+def level():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--level", type=int, required=True)
+    return parser.parse_args().level
+
+class Parsing(gymnasium.Env):
+    observation_space = action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self):
+        assert level() == 3
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return 0, {}
+
+    def step(self, action):
+        assert level() == 3
+        return 0, 1.0, True, False, {}
+"""
+
+
+@pytest.mark.parametrize("at_import", ["", "level()", "import sys; int(sys.argv[2])"])
+def test_a_file_finds_the_arguments_of_the_script_that_calls_train(
+    at_import: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(f"{PARSING}\n{at_import}\n")
+    monkeypatch.setattr("sys.argv", [str(script), "--level", "3"])
+    assert checked(build({"environment": {"id": f"{script}:Parsing"}})).refusal == ""
+
+
+def test_a_file_that_refuses_its_arguments_is_reported_with_them_and_with_what_it_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(f"{PARSING}\nlevel()\n")
+    monkeypatch.setattr("sys.argv", [str(script), "--other", "3"])
+    refusal = checked(build({"environment": {"id": f"{script}:Parsing"}})).refusal
+    assert "SystemExit: 2" in refusal
+    assert "'--other', '3'" in refusal
+    assert "error: the following arguments are required: --level" in refusal

@@ -78,7 +78,7 @@ class RunningMeanVariance:
         self.variance, self.count = squares / total, total
 
     def inverse_deviation(self) -> Tensor:
-        return torch.rsqrt(self.variance + 1e-8).float()
+        return torch.rsqrt(self.variance + (1e-7 * self.mean).square()).float()
 
 
 class Features:
@@ -289,8 +289,6 @@ def mean(values: Tensor, counts: Tensor) -> Tensor:
 
 def standardised(values: Tensor, counts: Tensor) -> Tensor:
     """Returns values with the mean 0 and the standard deviation 1, over those that count."""
-    if values.ndim == 1:
-        return (values - values.mean()) / (values.std(unbiased=False) + 1e-8)
     centred = values - mean(values, counts)
     return centred / (mean(centred.square(), counts).sqrt() + 1e-8)
 
@@ -339,6 +337,8 @@ class TextbookPPO:
         """Collects a rollout, estimates advantages, optimises, and updates the normalisers."""
         s, rollout = self.settings, self.collect()
         observations, valid = self.normalised(rollout.observations), rollout.valid
+        if s.normalise_returns:
+            self.returns.update(rollout.returns[valid])
         with torch.no_grad():
             seen, _ = self.model.remember(observations, rollout.state, rollout.first, s.burn_in)
             values = self.model.value(seen)
@@ -358,8 +358,6 @@ class TextbookPPO:
         self.optimise(batch if remembers else batch[valid])
         if s.normalise_observations and self.features.numbers.any():
             self.observations.update(rollout.observations[:, s.burn_in : -1][valid][:, self.features.numbers])
-        if s.normalise_returns:
-            self.returns.update(rollout.returns[valid])
 
     @torch.no_grad()
     def collect(self) -> Rollout:
@@ -406,7 +404,9 @@ class TextbookPPO:
     def generalized_advantages(self, values: Tensor, rollout: Rollout) -> Tensor:
         s, rewards, terminated = self.settings, rollout.rewards, rollout.terminated
         if s.normalise_returns:
-            rewards = (rewards * self.returns.inverse_deviation()).clamp(-10.0, 10.0)
+            # Values are relative to the mean return, which is a potential (Ng, Harada & Russell 1999).
+            potential = torch.where(terminated, self.returns.mean, (1.0 - s.gamma) * self.returns.mean)
+            rewards = ((rewards.double() - potential) * self.returns.inverse_deviation()).float()
         advantages, following = torch.zeros_like(rewards), torch.zeros(s.environments)
         for t in reversed(range(s.steps)):
             bootstrap = s.gamma * (~terminated[:, t]).float() * values[:, t + 1]

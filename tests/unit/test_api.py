@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import numpy as np
 import pytest
 from gymnasium.envs.classic_control import CartPoleEnv
 
@@ -56,6 +57,24 @@ def test_a_configuration_is_read_from_a_file_or_a_run_folder(tmp_path: Path) -> 
     assert penstock.Config.load(tmp_path) == config == penstock.Config.load(str(tmp_path / "config.toml"))
     with pytest.raises(ConfigurationError, match=r"can't read the configuration .*nothing"):
         penstock.Config.load(tmp_path / "nothing")
+
+
+class Placed(CartPoleEnv):
+    """An environment that takes an array."""
+
+    def __init__(self, start: object = None) -> None:
+        super().__init__()
+        self.start = start
+
+
+gymnasium.register("Placed-v0", Placed, kwargs={"start": np.zeros(2)})
+
+
+@pytest.mark.filterwarnings("ignore:the environment receives the list")
+@pytest.mark.parametrize("start", [[0.0, 0.0], [0.0, 1.0], [1.0]])
+def test_a_made_environment_may_have_arrays_as_arguments(start: list[float]) -> None:
+    kwargs = penstock.configure(gymnasium.make("Placed-v0", start=np.array(start))).environment.kwargs
+    assert kwargs == ({} if start == [0.0, 0.0] else {"start": start})
 
 
 def wrapped() -> object:

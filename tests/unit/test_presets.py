@@ -1,5 +1,4 @@
 import importlib
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ import pytest
 
 import penstock
 from penstock.acting.packages import package_of
-from penstock.config import Config, build
+from penstock.config import Config, build, parse_toml
 from penstock.errors import ConfigurationError
 from penstock.presets import configure, configured, preset, preset_for, preset_names, preset_values
 
@@ -25,7 +24,7 @@ OF_AN_ENVIRONMENT = [name for name in preset_names() if "environment" in preset_
 @pytest.mark.parametrize("name", OF_AN_ENVIRONMENT)
 def test_a_preset_loads_and_is_unchanged_by_toml(name: str) -> None:
     config = preset(name)
-    assert build(tomllib.loads(config.to_toml())) == config
+    assert build(parse_toml(config.to_toml())) == config
     assert preset_for(config.environment.id) == CHOSEN.get(name, name)
     chosen = configured({"environment": {"id": config.environment.id}}, preset=name)
     assert (chosen.config, chosen.preset) == (config, name)

@@ -13,6 +13,7 @@ from penstock.acting import faults, leaves
 from penstock.acting.leaf_buffers import Unusable, ValueCheck
 from penstock.acting.masks import MaskSource
 from penstock.acting.progress import Progress
+from penstock.acting.returned_values import UNREADABLE, array_of, column_of
 from penstock.errors import ConfigurationError, EnvironmentFailed
 from penstock.types.spaces import EnvironmentSpec
 
@@ -37,11 +38,11 @@ class CheckedVector:
         """Takes ownership of the environment. `masks` is None if it has no action masks."""
         self._envs, self._spec, self._progress = envs, spec, progress
         self._only = 0 if envs.num_envs == 1 else None
-        self._actions = leaves.ActionForm(spec.action, envs.single_action_space)
+        self._actions = leaves.ActionForm(spec.action, spec.action_types)
         self._checks = [ValueCheck(leaf) for leaf in spec.observation.leaves]
         self._shapes = [(envs.num_envs, *space.observation_array[1]) for space in spec.observation.spaces]
         self._masks, self._mask_of = masks, masks.reader(envs) if masks else None
-        self.count, self._reward_shape = envs.num_envs, (envs.num_envs,)
+        self.count = envs.num_envs
         self.observation: Leaves = ()
         self._returned: Any = None
 
@@ -64,10 +65,9 @@ class CheckedVector:
         self._returned, reward, terminated, truncated, infos = self._call(
             "in step", self._envs.step, self._actions.batch(action)
         )
-        reward = np.asarray(reward)
-        if reward.shape != self._reward_shape or reward.dtype.kind not in "fiub":
-            raise self._failure(f"rewards of shape {reward.shape} and type {reward.dtype}, not numbers of shape"
-                                f" {self._reward_shape}", None)  # fmt: skip
+        reward = self._column("rewards", reward)
+        terminated = self._column("terminated", terminated).astype(np.bool_, copy=False)
+        truncated = self._column("truncated", truncated).astype(np.bool_, copy=False)
         if found := faults.find_unusable(reward):
             raise self._failure(f"step returned the reward {found[1]}", found[0])
         self.observation = self._flat(self._returned)
@@ -95,7 +95,7 @@ class CheckedVector:
 
     def final(self, infos: dict[str, Any], index: int) -> tuple[Any, ...]:
         """Returns the leaves of the final observation of an environment that has already reset."""
-        return leaves.flatten(self._spec.observation, infos["final_obs"][index])
+        return tuple(array_of(leaf) for leaf in leaves.flatten(self._spec.observation, infos["final_obs"][index]))
 
     def close(self) -> None:
         """Closes the environments."""
@@ -122,9 +122,20 @@ class CheckedVector:
 
     def _flat(self, observation: Any, where: str = "in step") -> Leaves:
         try:
-            return leaves.flatten(self._spec.observation, observation)
+            return tuple([array_of(leaf) for leaf in leaves.flatten(self._spec.observation, observation)])
         except ConfigurationError as error:
             raise self._refused(str(error), None, where) from None
+        except UNREADABLE as error:
+            raise self._failure(f"observations that are not an array ({error})", None, where) from None
+
+    def _column(self, what: str, values: Any) -> NDArray[Any]:
+        try:
+            column = column_of(values, self.count)
+        except UNREADABLE as error:
+            raise self._failure(f"{what} as {error}", None) from None
+        if column is not values and np.shape(values) != column.shape:
+            self._progress.converted = f"{what} of shape {tuple(np.shape(values))}, where {column.shape} was expected"
+        return column
 
     def _refused(self, refusal: str, index: int | None, where: str = "in step") -> EnvironmentFailed:
         return faults.refused(refusal, where, self._spec.id, self._only if index is None else index)

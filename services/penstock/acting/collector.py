@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from penstock.acting import faults
 from penstock.acting.environments import Environments
-from penstock.acting.observation_bounds import ObservationBounds
+from penstock.acting.observation_bounds import ObservationBounds, Precision
 from penstock.acting.outcomes import Outcomes
 from penstock.acting.protocols import Runner
 from penstock.acting.randomness import Streams
@@ -59,14 +59,14 @@ class Collector:
         self._unroll_length, self._columns = schema.unroll_length, schema.empty(environments.count)
         self._recorder = Recorder(environments.spec, self._columns)
         self._outcomes = Outcomes(self._columns, assignment.environments, discount)
-        self._action_map = ActionMap(environments.spec.action)
+        self._action_map: ActionMap | None = None
         self._sequence, self._drawn_steps, self._failures = 1, 0, failures
         self._noise: NDArray[np.float32] = np.zeros((environments.count, 0, 0), np.float32)
         self._episodes: list[Episode] = []
         self._valid_steps = 0
         self._largest_magnitude = largest_magnitude
-        self._bounds = ObservationBounds(environments.spec)
-        self._warning: str | None = None
+        self._bounds, self._precision = ObservationBounds(environments.spec), Precision(environments.spec)
+        self._outside_found, self._warnings = False, list[str]()
         self.timing = Timing()
         self._reset()
 
@@ -140,7 +140,10 @@ class Collector:
 
     def _fill(self, runner: Runner, noise: NDArray[np.float32]) -> None:
         environments, recorder, outcomes = self._environments, self._recorder, self._outcomes
-        progress, timing, squashed, clock = environments.progress, self.timing, runner.squashes, time.perf_counter
+        progress, timing, clock = environments.progress, self.timing, time.perf_counter
+        if self._action_map is None:
+            self._action_map = ActionMap(environments.spec.action, runner.network)
+        action_map = self._action_map
         policy = runner.begin(noise)
         recorder.begin_window()
         for step in range(self._unroll_length):
@@ -150,7 +153,7 @@ class Collector:
             action = policy.act(environments.acting_observation, mask=environments.action_mask, begun=begun)
             recorder.act(step, action)
             acted = clock()
-            outcome = environments.step(self._action_map(action, squashed=squashed))
+            outcome = environments.step(action_map(action))
             stepped = clock()
             outcomes.record(step, outcome)
             recorder.advance(outcome.begun)
@@ -160,7 +163,7 @@ class Collector:
         recorder.finish(policy.log_probs())
 
     def _check(self) -> None:
-        """Checks the window's values. The environments' own were checked to be finite. Notes a warning on bounds."""
+        """Checks the window's values. The environments' own were checked to be finite. Notes warnings about them."""
         env_id = self._environments.spec.id
         actions = self._environments.spec.action.columns("action")
         for name, what in (
@@ -172,17 +175,15 @@ class Collector:
         ):
             if unusable := faults.find_unusable(self._columns.column(name), self._largest_magnitude):
                 raise faults.failure(what.format(unusable[1]), "in its last window", env_id, unusable[0])
-        if self._warning is None:
-            found = self._bounds.find_outside(self._columns)
-            if found is not None:
-                self._warning = f"environment {self._assignment.environments[found[0]]}: {found[1]} ({env_id})"
+        if not self._outside_found and (found := self._bounds.find_outside(self._columns)):
+            self._outside_found = True
+            self._warnings.append(f"environment {self._assignment.environments[found[0]]}: {found[1]} ({env_id})")
+        if coarse := self._precision.find_coarse(self._environments.observation):
+            self._warnings.append(f"{coarse} ({env_id})")
 
     def take_warning(self) -> str:
-        """Returns the first warning about the observations once; empty otherwise."""
-        warning = self._warning
-        if warning:
-            self._warning = ""
-        return warning or ""
+        """Returns the next warning about the observations, each of which is given once; empty without one."""
+        return self._warnings.pop(0) if self._warnings else ""
 
     def take_episodes(self) -> tuple[tuple[Episode, ...], int]:
         """Returns the episodes that ended and the number of valid steps since the last call."""

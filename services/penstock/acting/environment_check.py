@@ -23,19 +23,24 @@ from penstock.acting.leaves import ActionForm, flatten, left_out
 from penstock.acting.masks import MaskSource, Place
 from penstock.acting.refusals import can_not_make
 from penstock.acting.registry import find
+from penstock.acting.returned_values import number_of
 from penstock.acting.single_environments import SingleEnvironments
 from penstock.acting.spaces import ActionMap, describe
 from penstock.acting.variants import require_same_spaces, variant_name
-from penstock.algo.spaces import check_spaces
+from penstock.algo.network import Network
+from penstock.algo.spaces import beginning, bounded, bounds, check_spaces, scaled
 from penstock.errors import ConfigurationError
 from penstock.module_imports import import_modules
 from penstock.types.networks import Encoder
-from penstock.types.spaces import EnvironmentSpec
+from penstock.types.spaces import BoxSpace, EnvironmentSpec, Tree
 
 STEPS = 2
 """Steps taken by each environment. The second is the first one from a state that a step produced."""
 
 _SEED = 1
+
+_COARSE = 0.05
+"""Largest step of float32, in units of an action that is not scaled, whose first deviation is 1."""
 
 Progress = Callable[[str, str], None]
 """Function called before each stage with the stage (import, constructor, spaces, reset, mask, step or close) and the
@@ -74,12 +79,13 @@ def check(
     use_masks: bool,
     encoders: Mapping[str, Encoder],
     moves: str | None,
+    widest_range: float,
     largest_magnitude: float,
     progress: Progress,
 ) -> Checked:
     """Makes, resets and steps every variant of every task.
 
-    The arguments are those of `EnvironmentVariants`, `policy.encoders`, `policy.moves` and
+    The arguments are those of `EnvironmentVariants`, `policy.encoders`, `policy.moves`, `policy.widest_range` and
     `environment.largest_magnitude`. `progress` is called before each stage.
 
     Raises `ConfigurationError`, with the fault, its place and a remedy in one line, if an environment can't be used.
@@ -105,7 +111,39 @@ def check(
                 warnings.append(f"{env_id} has an action space with nothing to choose, so there is nothing to learn")
     assert first is not None
     notices = [f"{env_id}: {notice}" for notice in one.notices]
+    warnings += [f"{env_id}: {warning}" for warning in _of_bounds(first.action, widest_range)]
     return Checked(list(dict.fromkeys(warnings)), notices, first)
+
+
+def _of_bounds(action: Tree, widest_range: float) -> Iterator[str]:
+    """Returns how bounds of actions are taken that are probably not meant, or beside which float32 is too coarse."""
+    for leaf in action.leaves:
+        if not isinstance(leaf.space, BoxSpace):
+            continue
+        (low, high), is_scaled = bounds(leaf.space), scaled(leaf.space, widest_range)
+        first = beginning(leaf.space, widest_range)
+        wide = bounded(leaf.space) & (high / 2.0 - low / 2.0 > widest_range)
+        for found, text in (
+            (
+                wide & ~is_scaled,
+                "is not scaled to its bounds {low:g} and {high:g}, which are so wide that they probably mean none, and"
+                " begins near {first:g}; raise policy.widest_range (now {widest:g}) if all of the range is of use",
+            ),
+            (
+                wide & is_scaled,
+                "is scaled to its bounds {low:g} and {high:g}; if they mean none, make them infinite in action_space",
+            ),
+            (
+                ~is_scaled & (np.spacing(np.abs(first).astype(np.float32)) > _COARSE),
+                "begins at {first:g}, beside its bound, where float32 can't tell actions apart; wrap the environment"
+                " so that the policy's action is the distance to the bound",
+            ),
+        ):
+            if found.any():
+                element = int(found.argmax())
+                more = f" (and {found.sum() - 1} others)" if found.sum() > 1 else ""
+                values = {"low": low[element], "high": high[element], "first": first[element], "widest": widest_range}
+                yield f"element {element} of the action{leaf.place}{more} {text.format(**values)}"
 
 
 class _Check:
@@ -156,13 +194,13 @@ class _Check:
         """Takes a legal step from an observation and its info; returns those after it, in a new episode if it ended."""
         action = env.action_space.sample()
         if source is not None:
-            legal = ActionMap(spec.action)(source.first_legal(self._mask(env, source, state)))
-            action = ActionForm(spec.action, env.action_space).rows(legal)[0]
+            legal = ActionMap(spec.action, Network())(source.first_legal(self._mask(env, source, state)))
+            action = ActionForm(spec.action, spec.action_types).rows(legal)[0]
         with self._stage("step"):
             result = env.step(action)
         values = first_values.of_step(self._name, result, env.observation_space)
         self._warnings += values.warnings
-        for leaf in (*flatten(spec.observation, result[0]), np.asarray(result[1])):
+        for leaf in (*flatten(spec.observation, result[0]), number_of(result[1])):
             first_values.check_magnitude(self._name, "step", leaf, self._largest_magnitude)
         return self._reset(env) if values.ended else (result[0], result[4])
 
@@ -192,7 +230,7 @@ class _Check:
                 frames,
             )
         spec = made.spec
-        actions, source = ActionMap(spec.action), MaskSource(Place.INFO, spec.action)
+        actions, source = ActionMap(spec.action, Network()), MaskSource(Place.INFO, spec.action)
         with self._stage("reset"):
             made.reset([_SEED + number for number in range(instances)])
         self._check_rows("reset", made)
@@ -204,6 +242,8 @@ class _Check:
             self._check_rows("step", made)
             first_values.check_rows(self._name, "step", "a reward", outcome.reward)
             first_values.check_magnitude(self._name, "step", outcome.reward, self._largest_magnitude)
+        if converted := made.progress.converted:
+            self._warnings.append(f"{self._name}: step returned {converted}")
         self._close(made.close)
         if spec.mask_bits:
             self.notices.append(f"action masks of {spec.mask_bits} bits")

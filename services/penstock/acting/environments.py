@@ -48,6 +48,7 @@ class Environments(Protocol):
     Attributes:
         spec: Spaces of the environments.
         count: Number of environments, N.
+        timed: Whether a registered time limit or a `TimeLimit` ends each episode.
         observation: [N, ...] observations that the next row records, one array per leaf.
         acting_observation: [N, ...] observations that the policy acts on, one array per leaf. They differ from
             `observation` where an adapted environment has already reset, and where frames are stacked.
@@ -57,6 +58,7 @@ class Environments(Protocol):
 
     spec: EnvironmentSpec
     count: int
+    timed: bool
     progress: Progress
     observation: tuple[NDArray[np.generic], ...]
     acting_observation: tuple[NDArray[np.generic], ...]
@@ -86,6 +88,7 @@ class NextStepEnvironments:
         mask_source: MaskSource | None = None,
     ) -> None:
         self.spec, self.count, self.progress = spec, envs.num_envs, progress or Progress()
+        self.timed = envs.spec is not None and envs.spec.max_episode_steps is not None
         self._envs = CheckedVector(envs, spec, self.progress, mask_source)
         # Environments whose next row is not trained on.
         self._invalid: NDArray[np.bool_] = np.zeros(self.count, np.bool_)

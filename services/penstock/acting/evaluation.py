@@ -32,15 +32,19 @@ def evaluate(
     be imported. Raises `ForeignCode` if the task's weights name another one.
     """
     started = clock()
-    runner, action_map = runner_of(task.weights, module=module), ActionMap(environments.spec.action)
+    runner = runner_of(task.weights, module=module)
+    action_map = ActionMap(environments.spec.action, runner.network)
     numbers = np.arange(environments.count, dtype=np.uint32)
     environments.reset(Streams(task.seed, 0, numbers).reset_seeds(Purpose.EVALUATION))
     # The complement separates these streams from those of a run with the same seed.
     streams = Streams(~task.seed & 0xFFFFFFFFFFFFFFFF, 0, numbers)
     returns, steps = np.zeros(environments.count), np.zeros(environments.count, np.int64)
+    most_steps = task.max_episode_steps
+    if not environments.timed:
+        most_steps = min(most_steps, task.untimed_episode_steps)
     playing, begun = np.ones(environments.count, np.bool_), np.ones(environments.count, np.bool_)
     step, out_of_time = 0, False
-    while playing.any() and step < task.max_episode_steps and not out_of_time:
+    while playing.any() and step < most_steps and not out_of_time:
         if stopping():
             return None
         observation, mask = environments.acting_observation, environments.action_mask
@@ -50,7 +54,7 @@ def evaluate(
             if step % _NOISE_STEPS == 0:
                 noise = streams.draw(runner.noise, step, _NOISE_STEPS)
             action, _ = runner.act(observation, noise[:, step % _NOISE_STEPS], mask=mask, begun=begun)
-        outcome = environments.step(action_map(action, squashed=runner.squashes))
+        outcome = environments.step(action_map(action))
         # Environments are still stepped after their episode has ended. Their rewards, even NaN, no longer count.
         returns += np.where(playing, outcome.reward, 0.0)
         steps += playing

@@ -65,6 +65,8 @@ class Evaluator:
             task = queue.next(_WAIT_S)
             if task is not None:
                 self._check_variants(task.variants)
+                # As with their own generators, environments play the same episodes in each evaluation.
+                self._process.seed_generators(task.seed, "evaluation")
                 with _ended_if_it_hangs(task, queue):
                     self._prepare(task, queue)
                     result = play(task, self.environments, lambda: self._process.stopping, module=self._module)

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from penstock.acting import leaves
 from penstock.acting.leaf_buffers import LeafBuffer, Unusable
+from penstock.acting.returned_values import UNREADABLE, array_of, number_of, truth_of
 from penstock.errors import ConfigurationError
 
 EXTREME = 1e10
@@ -36,7 +37,7 @@ class Values:
 
 def check_magnitude(name: str, stage: str, values: ArrayLike, largest: float) -> None:
     """Raises `ConfigurationError` if a value of an observation or a reward is above this magnitude."""
-    found = float(np.abs(np.asarray(values, np.float64)).max(initial=0.0))
+    found = float(np.abs(array_of(values).astype(np.float64)).max(initial=0.0))
     if found > largest:
         remedy = f"scale it to about 1, or raise environment.largest_magnitude, which is {largest:g}"
         raise _refusal(name, stage, f"a value of magnitude {found:g}", remedy)
@@ -58,7 +59,14 @@ def of_step(name: str, result: object, space: gymnasium.Space[Any]) -> Values:
     observation, reward, terminated, truncated, info = result
     _check_info(name, "step", info)
     warnings = _check_observation(name, "step", observation, space) + _check_reward(name, reward)
-    return Values(warnings, _truth(name, "terminated", terminated) | _truth(name, "truncated", truncated))
+    ended = False
+    for what, value in (("terminated", terminated), ("truncated", truncated)):
+        try:
+            ended |= truth_of(value)
+        except UNREADABLE:
+            raise _refusal(name, "step", f"{what} as {_kind(value)}", "it must be True or False") from None
+        warnings += _of_one_element(name, what, value, "True or False")
+    return Values(warnings, ended)
 
 
 def check_rows(name: str, stage: str, what: str, rows: NDArray[np.generic]) -> None:
@@ -93,8 +101,8 @@ def _check_observation(name: str, stage: str, observation: Any, space: gymnasium
 
 def _check_box(name: str, stage: str, observation: Any, space: gymnasium.spaces.Box, place: str) -> list[str]:
     try:
-        values = np.asarray(observation)
-    except (TypeError, ValueError) as error:
+        values = array_of(observation)
+    except UNREADABLE as error:
         raise _refusal(
             name, stage, f"an observation{place} that is not an array ({error})", "return an array"
         ) from None
@@ -132,33 +140,36 @@ def _strange_observation(name: str, what: str, values: NDArray[np.float64], spac
 def _check_reward(name: str, reward: Any) -> list[str]:
     expected = "a reward must be one finite number"
     try:
-        values = np.asarray(reward, np.float64)
-    except (TypeError, ValueError):
-        raise _refusal(name, "step", f"the reward {_kind(reward)}", expected) from None
-    if reward is None or values.size != 1:
-        found = "no reward (None)" if reward is None else f"a reward of shape {values.shape}"
-        remedy = expected if reward is None else f"{expected}; add its elements, for instance in a wrapper"
-        raise _refusal(name, "step", found, remedy)
-    value = float(values.reshape(()))
+        value = number_of(reward)
+    except UNREADABLE:
+        if shape := _shape_of(reward):
+            remedy = f"{expected}; add its elements, for instance in a wrapper"
+            raise _refusal(name, "step", f"a reward of shape {shape}", remedy) from None
+        found = "no reward (None)" if reward is None else f"the reward {_kind(reward)}"
+        raise _refusal(name, "step", found, expected) from None
     with np.errstate(over="ignore"):
         fits = math.isfinite(np.float32(value))
     if not fits:
         raise _refusal(name, "step", f"a reward of {value:g}", f"{expected}, also in float32")
-    if values.ndim:
-        return [f"{name}: step returned a reward of shape {values.shape}, where a number was expected"]
+    warnings = _of_one_element(name, "a reward", reward, "a number")
     if abs(value) > EXTREME:
-        return [f"{name}: step returned a reward of {value:g}; scale rewards to about 1"]
+        warnings.append(f"{name}: step returned a reward of {value:g}; scale rewards to about 1")
+    return warnings
+
+
+def _of_one_element(name: str, what: str, value: Any, expected: str) -> list[str]:
+    if shape := _shape_of(value):
+        return [
+            f"{name}: step returned {what} of shape {shape}, where {expected} was expected; its one element is used"
+        ]
     return []
 
 
-def _truth(name: str, what: str, value: Any) -> bool:
-    if isinstance(value, (bool, np.bool_)):
-        return bool(value)
-    if isinstance(value, (int, np.integer)) and value in (0, 1):
-        return bool(value)
-    if isinstance(value, np.ndarray) and value.size == 1 and value.dtype == np.bool_:
-        return bool(value.reshape(()))
-    raise _refusal(name, "step", f"{what} as {_kind(value)}", "it must be True or False")
+def _shape_of(value: Any) -> tuple[int, ...]:
+    """Returns the shape of an array, a tensor or a list; () for all else."""
+    if hasattr(value, "shape"):
+        return tuple(value.shape)
+    return np.shape(np.array(value, object)) if isinstance(value, (list, tuple)) else ()
 
 
 def _check_info(name: str, stage: str, info: object) -> None:

@@ -33,7 +33,7 @@ class Frames:
             )
         if not 1 <= frames <= _MAX_FRAMES:
             raise ConfigurationError(f"between 1 and {_MAX_FRAMES} frames can be stacked, not {frames}")
-        self._environments = environments
+        self._environments, self.timed = environments, environments.timed
         self.count, self.progress, self.action_mask = (
             environments.count,
             environments.progress,

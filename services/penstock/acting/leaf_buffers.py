@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.acting import faults
+from penstock.acting.returned_values import UNREADABLE, array_of
 from penstock.types.spaces import BoxSpace, DiscreteSpace, Leaf, MultiBinarySpace, MultiDiscreteSpace, Space
 
 
@@ -43,7 +44,7 @@ class LeafBuffer:
         else:
             try:
                 found = np.array(values)
-            except (TypeError, ValueError, OverflowError):
+            except UNREADABLE:
                 raise self._misfit(values, "iub") from None
             if found.shape != self.rows.shape or found.dtype.kind not in "iub":
                 raise self._misfit(values, "iub")
@@ -58,8 +59,8 @@ class LeafBuffer:
                 continue
             # Lists and other types are converted by Gymnasium's rules.
             try:
-                np.stack([value], out=rows[index : index + 1])
-            except (TypeError, ValueError):
+                np.stack([array_of(value)], out=rows[index : index + 1])
+            except UNREADABLE:
                 raise self._misfit(values, "") from None
         self._check(rows)
 
@@ -67,9 +68,9 @@ class LeafBuffer:
         """Returns the fault of the first value that does not fit; `kinds` has the kinds of types that do."""
         for index, value in enumerate(values):
             try:
-                found = np.asarray(value)
-            except (TypeError, ValueError):
-                found = np.asarray(None)
+                found = array_of(value)
+            except UNREADABLE as error:
+                return Unusable(f"an observation that is not an array ({error}){self._leaf.place}", index)
             fits = found.dtype.kind in kinds if kinds else np.can_cast(found.dtype, self._dtype, "same_kind")
             if found.shape != self._shape or not fits:
                 has = f"{self._shape} and {self._dtype}" if self._is_box else self._leaf.space.shown()

@@ -16,6 +16,7 @@ from penstock import foreign_errors
 from penstock.errors import ConfigurationError
 from penstock.types.block import DATA_TYPES
 from penstock.types.spaces import (
+    ACTION_TYPES,
     BoxSpace,
     DiscreteSpace,
     Leaf,
@@ -106,15 +107,23 @@ def check_keys(space: gymnasium.Space[Any], sample: Any) -> None:
             check_keys(child, _value_at(sample, (key,)))
 
 
+def action_types(tree: Tree, space: gymnasium.Space[Any]) -> tuple[str, ...]:
+    """Returns `EnvironmentSpec.action_types` of a space of actions."""
+    types = []
+    for leaf in tree.leaves:
+        dtype = np.dtype(space_at(space, leaf.path).dtype).name
+        types.append(dtype if dtype in ACTION_TYPES and dtype != _POLICY_TYPES.get(type(leaf.space)) else "")
+    return tuple(types) if any(types) else ()
+
+
 class ActionForm:
     """Gives a policy's actions, in the units of the environment, the nesting and the integer types of its space."""
 
-    def __init__(self, tree: Tree, space: gymnasium.Space[Any]) -> None:
-        """Reads the types of the leaves. `space` is the space of one action."""
+    def __init__(self, tree: Tree, types: Sequence[str]) -> None:
+        """Takes the types of the leaves (`EnvironmentSpec.action_types`)."""
         self._tree = tree
-        types = [np.dtype(space_at(space, leaf.path).dtype) for leaf in tree.leaves]
-        # ActionMap chooses the type of floats.
-        self._types = [dtype if dtype.kind in "iu" else None for dtype in types]
+        # ActionMap chooses the types without a name.
+        self._types = [np.dtype(each) if each else None for each in types] or [None] * len(tree.leaves)
         self._plain = not tree.leaves[0].path
 
     def batch(self, action: tuple[NDArray[np.generic], ...]) -> Any:
@@ -129,11 +138,24 @@ class ActionForm:
             return cast[0]
         return [unflatten(self._tree, row) for row in zip(*cast, strict=True)]
 
+    def single(self, action: tuple[NDArray[np.generic], ...]) -> Any:
+        """Converts leaves [1, ...] to the one action. Only choices without a shape are scalars, as in a sample."""
+        cast = self._cast(action)
+        row = [
+            leaf[0] if type(each) is DiscreteSpace else leaf[0, ...]
+            for leaf, each in zip(cast, self._tree.spaces, strict=True)
+        ]
+        return unflatten(self._tree, row)
+
     def _cast(self, action: tuple[NDArray[np.generic], ...]) -> list[NDArray[np.generic]]:
         return [
             leaf if dtype is None or leaf.dtype == dtype else leaf.astype(dtype)
             for leaf, dtype in zip(action, self._types, strict=True)
         ]
+
+
+_POLICY_TYPES: dict[type[Space], str] = {DiscreteSpace: "int64", MultiDiscreteSpace: "int64", MultiBinarySpace: "int8"}
+"""Element types of a policy's integers (`acting.spaces.ActionMap`)."""
 
 
 def _leaves(env_id: str, role: Role, space: gymnasium.Space[Any], path: Path) -> Iterator[Leaf]:
@@ -164,7 +186,10 @@ def _described(env_id: str, role: Role, space: gymnasium.Space[Any], path: Path)
             described = _described_box(role, space)
             if described is not None:
                 return described
-            raise _refusal(env_id, role, path, foreign_errors.shortened(str(space)))
+            found = foreign_errors.shortened(str(space))
+            if role == "observation" or space.dtype.kind == "f":
+                found += f", whose elements have the type {space.dtype}, not float64, int64 or a smaller one"
+            raise _refusal(env_id, role, path, found)
         case _:
             raise _refusal(env_id, role, path, type(space).__name__)
 
@@ -239,5 +264,8 @@ def _name(path: Path) -> str:
 
 
 def _refusal(env_id: str, role: Role, path: Path, found: str) -> ConfigurationError:
-    place = f"has {found} at {_name(path)} of its {role} space" if path else f"has the {role} space {found}"
+    if path:
+        place = f"has {found} at {_name(path)} of its {role} space"
+    else:
+        place = f"has an {role} space that is {found}" if found.startswith("a") else f"has the {role} space {found}"
     return ConfigurationError(f"{env_id} {place}; {SUPPORTED[role]}")

@@ -52,6 +52,7 @@ def act(parts: ActorParts) -> None:
         assignment = parts.run.assignment(_WAIT_S)
         if assignment is not None:
             try:
+                parts.process.seed_generators(assignment.seed, assignment.slot, assignment.incarnation)
                 parts.environments.become(assignment.variant)
                 ActorLoop(parts, assignment).run()
             except PlaceLost as lost:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from penstock.acting.numpy_layers import Tensors, tensor_of
 from penstock.acting.protocols import Leaves
-from penstock.algo.limits import MAX_OBSERVATION, MAX_STANDARDISED, VARIANCE_EPSILON
+from penstock.algo.limits import LEAST_RELATIVE_DEVIATION, LEAST_VARIANCE, MAX_OBSERVATION, MAX_STANDARDISED
 from penstock.algo.network import Network
 from penstock.algo.spaces import alternatives, encoders_of
 from penstock.types.spaces import EnvironmentSpec, MultiBinarySpace, Space
@@ -42,19 +42,23 @@ class Inputs:
         self.width = sum(part.width for part in self._parts)
         numbers = [part for part in self._parts if isinstance(part, _Numbers) and not part.is_bits]
         self._standardised = numbers if network.normalise_observations else []
+        self._epsilon = network.variance_epsilon
 
     def load(self, tensors: Tensors) -> None:
         """Copies the running moments. Raises `ConfigurationError` if they do not fit."""
         if not self._standardised:
             return
         shape = (sum(part.width for part in self._standardised),)
-        mean = tensor_of(tensors, "observation_moments.mean", shape).astype(np.float32)
-        variance = tensor_of(tensors, "observation_moments.variance", shape).astype(np.float64)
-        scale = (1.0 / np.sqrt(variance + VARIANCE_EPSILON)).astype(np.float32)
+        mean, variance = (
+            tensor_of(tensors, f"observation_moments.{name}", shape).astype(np.float64) for name in ("mean", "variance")
+        )
+        squared = variance + (self._epsilon or np.square(LEAST_RELATIVE_DEVIATION * mean))
+        # As `RunningMoments.scale`.
+        scale = np.where(squared > LEAST_VARIANCE, 1.0 / np.sqrt(np.maximum(squared, LEAST_VARIANCE)), 1.0)
         first = 0
         for part in self._standardised:
             own = slice(first, first := first + part.width)
-            part.moments = mean[own, None], scale[own, None]
+            part.moments = mean[own, None].astype(np.float32), scale[own, None].astype(np.float32)
 
     def resize(self, inputs: NDArray[np.float32], count: int) -> None:
         """Chooses the array that `fill` writes to: the first `count` columns of <float32>[width, columns]."""

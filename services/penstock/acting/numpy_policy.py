@@ -49,7 +49,7 @@ class NumpyRunner:
     Attributes:
         noise: Random numbers from which one action is sampled, for each leaf of the action.
         version: Version of the loaded weights.
-        squashes: Whether continuous actions must pass through a tanh.
+        network: Architecture of the policy.
         state: None, because the policy has no memory.
     """
 
@@ -68,7 +68,7 @@ class NumpyRunner:
         widths = _widths(self._inputs, network, self._actions)
         self._layers = Layers(names, widths, network.activation)
         self.noise: tuple[Noise, ...] = self._actions.noise
-        self.squashes, self._count, self._rows = network.squash_actions, 0, 0
+        self.network, self._count, self._rows = network, 0, 0
         self._window: _Window | None = None
         # Diverged weights lead to numbers that the collector refuses with a reason. `np.errstate` in every step would
         # take as long as an operation on all environments.

@@ -1,4 +1,7 @@
-"""Detects observations far outside the bounds of their space. Training uses them unchanged, but learns more slowly."""
+"""Detects observations from which training learns slowly or nothing, and which it uses unchanged.
+
+They are far outside the bounds of their space, or change by less than float32 can tell apart.
+"""
 
 from typing import Any
 
@@ -6,7 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.types.block import Columns
-from penstock.types.spaces import BoxSpace, EnvironmentSpec, is_stackable
+from penstock.types.spaces import BoxSpace, EnvironmentSpec, Leaf, is_stackable
+
+_ENOUGH_ROWS = 100
+"""Rows whose extremes show the extent of an element."""
+
+_FEWEST_STEPS = 100
+"""Steps of float32 in the extent of an element with which it is precise enough."""
+
+_LEAST_OFFSET = 10.0
+"""Magnitude below which an element without extent is not an offset, such as the number of a quaternion."""
+
+_ROUNDING = 1e4
+"""Steps of float64 up to which an extent may be rounding."""
 
 
 class ObservationBounds:
@@ -60,6 +75,51 @@ class _LeafBounds:
             f"an observation has {float(flat[environment, step, element]):g} in element {element}{self._place}, and its"
             f" space allows {low:g} to {high:g}"
         )
+
+
+class Precision:
+    """Finds numbers of 64 bits that change by a few steps of float32, in which policies see them.
+
+    A search costs two reductions of one row per environment, until it has seen enough rows.
+    """
+
+    def __init__(self, spec: EnvironmentSpec) -> None:
+        """Reads the leaves, of which boxes are searched."""
+        self._leaves, self._rows = spec.observation.leaves, 0
+        self._extremes: dict[Leaf, tuple[NDArray[Any], NDArray[Any]]] = {}
+
+    def find_coarse(self, observation: tuple[NDArray[np.generic], ...]) -> str:
+        """Looks at raw observations, [N, ...] of each leaf; once after enough rows, describes a coarse element.
+
+        Empty if there is none.
+        """
+        if self._rows >= _ENOUGH_ROWS:
+            return ""
+        self._rows += len(observation[0])
+        for leaf, values in zip(self._leaves, observation, strict=True):
+            if isinstance(leaf.space, BoxSpace) and values.dtype.itemsize == 8:
+                flat: NDArray[Any] = values.reshape(len(values), -1)
+                low, high = flat.min(0), flat.max(0)
+                before = self._extremes.get(leaf, (low, high))
+                self._extremes[leaf] = np.minimum(before[0], low), np.maximum(before[1], high)
+        if self._rows < _ENOUGH_ROWS:
+            return ""
+        return next(filter(None, (_coarse(leaf, *found) for leaf, found in self._extremes.items())), "")
+
+
+def _coarse(leaf: Leaf, low: NDArray[Any], high: NDArray[Any]) -> str:
+    largest = np.maximum(np.abs(low), np.abs(high)).astype(np.float64)
+    extent = high.astype(np.float64) - low
+    step = np.spacing(largest.astype(np.float32)).astype(np.float64)
+    found = (largest >= _LEAST_OFFSET) & (extent > _ROUNDING * np.spacing(largest)) & (extent < _FEWEST_STEPS * step)
+    if not found.any():
+        return ""
+    element = int(found.argmax())
+    return (
+        f"element {element} of the observation{leaf.place} changed by only {extent[element]:.3g} around"
+        f" {largest[element]:.3g}, where the policy's float32 has steps of {step[element]:.3g}; subtract a constant"
+        " from it, for instance in gymnasium.wrappers.TransformObservation"
+    )
 
 
 def _extreme(function: np.ufunc, values: NDArray[Any]) -> NDArray[Any]:

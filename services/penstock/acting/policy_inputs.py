@@ -11,8 +11,9 @@ from penstock.acting import masks
 from penstock.acting.leaf_buffers import Unusable, ValueCheck
 from penstock.acting.leaves import flatten
 from penstock.acting.masks import MaskSource, Place
+from penstock.acting.returned_values import UNREADABLE, array_of
 from penstock.errors import ConfigurationError
-from penstock.types.spaces import EnvironmentSpec, Leaf
+from penstock.types.spaces import EnvironmentSpec, Leaf, Space, is_image
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +72,15 @@ class PolicyInputs:
     def _array(self, leaf: Leaf, value: Any) -> NDArray[np.generic]:
         wanted = np.dtype(leaf.space.observation_array[0])
         try:
-            array = np.asarray(value, np.float32 if wanted.kind == "f" else None)
-        except (TypeError, ValueError):
+            array = np.asarray(array_of(value), np.float32 if wanted.kind == "f" else None)
+        except UNREADABLE:
             raise ConfigurationError(
                 f"an observation{leaf.place} that is no array of numbers: {type(value).__name__}; this policy of"
                 f" {self._spec.id} expects the shape {leaf.space.observation_array[1]}"
             ) from None
         if wanted.kind != "f" and array.dtype.kind not in "iub":
             raise self._wrong_type(leaf, array)
-        return array
+        return _as_in_training(leaf.space, array)
 
     def _cast(self, leaf: Leaf, row: NDArray[np.generic]) -> NDArray[np.generic]:
         wanted = np.dtype(leaf.space.observation_array[0])
@@ -121,3 +122,19 @@ class PolicyInputs:
         if illegal := self._masks.find_illegal(found):
             raise ConfigurationError(illegal[1])
         return found
+
+
+def _as_in_training(space: Space, array: NDArray[np.generic]) -> NDArray[np.generic]:
+    """Returns an observation or a batch as training saw it, where its shape tells how the environment returned it.
+
+    Images may have channels last, in a batch too. A single observation may lack dimensions of size 1, such as the only
+    channel of an image of shape (H, W).
+    """
+    shape = space.observation_array[1]
+    if is_image(space) and shape not in (array.shape, array.shape[1:]):
+        channels_last = (*shape[1:], shape[0]) if len(shape) == 3 else shape
+        if channels_last in (array.shape, array.shape[1:]):
+            return np.moveaxis(array, -1, -3)
+    if array.ndim < len(shape) and [size for size in array.shape if size > 1] == [size for size in shape if size > 1]:
+        return array.reshape(shape)
+    return array

@@ -20,6 +20,8 @@ class Progress:
         numbers: Run-wide numbers of the environments.
         window_step: Steps already taken in the window in collection.
         window_steps: Steps of a complete window.
+        converted: Rewards or ends of episodes of a vector environment that had another shape than [N], and that shape;
+            empty if there were none.
         window_s: Seconds that the collection of the latest window took; infinity before the first.
     """
 
@@ -29,6 +31,7 @@ class Progress:
     numbers: Sequence[int] = ()
     window_step: int = 0
     window_steps: int = 0
+    converted: str = ""
     window_s: float = math.inf
 
     def now(self) -> ActorProgress:

@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.algo.network import Network
 from penstock.algo.noise import Noise
 from penstock.types.evaluation import EvaluationResult, EvaluationTask
 from penstock.types.replay import Grant, Window
@@ -52,8 +53,8 @@ class Runner(Protocol):
         """Random numbers from which one action is sampled, for each leaf of the action."""
 
     @property
-    def squashes(self) -> bool:
-        """Whether the policy's continuous actions must pass through a tanh."""
+    def network(self) -> Network:
+        """Architecture of the policy, which decides how continuous actions are scaled (`ActionMap`)."""
 
     @property
     def state(self) -> NDArray[np.float32] | None:
@@ -165,6 +166,9 @@ class Process(Protocol):
 
     def restore_process(self) -> None:
         """Restores the signal handlers and the working directory, which the making of environments may have changed."""
+
+    def seed_generators(self, *key: int | str) -> None:
+        """Seeds the random generators that environments share in this process; equal keys give equal numbers."""
 
 
 class Log(Protocol):

@@ -14,6 +14,7 @@ from gymnasium.utils import seeding
 from gymnasium.vector import VectorEnv, VectorWrapper
 from numpy.typing import NDArray
 
+from penstock.acting.returned_values import column_of
 from penstock.errors import ConfigurationError
 
 
@@ -88,5 +89,6 @@ class SeparateGenerators(VectorWrapper[Any, Any, Any]):
         """Takes one step in each environment."""
         outcome = self.env.step(actions)
         if self._streams is not None:
-            self._streams.resetting = (outcome[2] | outcome[3]).nonzero()[0].tolist()
+            terminated, truncated = (column_of(ended, self.num_envs) for ended in outcome[2:4])
+            self._streams.resetting = (terminated | truncated).nonzero()[0].tolist()
         return outcome

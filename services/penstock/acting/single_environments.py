@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
-from gymnasium.wrappers import PassiveEnvChecker
+from gymnasium.wrappers import PassiveEnvChecker, TimeLimit
 from numpy.typing import NDArray
 
 from penstock import foreign_errors
@@ -13,6 +13,7 @@ from penstock.acting import faults, leaves
 from penstock.acting.leaf_buffers import LeafBuffer, Unusable
 from penstock.acting.masks import MaskSource
 from penstock.acting.progress import Progress
+from penstock.acting.returned_values import number_of, truth_of
 from penstock.errors import ConfigurationError, EnvironmentFailed
 from penstock.types.spaces import EnvironmentSpec
 
@@ -58,10 +59,10 @@ class SingleEnvironments:
     ) -> None:
         """Takes ownership of environments with the same spaces. `masks` is None if they have no action masks."""
         self.envs, self.spec, self.count = list(envs), spec, len(envs)
-        self.progress = progress or Progress()
+        self.progress, self.timed = progress or Progress(), all(map(_has_time_limit, envs))
         self._space = envs[0].observation_space
         self._nested = bool(spec.observation.leaves[0].path)
-        self._actions = leaves.ActionForm(spec.action, envs[0].action_space)
+        self._actions = leaves.ActionForm(spec.action, spec.action_types)
         self._buffers = [
             LeafBuffer(leaf, leaves.space_at(self._space, leaf.path), self.count) for leaf in spec.observation.leaves
         ]
@@ -144,9 +145,15 @@ class SingleEnvironments:
         try:
             result = self.envs[index].step(action)
             self._rows[index], reward, terminated, truncated, self._infos[index] = result
+            if type(reward) is not float:
+                reward = number_of(reward)
             # Comparisons with NaN are false, so that NaN fails this test.
             if -_LARGEST <= reward <= _LARGEST:
-                return reward, bool(terminated), bool(truncated)
+                return (
+                    reward,
+                    terminated if type(terminated) is bool else truth_of(terminated),
+                    truncated if type(truncated) is bool else truth_of(truncated),
+                )
         except foreign_errors.MISBEHAVIOUR as error:
             if result is _NOTHING:
                 raise faults.raised(error, self._where(index), self.spec.id, index) from error
@@ -155,7 +162,7 @@ class SingleEnvironments:
                 raise self._returned(index, "step", expected, result) from error
             what = f"step returned {foreign_errors.shortened(repr(result[1:4]))} as reward, terminated and truncated:"
             raise self._failure(f"{what} {foreign_errors.describe(error)}", index) from error
-        raise self._failure(f"step returned the reward {faults.not_finite(float(reward))}", index)
+        raise self._failure(f"step returned the reward {faults.not_finite(reward)}", index)
 
     def _observe(self) -> None:
         values: Iterable[Sequence[Any]] = self._flattened() if self._nested else (self._rows,)
@@ -216,3 +223,11 @@ def _repeat_check(env: gymnasium.Env[Any, Any]) -> None:
         if isinstance(env, PassiveEnvChecker):
             env.checked_reset = False
         env = env.env
+
+
+def _has_time_limit(env: gymnasium.Env[Any, Any]) -> bool:
+    while isinstance(env, gymnasium.Wrapper):
+        if isinstance(env, TimeLimit):
+            return True
+        env = env.env
+    return False

@@ -7,9 +7,10 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.acting.leaves import tree_of
+from penstock.acting.leaves import action_types, tree_of
 from penstock.acting.masks import without_mask
-from penstock.algo.spaces import bounded, bounds
+from penstock.algo.network import Network
+from penstock.algo.spaces import bounds, scaled
 from penstock.errors import ConfigurationError
 from penstock.types.block import Column, Extent, Schema
 from penstock.types.spaces import (
@@ -39,7 +40,9 @@ def describe(
         raise ConfigurationError(
             f"{env_id} has an observation space with an action mask alone; add what the policy is to observe"
         )
-    return EnvironmentSpec(env_id, observations, actions, mask_bits=mask_bits)
+    return EnvironmentSpec(
+        env_id, observations, actions, mask_bits=mask_bits, action_types=action_types(actions, action)
+    )
 
 
 def stacked(space: BoxSpace, frames: int) -> BoxSpace:
@@ -103,21 +106,22 @@ class ActionMap:
     """Maps a policy's actions to values in the environment's space, leaf by leaf.
 
     Choices are shifted to the start of their space. Elements of boxes with finite bounds are scaled from [-1, 1] to the
-    bounds, after a tanh if the policy squashes. All elements are clipped to their bounds. An element that is NaN,
-    because the observation was, becomes the middle of its range.
+    bounds (`algo.spaces.scaled`), after a tanh if the policy squashes. All elements are clipped to their bounds. An
+    element that is NaN, because the observation was, becomes the middle of its range.
 
     Elements of boxes have the dtype of the spec, or float64 where a bound is not exact in float32 and rounding could
     exceed it. Choices are int64, and bits int8.
     """
 
-    def __init__(self, tree: Tree) -> None:
-        self._maps = [_BoxMap(space) if isinstance(space, BoxSpace) else _ChoiceMap(space) for space in tree.spaces]
+    def __init__(self, tree: Tree, network: Network) -> None:
+        """Prepares the actions of policies of this architecture."""
+        self._maps = [
+            _BoxMap(space, network) if isinstance(space, BoxSpace) else _ChoiceMap(space) for space in tree.spaces
+        ]
 
-    def __call__(
-        self, action: tuple[NDArray[np.generic], ...], *, squashed: bool = False
-    ) -> tuple[NDArray[np.generic], ...]:
+    def __call__(self, action: tuple[NDArray[np.generic], ...]) -> tuple[NDArray[np.generic], ...]:
         """Maps <int64>[N], <int64>[N, k] or <float32>[N, A] of each leaf to [N, ...] in the shape of its space."""
-        return tuple([mapped(leaf, squashed) for mapped, leaf in zip(self._maps, action, strict=True)])
+        return tuple([mapped(leaf) for mapped, leaf in zip(self._maps, action, strict=True)])
 
 
 class _ChoiceMap:
@@ -137,8 +141,7 @@ class _ChoiceMap:
         self._shifts = bool(self._start.any())
         self._is_same = isinstance(space, DiscreteSpace) and not self._shifts
 
-    def __call__(self, action: NDArray[np.generic], squashed: bool) -> NDArray[np.generic]:
-        del squashed
+    def __call__(self, action: NDArray[np.generic]) -> NDArray[np.generic]:
         if self._is_same:
             return action.astype(np.int64, copy=False)
         shifted = action.astype(np.int64, copy=False)
@@ -149,31 +152,34 @@ class _ChoiceMap:
 
 
 class _BoxMap:
-    def __init__(self, space: BoxSpace) -> None:
+    def __init__(self, space: BoxSpace, network: Network) -> None:
         low, high = bounds(space)
-        self._shape, self._bounded = space.shape, bounded(space)
-        unit_low, unit_high = np.where(self._bounded, low, -1.0), np.where(self._bounded, high, 1.0)
-        self._scale = _once(((unit_high - unit_low) / 2.0).astype(np.float32))
-        self._centre = _once(((unit_high + unit_low) / 2.0).astype(np.float32))
-        exact = all(np.array_equal(side, side.astype(np.float32)) for side in (low, high))
+        self._shape, self._scaled, self._squashes = space.shape, scaled(space, network.widest_range), False
+        if network.squash_actions:
+            self._squashes = bool(self._scaled.any())
+        unit_low, unit_high = np.where(self._scaled, low, -1.0), np.where(self._scaled, high, 1.0)
+        with np.errstate(over="ignore"):
+            exact = all(np.array_equal(side, side.astype(np.float32)) for side in (low, high))
         self._dtype = np.dtype(space.dtype if exact else np.float64)
-        # Clipping in float64 takes twice the time, and is needed only where float32 can't hold the bounds.
-        self._clipped_as = np.dtype(np.float32 if exact else np.float64)
-        self._low, self._high = _once(low.astype(self._clipped_as)), _once(high.astype(self._clipped_as))
+        # float64 takes twice the time, and is needed only where float32 can't hold the bounds.
+        self._computed_as = np.dtype(np.float32 if exact else np.float64)
+        self._scale, self._centre, self._low, self._high = (
+            _once(each.astype(self._computed_as))
+            for each in ((unit_high - unit_low) / 2.0, (unit_high + unit_low) / 2.0, low, high)
+        )
 
-    def __call__(self, action: NDArray[np.generic], squashed: bool) -> NDArray[np.generic]:
-        if squashed:
-            action = np.where(self._bounded, np.tanh(action), action)
-        scaled = action.astype(np.float32, copy=False) * self._scale
-        np.add(scaled, self._centre, out=scaled)
-        flat = scaled.ravel("K")
+    def __call__(self, action: NDArray[np.generic]) -> NDArray[np.generic]:
+        if self._squashes:
+            action = np.where(self._scaled, np.tanh(action), action)
+        mapped = action.astype(self._computed_as, copy=False) * self._scale
+        np.add(mapped, self._centre, out=mapped)
+        flat = mapped.ravel("K")
         # A sum of squares is NaN only if one of them is.
         if math.isnan(flat.dot(flat)):
-            scaled = np.where(np.isnan(scaled), self._centre, scaled)
-        clipped = scaled.astype(self._clipped_as, copy=False)
-        np.maximum(clipped, self._low, out=clipped)
-        np.minimum(clipped, self._high, out=clipped)
-        shaped: NDArray[np.generic] = clipped.reshape(len(action), *self._shape).astype(self._dtype, copy=False)
+            mapped = np.where(np.isnan(mapped), self._centre, mapped)
+        np.maximum(mapped, self._low, out=mapped)
+        np.minimum(mapped, self._high, out=mapped)
+        shaped: NDArray[np.generic] = mapped.reshape(len(action), *self._shape).astype(self._dtype, copy=False)
         return shaped
 
 

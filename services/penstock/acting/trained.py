@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from penstock import checkpoint_file, environment_names
 from penstock.acting.inference import PolicyRunner
-from penstock.acting.leaves import unflatten
+from penstock.acting.leaves import ActionForm, unflatten
 from penstock.acting.policy_inputs import PolicyInputs, Rows
 from penstock.acting.randomness import Streams
 from penstock.acting.spaces import ActionMap
@@ -25,9 +25,10 @@ class TrainedPolicy:
     """A trained policy that acts on single observations or on batches. Used by one thread.
 
     An argument is one observation if its arrays have the shapes of the observation space, and a batch of N if all of
-    them have one more dimension in front; the results have that dimension too. Images have channels first. Where
-    environment.frame_stack is above 1, the last frames are stacked along the first axis, oldest first. `penstock.make`
-    returns an environment whose observations have this form.
+    them have one more dimension in front; the results have that dimension too. Images have channels first or last. A
+    single observation may lack dimensions of size 1. Where environment.frame_stack is above 1, the last frames are
+    stacked along the first axis, or the channels of images, oldest first. `penstock.make` returns an environment whose
+    observations have this form.
 
     A policy with memory remembers the observations since the last `reset`, separately for each row of a batch.
 
@@ -41,8 +42,10 @@ class TrainedPolicy:
         `module` is the only module that may be imported. Raises `ForeignCode` if the weights name another one.
         """
         self._runner = PolicyRunner(weights, module=module)
-        self._action_map = ActionMap(self._runner.policy.spec.action)
-        self._inputs = PolicyInputs(self._runner.policy.spec)
+        spec = self._runner.policy.spec
+        self._action_map = ActionMap(spec.action, self._runner.network)
+        self._action_form = ActionForm(spec.action, spec.action_types)
+        self._inputs = PolicyInputs(spec)
         self._remembered: int | None = None
         self.reset(seed=secrets.randbits(64) if seed is None else seed)
         self.weights = weights
@@ -73,6 +76,9 @@ class TrainedPolicy:
     def act(self, observation: Any, *, action_mask: Any = None, deterministic: bool = True) -> Any:
         """Returns the action for an observation, ready for `env.step`, or the actions for a batch.
 
+        An action has the element types of the environment's space. Checkpoints of earlier releases do not record those
+        of integers, which are then int64.
+
         A policy with memory also needs `reset` before the first observation of each episode.
 
         Args:
@@ -92,8 +98,8 @@ class TrainedPolicy:
         else:
             action, _ = self._runner.act(rows.leaves, self._noise(rows.count), mask=rows.mask)
         self._remembered = rows.count
-        mapped = self._action_map(action, squashed=self._runner.squashes)
-        return unflatten(self.policy.spec.action, [rows.shaped(leaf) for leaf in mapped])
+        actions = self._action_map(action)
+        return self._action_form.batch(actions) if rows.is_batch else self._action_form.single(actions)
 
     def values(self, observation: Any) -> Any:
         """Returns the value of an observation as a float, or those of a batch as <float32>[N].

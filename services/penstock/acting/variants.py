@@ -32,6 +32,7 @@ class MixedEnvironments:
         """Combines the environments of all variants, which have the same spaces."""
         self._parts, self.progress = parts, Progress()
         self.spec, self.count = parts[0].spec, sum(part.count for part in parts)
+        self.timed = all(part.timed for part in parts)
         self.observation: tuple[NDArray[np.generic], ...] = ()
         self.acting_observation: tuple[NDArray[np.generic], ...] = ()
         self.action_mask: NDArray[np.bool_] | None = None

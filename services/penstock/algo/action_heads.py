@@ -3,6 +3,7 @@
 Heads have buffers but no parameters: the network computes their outputs, and the policy owns `log_std`.
 """
 
+import math
 from typing import Any, assert_never
 
 import numpy as np
@@ -16,10 +17,14 @@ from penstock.algo.distributions import (
     MultiCategorical,
     SquashedGaussian,
 )
-from penstock.algo.limits import LOG_STD_RANGE, SQUASHED_LOG_STD_RANGE
+from penstock.algo.limits import AT_BOUND, LOG_STD_RANGE, SQUASHED_LOG_STD_RANGE
+from penstock.algo.network import Network
 from penstock.algo.noise import Noise
-from penstock.algo.spaces import bounded
+from penstock.algo.spaces import beginning, bounds, scaled
 from penstock.types.spaces import BoxSpace, DiscreteSpace, MultiBinarySpace, MultiDiscreteSpace, Space, Tree
+
+_UNREACHED = 1e30
+"""Limit in place of an infinite one, because the values of a policy must be finite."""
 
 
 class CategoricalHead(nn.Module):
@@ -72,21 +77,35 @@ class GaussianHead(nn.Module):
     """Head of continuous actions with A elements.
 
     The network's outputs are the A means, followed by the A log standard deviations if these depend on the state.
+
+    Attributes:
+        beginning: <float64>[A] means with which a policy begins.
+        limits: <float32>[2, A] lowest and highest actions, in units of the policy; beyond them actions do not differ.
     """
 
-    _bounded: Tensor
+    limits: Tensor
+    _scaled: Tensor
 
-    def __init__(self, space: BoxSpace, *, state_dependent_std: bool, squash: bool) -> None:
+    def __init__(self, space: BoxSpace, network: Network) -> None:
         super().__init__()
-        self.outputs, self.log_stds = (2 * space.size, 0) if state_dependent_std else (space.size, space.size)
-        self.elements, self._squash = space.size, squash
-        self.register_buffer("_bounded", torch.from_numpy(bounded(space)), persistent=False)
+        size = space.size
+        self.outputs, self.log_stds = (2 * size, 0) if network.state_dependent_std else (size, size)
+        self.elements, self._squash = size, network.squash_actions
+        self.beginning = torch.from_numpy(beginning(space, network.widest_range))
+        is_scaled = scaled(space, network.widest_range)
+        most = math.atanh(AT_BOUND) if self._squash else 1.0
+        limits = [
+            np.where(is_scaled, end, np.clip(side, -_UNREACHED, _UNREACHED))
+            for end, side in zip((-most, most), bounds(space), strict=True)
+        ]
+        self.register_buffer("limits", torch.tensor(np.stack(limits), dtype=torch.float32), persistent=False)
+        self.register_buffer("_scaled", torch.from_numpy(is_scaled), persistent=False)
 
     def distribution(self, outputs: Tensor, log_std: Tensor | None, legal: Tensor | None) -> DiagonalGaussian:
         """Builds the distribution from <float32>[..., outputs] and the policy's `log_std`, <float32>[A]."""
         mean, log_std = outputs.chunk(2, -1) if log_std is None else (outputs, log_std)
         if self._squash:
-            return SquashedGaussian(mean, bound(log_std, *SQUASHED_LOG_STD_RANGE), self._bounded)
+            return SquashedGaussian(mean, bound(log_std, *SQUASHED_LOG_STD_RANGE), self._scaled)
         return DiagonalGaussian(mean, bound(log_std, *LOG_STD_RANGE))
 
 
@@ -101,21 +120,24 @@ class ActionHead(nn.Module):
         noise: Random numbers from which each leaf of one action is sampled.
     """
 
-    def __init__(self, tree: Tree, *, initial_log_std: float, state_dependent_std: bool, squash_actions: bool) -> None:
-        """Creates the head for this space of actions. The other arguments are those of `Network`."""
+    def __init__(self, tree: Tree, network: Network) -> None:
+        """Creates the head of this architecture for this space of actions."""
         super().__init__()
-        heads = [
-            _leaf_head(space, state_dependent_std=state_dependent_std, squash=squash_actions) for space in tree.spaces
-        ]
+        heads = [_leaf_head(space, network) for space in tree.spaces]
         # Registers their buffers. A tuple is faster to read.
         self.heads = nn.ModuleList(heads)
-        self._heads, self._initial_log_std = tuple(heads), initial_log_std
+        self._heads, self._initial_log_std = tuple(heads), network.initial_log_std
         self._outputs = [head.outputs for head in heads]
         self._log_stds = [head.log_stds for head in heads]
         self._bits = [sum(space.choices) for space in tree.spaces]
         self.outputs = sum(self._outputs)
         with torch.no_grad():
             self.noise: tuple[Noise, ...] = self.distribution(torch.zeros(self.outputs), self.log_std(), None).noise
+
+    @property
+    def limits(self) -> tuple[Tensor | None, ...]:
+        """Lowest and highest actions of each leaf, <float32>[2, A] (`GaussianHead.limits`); None for choices."""
+        return tuple(head.limits if isinstance(head, GaussianHead) else None for head in self._heads)
 
     def log_std(self) -> nn.Parameter | None:
         """Returns new log standard deviations, <float32>[elements of all boxes], or None if the network has them all.
@@ -130,6 +152,7 @@ class ActionHead(nn.Module):
         """Initialises the biases of the network's outputs, <float32>[outputs], which are 0."""
         for head, biases in zip(self._heads, _split(bias, self._outputs), strict=True):
             if isinstance(head, GaussianHead):
+                biases[: head.elements] = head.beginning
                 biases[head.elements :] = self._initial_log_std
 
     def distribution(self, outputs: Tensor, log_std: Tensor | None, legal: Tensor | None) -> Joint:
@@ -179,14 +202,14 @@ class _Bound(torch.autograd.Function):
         return torch.where(outwards, 0.0, gradient), None, None
 
 
-def _leaf_head(space: Space, *, state_dependent_std: bool, squash: bool) -> LeafHead:
+def _leaf_head(space: Space, network: Network) -> LeafHead:
     match space:
         case DiscreteSpace():
             return CategoricalHead(space)
         case MultiDiscreteSpace() | MultiBinarySpace():
             return MultiCategoricalHead(space)
         case BoxSpace():
-            return GaussianHead(space, state_dependent_std=state_dependent_std, squash=squash)
+            return GaussianHead(space, network)
         case _:
             assert_never(space)
 

@@ -585,14 +585,17 @@ def gaussian_log_probs(outputs, log_std, actions, bounds, log_probs):  # type: i
 
 @numba.njit("UniTuple(float64, 2)(float32[:, ::1])", **_CACHED)
 def scale_of(rows):  # type: ignore[no-untyped-def]
-    """Returns the mean to subtract from the advantages, and the factor to multiply them by, to normalise them."""
-    count, mean, square = rows.shape[0], 0.0, 0.0
-    for row in range(count):
-        mean += rows[row, _ADVANTAGE]
-    mean /= count
-    for row in range(count):
-        square += (rows[row, _ADVANTAGE] - mean) ** 2
-    return np.float32(mean), np.float32(1.0 / (math.sqrt(square / count) + 1e-8))
+    """Returns the mean to subtract from the advantages, and the factor to multiply them by (`losses.standardised`)."""
+    weight, mean, square = 0.0, 0.0, 0.0
+    for row in range(rows.shape[0]):
+        weight += rows[row, _IMPORTANCE]
+        mean += rows[row, _IMPORTANCE] * rows[row, _ADVANTAGE]
+    # Weights may round to 0, all of a small minibatch too.
+    weight = max(weight, 1e-30)
+    mean /= weight
+    for row in range(rows.shape[0]):
+        square += rows[row, _IMPORTANCE] * (rows[row, _ADVANTAGE] - mean) ** 2
+    return np.float32(mean), np.float32(1.0 / (math.sqrt(square / weight) + 1e-8))
 
 
 @numba.njit("void(float32[:, ::1], float32[::1])", **_VECTORISED, cache=True)

@@ -6,8 +6,15 @@ MAX_OBSERVATION = 1e15
 MAX_STANDARDISED = 10.0
 """Bound on the magnitude of standardised observations, in standard deviations."""
 
-VARIANCE_EPSILON = 1e-8
-"""Number that is added to a running variance before its root divides."""
+LEAST_RELATIVE_DEVIATION = 1e-7
+"""Deviation, as a share of the mean, down to which a number is standardised: about one step of float32. Less than that
+is rounding."""
+
+LEAST_VARIANCE = 1e-60
+"""Variance of a number that varies. The reciprocal of its root, and products with it, are finite in float32."""
+
+AT_BOUND = 0.999
+"""Share of half of the range of a squashed action from which on it is at its bound, which it never reaches."""
 
 LOG_STD_RANGE = (-5.0, 2.0)
 """Bounds of the log standard deviations of continuous actions."""

@@ -97,8 +97,8 @@ def ppo_loss(
         policy = -mean(omega w min(r A, clip(r, 1 - eps, 1 + eps) A)),      r = pi / anchor
 
     The weight w corrects for the behaviour policy, the clip keeps the policy near the anchor, and omega corrects for
-    prioritized sampling. With a = 0 in `anchor` this is the decoupled objective, with a = 1 plain PPO. On on-policy
-    data the two are the same.
+    prioritized sampling, also where advantages are normalised (`standardised`). With a = 0 in `anchor` this is the
+    decoupled objective, with a = 1 plain PPO. On on-policy data the two are the same.
 
     Every tensor is <float32>[N] unless noted. Only the first three carry gradients.
 
@@ -116,7 +116,7 @@ def ppo_loss(
         counted: <bool>[N] steps that belong to the minibatch; the others only pad it. None: all steps.
     """
     if settings.normalise_advantages:
-        advantage = standardised(advantage, counted)
+        advantage = standardised(advantage, importance, counted)
     ratio = ratio_of(log_prob - anchor_log_prob)
     clipped_ratio = ratio.clamp(1.0 - settings.clip_range, 1.0 + settings.clip_range)  # type: ignore[arg-type]
     surrogate = torch.minimum(ratio * advantage, clipped_ratio * advantage)
@@ -157,9 +157,15 @@ def _mean(values: Tensor, counted: Tensor | None) -> Tensor:
     return torch.where(counted, values, 0.0).sum() / counted.sum().clamp(min=1)
 
 
-def standardised(values: Tensor, counted: Tensor | None) -> Tensor:
-    """Returns advantages, <float32>[N], with mean 0 and deviation 1 over those that count, as in `ppo_loss`."""
-    if counted is None:
-        return (values - values.mean()) / (values.std(unbiased=False) + 1e-8)
-    centred = values - _mean(values, counted)
-    return centred / (_mean(centred.square(), counted).sqrt() + 1e-8)
+def standardised(values: Tensor, importance: Tensor, counted: Tensor | None) -> Tensor:
+    """Returns advantages, <float32>[N], with weighted mean 0 and deviation 1 over those that count, as in `ppo_loss`.
+
+        mean = sum(omega A) / sum(omega)        variance = sum(omega (A - mean)^2) / sum(omega)
+
+    These self-normalised estimates (Owen 2013, "Monte Carlo theory, methods and examples", section 9.2) are those of
+    the advantages before prioritized sampling, whose draws by |A| would enlarge plain moments.
+    """
+    weight = importance if counted is None else torch.where(counted, importance, 0.0)
+    total = weight.sum().clamp(min=1e-30)
+    centred = values - (weight * values).sum() / total
+    return centred / (((weight * centred.square()).sum() / total).sqrt() + 1e-8)

@@ -20,6 +20,9 @@ class Network:
         squash_actions: Whether a tanh, instead of clipping, keeps continuous actions within their bounds.
         normalise_observations: Whether numbers in observations are standardised. Images are always scaled to [0, 1].
         normalise_returns: Whether rewards are divided by the standard deviation of discounted returns.
+        variance_epsilon: Number that is added to running variances; 0: a share of the squared mean
+            (`limits.LEAST_RELATIVE_DEVIATION`).
+        widest_range: Half of the widest range of continuous actions that is scaled (`spaces.scaled`).
         encoders: Encoders of leaves of the observation, by name, in place of the suitable ones.
         module: Name of a user's module in place of the encoders' layers; None: there is none.
         memory: Kind of the recurrent layer; None: no recurrent layer.
@@ -40,3 +43,5 @@ class Network:
     memory_size: int = 64
     moves: str | None = None
     module: str | None = None
+    variance_epsilon: float = 1e-8
+    widest_range: float = 1e38

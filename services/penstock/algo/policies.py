@@ -22,8 +22,6 @@ from penstock.algo.own_modules import own_layers
 from penstock.algo.spaces import check_spaces, position_of
 from penstock.types.spaces import EnvironmentSpec
 
-_MAX_SCALED_REWARD = 10.0
-
 
 @dataclass(frozen=True, slots=True)
 class MomentsUpdates:
@@ -76,12 +74,7 @@ class Policy(nn.Module):
         super().__init__()
         check_spaces(spec, network.encoders, network.moves)
         self.spec, self.network = spec, network
-        self._head = ActionHead(
-            spec.action,
-            initial_log_std=network.initial_log_std,
-            state_dependent_std=network.state_dependent_std,
-            squash_actions=network.squash_actions,
-        )
+        self._head = ActionHead(spec.action, network)
         self.observer = Observer(spec, network.encoders, standardise=network.normalise_observations)
         # In place, because small networks are bound by memory, not by arithmetic.
         activation = nn.Tanh if network.activation == "tanh" else functools.partial(nn.ReLU, inplace=True)
@@ -113,13 +106,18 @@ class Policy(nn.Module):
             self.actor = Moves(self.observer.preparations, position_of(spec, network.moves), activation)
         self.critic = head(1, 1.0)
         self.log_std = self._head.log_std()
-        self.observation_moments = RunningMoments(self.observer.moments_shape)
-        self.return_moments = RunningMoments(())
+        self.observation_moments = RunningMoments(self.observer.moments_shape, network.variance_epsilon)
+        self.return_moments = RunningMoments((), network.variance_epsilon)
 
     @property
     def noise(self) -> tuple[Noise, ...]:
         """Random numbers from which one action is sampled, for each leaf of the action."""
         return self._head.noise
+
+    @property
+    def action_limits(self) -> tuple[Tensor | None, ...]:
+        """Lowest and highest actions of each leaf, as `ActionHead.limits`."""
+        return self._head.limits
 
     @property
     def memory_shape(self) -> tuple[int, int] | None:
@@ -172,33 +170,48 @@ class Policy(nn.Module):
         legal = None if mask is None else unpack(mask, self.spec.mask_bits)
         return self._head.distribution(outputs, self.log_std, legal)
 
-    def scale_rewards(self, reward: Tensor) -> Tensor:
-        """Converts rewards to the units of the values."""
+    def scale_rewards(self, reward: Tensor, terminated: Tensor, discount: float) -> Tensor:
+        """Converts rewards, <float32>[...], to the units of the values.
+
+        Values are relative to the mean return m, in deviations s of the returns, so that the critic need not learn an
+        offset of all returns. Their rewards include the difference of the constant potential m (Ng, Harada & Russell
+        1999, "Policy invariance under reward transformations"), which leaves all advantages as they are:
+
+            (r_t + gamma (1 - terminated_t) m - m) / s
+        """
         if not self.network.normalise_returns:
             return reward
-        # Bounded for sparse rewards: the first one is divided by a deviation that is still almost 0.
-        return (reward * self.return_moments.scale()).clamp(-_MAX_SCALED_REWARD, _MAX_SCALED_REWARD)
+        moments = self.return_moments
+        # In double precision, because the offset may be a million deviations.
+        shaped = reward.double() - torch.where(terminated, moments.mean, (1.0 - discount) * moments.mean)
+        return (shaped * moments.scale()).float()
 
     def unscale_values(self, value: Tensor) -> Tensor:
         """Converts values to discounted returns in the units of the rewards."""
-        return value / self.return_moments.scale() if self.network.normalise_returns else value
+        if not self.network.normalise_returns:
+            return value
+        return (value / self.return_moments.scale() + self.return_moments.mean).float()
 
     def learn_moments(self, observation: tuple[Tensor, ...], discounted_return: Tensor) -> MomentsUpdates:
-        """Updates the normalisers as `begin_moments` and `end_moments` do, and waits for the device."""
-        begun = self.begin_moments(observation, discounted_return)
+        """Updates the normalisers as `begin_observations` and `begin_returns` do, and waits for the device."""
+        begun = self.begin_observations(observation), self.begin_returns(discounted_return)
         return end_moments(begun, [each.findings.cpu() for each in begun if each is not None])
 
     @torch.no_grad()
-    def begin_moments(self, observation: tuple[Tensor, ...], discounted_return: Tensor) -> "BegunUpdates":
-        """Updates the normalisers with fresh raw observations, [N, ...], and discounted returns, <float32>[N].
+    def begin_observations(self, observation: tuple[Tensor, ...]) -> BegunUpdate | None:
+        """Updates a normaliser with fresh raw observations, [N, ...].
 
-        Does not wait for the device. `end_moments` completes the updates.
+        Does not wait for the device. `end_moments` completes the update.
         """
         numbers = self.observer.numbers(observation)
-        return (
-            None if numbers is None else self.observation_moments.begin(numbers),
-            self.return_moments.begin(discounted_return) if self.network.normalise_returns else None,
-        )
+        return None if numbers is None else self.observation_moments.begin(numbers)
+
+    def begin_returns(self, discounted_return: Tensor) -> BegunUpdate | None:
+        """Updates a normaliser with fresh discounted returns, <float32>[N], at once.
+
+        Does not wait for the device. `end_moments` tells the effect.
+        """
+        return self.return_moments.begin(discounted_return, at_once=True) if self.network.normalise_returns else None
 
     def _features(self, inputs: Inputs, burn_in: int) -> Features:
         prepared = self._prepared(inputs.observation)

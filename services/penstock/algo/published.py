@@ -13,8 +13,8 @@ from penstock.types.spaces import SPACE_KINDS, EnvironmentSpec, Tree
 
 METADATA_KEY = "penstock"
 
-_SINCE_CONTRACT_2 = ("encoders", "memory", "memory_size", "moves", "module")
-"""Fields of `Network` that contract 1 does not have. Their defaults must never change."""
+_SINCE_CONTRACT_2 = ("encoders", "memory", "memory_size", "moves", "module", "variance_epsilon", "widest_range")
+"""Fields of `Network` that contract 1 does not have. Their defaults, which older files mean, must never change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,8 @@ def to_metadata(description: Description, version: int) -> str:
     }
     if spec.mask_bits:
         environment["mask_bits"] = spec.mask_bits
+    if spec.action_types:
+        environment["action_types"] = list(spec.action_types)
     network = {
         name: value
         for name, value in plain(description.network).items()
@@ -57,6 +59,7 @@ def of_metadata(metadata: str) -> Description:
         _tree_from_json(environment["action"]),
         environment.get("frames", 1),
         environment.get("mask_bits", 0),
+        tuple(environment.get("action_types", ())),
     )
     return Description(spec, record_of(Network, described["network"]))
 

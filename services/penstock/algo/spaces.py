@@ -19,17 +19,32 @@ from penstock.types.spaces import (
     MultiBinarySpace,
     MultiDiscreteSpace,
     Space,
+    channels_first,
     is_image,
 )
 
 WHOLE = "observation"
 """Name of an observation that is not nested, in `policy.encoders`."""
 
+_ABSURD = 1e4
+"""Multiple of the widest range of actions beyond which no bound is meant."""
+
+_LARGEST_RANGE = 1e38
+"""Half of the largest range of actions that float32 can hold."""
+
 _MOST_CODES = 1024
 """Most alternatives of integers that are one-hot by default; more are embedded."""
 
 MOST_PLANES = 32
 """Most alternatives of a board's integers for which the board encoder has one plane per alternative."""
+
+_MOST_SHOWN = 8
+
+_LEAST_SIDE, _LEAST_PICTURE = 5, 9
+"""Smallest height and width of a new policy's boards: of integers with at most `MOST_PLANES` values, and of others.
+
+Smaller arrays, and floats below the size of an image, are in one row, because convolutions cost several times as much
+there and learn no faster."""
 
 
 def check_spaces(
@@ -48,9 +63,10 @@ def check_spaces(
 
 
 def encoders_of(spec: EnvironmentSpec, chosen: Mapping[str, Encoder]) -> tuple[Encoder, ...]:
-    """Returns the encoder of each leaf of an observation: the chosen one, else the one that suits its space.
+    """Returns the encoder of each leaf of an observation: the chosen one, else the one of its kind of space.
 
-    Raises `ConfigurationError` if a chosen encoder names no leaf or can't encode its space.
+    Weights record the chosen ones alone, so the encoders of the kinds must never change. `encoders_of_new` has those of
+    new policies. Raises `ConfigurationError` if a chosen encoder names no leaf or can't encode its space.
     """
     names = _names(spec)
     for name in chosen:
@@ -61,13 +77,37 @@ def encoders_of(spec: EnvironmentSpec, chosen: Mapping[str, Encoder]) -> tuple[E
             )
     encoders = []
     for name, space in zip(names, spec.observation.spaces, strict=True):
-        encoder = chosen.get(name, _suitable(space))
+        encoder = chosen.get(name, _encoder_of_kind(space))
         if conflict := _conflict(encoder, space):
             raise ConfigurationError(
                 f"policy.encoders chooses {encoder} for {name} of {spec.id}, {space.shown()}; {conflict}"
             )
         encoders.append(encoder)
     return tuple(encoders)
+
+
+def _names(spec: EnvironmentSpec) -> list[str]:
+    """Returns the names of the leaves of an observation, as settings use them."""
+    return [leaf.name or WHOLE for leaf in spec.observation.leaves]
+
+
+def encoders_of_new(spec: EnvironmentSpec, moves: str | None = None) -> dict[str, Encoder]:
+    """Returns the encoders that a new policy records, by the names of the leaves: those that differ from `encoders_of`.
+
+    Actions that move pieces (`policy.moves`) need the planes of their board, whatever its size.
+    """
+    return {
+        name: _encoder_of_row(space)
+        for name, space in zip(_names(spec), spec.observation.spaces, strict=True)
+        if name != moves and _encoder_of_kind(space) == "board" and not _is_worth_convolving(space)
+    }
+
+
+def shown_encoders(spec: EnvironmentSpec, chosen: Mapping[str, Encoder]) -> str:
+    """Returns a short line with the encoder of each leaf of an observation. Raises as `encoders_of`."""
+    parts = [f"{name} {encoder}" for name, encoder in zip(_names(spec), encoders_of(spec, chosen), strict=True)]
+    more = f" and {len(parts) - _MOST_SHOWN} more" if len(parts) > _MOST_SHOWN else ""
+    return f"encoders: {', '.join(parts[:_MOST_SHOWN])}{more} (policy.encoders)"
 
 
 def position_of(spec: EnvironmentSpec, name: str) -> int:
@@ -104,16 +144,33 @@ def bounds(space: BoxSpace) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     return np.broadcast_to(np.array(space.low), space.size), np.broadcast_to(np.array(space.high), space.size)
 
 
+def scaled(space: BoxSpace, widest_range: float) -> NDArray[np.bool_]:
+    """Returns <bool>[A]: whether each element of an action is scaled to its bounds (`Network.widest_range`).
+
+    Wide bounds are rarely meant: of actions between -1e6 and 1e6, none would be near 0. Those that are not symmetric
+    are scaled if they are not absurd, because 0 to 1e6 may be a quantity.
+    """
+    low, high = bounds(space)
+    half = high / 2.0 - low / 2.0
+    meant = np.where(low == -high, widest_range, min(_ABSURD * widest_range, _LARGEST_RANGE))
+    found: NDArray[np.bool_] = bounded(space) & (half <= np.minimum(meant, _LARGEST_RANGE))
+    return found
+
+
+def beginning(space: BoxSpace, widest_range: float) -> NDArray[np.float64]:
+    """Returns the mean of each element, <float64>[A], with which a policy begins, in its own units.
+
+    It is 0, or as near to 0 as the bounds of an element that is not scaled allow, with one unit to them.
+    """
+    low, high = bounds(space)
+    return np.where(scaled(space, widest_range), 0.0, np.minimum(np.maximum(0.0, low + 1.0), high - 1.0))
+
+
 def bounded(space: BoxSpace) -> NDArray[np.bool_]:
     """Returns <bool>[A]: whether each element has finite bounds on both sides."""
     low, high = bounds(space)
     both: NDArray[np.bool_] = np.isfinite(low) & np.isfinite(high)
     return both
-
-
-def _names(spec: EnvironmentSpec) -> list[str]:
-    """Returns the names of the leaves of an observation, as settings use them."""
-    return [leaf.name or WHOLE for leaf in spec.observation.leaves]
 
 
 def _check_moves(spec: EnvironmentSpec, encoders: tuple[Encoder, ...], name: str) -> None:
@@ -141,15 +198,27 @@ def _check_moves(spec: EnvironmentSpec, encoders: tuple[Encoder, ...], name: str
         )
 
 
-def _suitable(space: Space) -> Encoder:
-    _, shape = space.observation_array
+def _encoder_of_kind(space: Space) -> Encoder:
     if is_image(space):
         return "image"
-    if len(shape) in (2, 3):
-        return "board"
+    return "board" if len(space.observation_array[1]) in (2, 3) else _encoder_of_row(space)
+
+
+def _encoder_of_row(space: Space) -> Encoder:
     if is_code(space):
         return "one_hot" if sum(space.choices) <= _MOST_CODES else "embedding"
     return "flat"
+
+
+def _is_worth_convolving(space: Space) -> bool:
+    dtype, shape = space.observation_array
+    if dtype.startswith("float"):
+        least = LEAST_IMAGE
+    else:
+        integers = alternatives(space)
+        few = integers is not None and int(integers[1].max()) <= MOST_PLANES
+        least = _LEAST_SIDE if few else _LEAST_PICTURE
+    return min(channels_first(shape)[1:]) >= least
 
 
 def _conflict(encoder: Encoder, space: Space) -> str:

@@ -14,7 +14,9 @@ import sys
 from penstock import foreign_errors
 from penstock.acting.environment_check import Task, check
 from penstock.acting.spaces import segment_schema
+from penstock.environment_arguments import read_tables
 from penstock.errors import ConfigurationError, UnknownEnvironment
+from penstock.process.environment_process import seed_generators, set_arguments
 from penstock.replay.store.layout import bytes_for
 
 
@@ -25,6 +27,8 @@ def main() -> None:
     os.set_inheritable(answers, False)
     faulthandler.enable()
     request = json.loads(sys.stdin.readline())
+    set_arguments(request["env_id"])
+    seed_generators("environment check")
     # They must not inherit standard input either, which ends when the parent process does.
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
 
@@ -34,7 +38,7 @@ def main() -> None:
     segments, recorded = request.pop("segments"), request.pop("recorded")
     # JSON has no tuples.
     recorded["memory"] = recorded["memory"] and tuple(recorded["memory"])
-    tasks = [Task(**task) for task in request.pop("tasks")]
+    tasks = [Task(**{**task, "variants": read_tables(task["variants"])}) for task in request.pop("tasks")]
     try:
         checked = check(tasks=tasks, progress=lambda stage, name: answer(stage=stage, name=name), **request)
     except ConfigurationError as error:

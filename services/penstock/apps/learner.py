@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from penstock.addresses import advertised
+from penstock.algo.spaces import shown_encoders
 from penstock.apps.earlier_session import HOW_TO_BEGIN, changed_settings, log_resumed
 from penstock.apps.ranks import device_name, follow, leading, own_place
 from penstock.apps.run_summary import summary_of
@@ -97,14 +98,17 @@ def run(config: Config) -> int:
             if roster.schema is None or roster.spec is None:
                 return service.stop_code
             # The first actor's spaces, so that the learner's machine needs no environment.
-            learner = learner_of(config, roster.spec, device, lead.ranks)
+            continued = _continued(session)
+            network = None if continued is None else checkpoints.read_network(continued)
+            learner = learner_of(config, roster.spec, device, lead.ranks, network)
             check_schema(roster.schema, learner.policy, config.ppo.burn_in_steps)
             metrics.LEARNER_EXECUTION.labels(learner.execution).set(1)
             service.logger.info("policy built", parameters=learner.parameters.numel(), execution=learner.execution)
             if session.recovered.path is not None:
                 checkpoints.restore(learner, session.recovered.path)
-            elif config.run.start_from is not None:
-                checkpoints.start_from(learner, find_checkpoint(Path(config.run.start_from)))
+            elif continued is not None:
+                checkpoints.start_from(learner, continued)
+            session.statistics.notice(shown_encoders(roster.spec, learner.policy.network.encoders))
             lead.open(config, roster.schema, learner)
             if not service.wait_until(partial(_all_awaited_are_here, session, watch, lead), _ACTOR_WAIT_S):
                 return service.stop_code
@@ -210,6 +214,12 @@ def _serving(session: Session, roster: Roster, targets: Targets, service: Servic
 def _has_begun(roster: Roster, lead: Lead) -> bool:
     lead.check()
     return roster.schema is not None
+
+
+def _continued(session: Session) -> Path | None:
+    """Returns the checkpoint whose policy this session trains on; None: a new policy."""
+    begun = session.config.run.start_from
+    return session.recovered.path or (None if begun is None else find_checkpoint(Path(begun)))
 
 
 def _all_awaited_are_here(session: Session, watch: ReplayWatch, lead: Lead) -> bool:

@@ -6,12 +6,11 @@ meet, no environment and no folder: rank 0 sends them its settings, its state an
 
 import contextlib
 import os
-import tomllib
 from collections.abc import Callable, Iterator
 
 from penstock.addresses import LOOPBACK
 from penstock.algo.published import of_metadata, read_metadata, with_own_module
-from penstock.config import Config, build
+from penstock.config import Config, build, parse_toml
 from penstock.errors import ConfigurationError
 from penstock.learning import checkpoints
 from penstock.learning.assembly import learner_of
@@ -84,10 +83,10 @@ def follow(config: Config, place: RankPlace) -> int:
             if opening is not None:
                 description = with_own_module(of_metadata(read_metadata(opening.checkpoint)), config.policy.module)
                 # Rank 0 chooses everything but the code that this process imports.
-                settings_of_all = build(tomllib.loads(opening.config)).changed(
+                settings_of_all = build(parse_toml(opening.config)).changed(
                     policy={"module": description.network.module}
                 )
-                learner = learner_of(settings_of_all, description.spec, device, group)
+                learner = learner_of(settings_of_all, description.spec, device, group, description.network)
                 checkpoints.load(learner, opening.checkpoint)
                 logger.info("policy built", parameters=learner.parameters.numel(), execution=learner.execution)
                 for task in link.tasks():

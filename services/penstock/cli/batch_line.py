@@ -1,6 +1,11 @@
-"""The line of `penstock train` about the batches of a run, and where their sizes come from."""
+"""The lines of `penstock train` about the batches of a run, and where their sizes come from."""
+
+import math
 
 from penstock.config import Config
+
+FEW_BATCHES = 50
+"""Batches below which a run has too few versions of its policy to learn most tasks."""
 
 
 def batch_line(config: Config, *, resumed: bool) -> str:
@@ -23,6 +28,32 @@ def batch_line(config: Config, *, resumed: bool) -> str:
     return (
         f"{sizes}, as recorded; for {actors}, --sampling.batch-segments auto --ppo.minibatches auto would choose"
         f" {others}"
+    )
+
+
+def steps_line(config: Config) -> str:
+    """Returns the new environment steps of a batch, and the batches in the run if its steps are limited.
+
+    Names the settings to change if these are few, because each batch gives one policy. Empty if batches have no fresh
+    segments, whose number is then not that of the new steps.
+    """
+    fresh, length, environments = config.sampling.fresh_segments, config.actor.unroll_length, config.actor.environments
+    if not fresh:
+        return ""
+    actors = config.train.least_actors
+    source = f"{_count(actors, 'actor')} x {_count(environments, 'environment')}"
+    if fresh != actors * environments:
+        source = _count(fresh, "fresh segment")
+    line = f"{source} x {_count(length, 'step')}: {fresh * length:,} new steps per batch"
+    if config.run.total_steps is None:
+        return line
+    batches = math.ceil(config.run.total_steps / (fresh * length))
+    line += f", {batches:,} {'batch' if batches == 1 else 'batches'} in this run"
+    if batches >= FEW_BATCHES:
+        return line
+    return (
+        f"{line}; fewer than {FEW_BATCHES} rarely suffice: raise run.total_steps, or lower train.actors,"
+        " actor.environments or actor.unroll_length"
     )
 
 

@@ -4,19 +4,23 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from penstock.cli.hints import ENOUGH_BATCHES, actors_waiting_share, hints
+from penstock.cli.hints import ENOUGH_BATCHES, Hint, actors_waiting_share, hints
 from penstock.cli.replay_figures import replay_figures
 from penstock.cli.run_facts import limit_text
 from penstock.summary import EvaluationOutcome, Summary
 from penstock.types.statistics import Ages, CoordinatorStatistics, Drops, LearningNumbers, Unit, declared
+from penstock.types.status import AT_A_LIMIT
 
 _SHOWN_WAITS = 3
 _SMALLEST_SHARE = 0.005
 """Smallest share of the learner's time at which a wait is shown; less rounds to 0%."""
 
 
-def sections(statistics: CoordinatorStatistics) -> RenderableType:
-    """Returns all statistics: counts, ages and times, then training statistics, then hints."""
+def sections(statistics: CoordinatorStatistics, share_done: float = 0.0) -> RenderableType:
+    """Returns all statistics: counts, ages and times, then training statistics, then hints.
+
+    `share_done` is the share of the run's limit that is done.
+    """
     times = statistics.times
     rows = [
         ("mode", in_words(statistics)),
@@ -36,7 +40,7 @@ def sections(statistics: CoordinatorStatistics) -> RenderableType:
     ]
     facts = [named(name, line) for name, line in rows]
     learning = [_learning(statistics)] if statistics.last else []
-    return Group(*facts, *learning, *advice(statistics))
+    return Group(*facts, *learning, *_advice(hints(statistics, share_done)))
 
 
 def named(name: str, line: str | Text, style: str = "") -> Text:
@@ -44,9 +48,8 @@ def named(name: str, line: str | Text, style: str = "") -> Text:
     return Text.assemble((f"{name:<13}", "dim"), line if isinstance(line, Text) else (line, style))
 
 
-def advice(statistics: CoordinatorStatistics) -> list[Text]:
-    """Returns one line for each hint."""
-    return [named("hint", line, "yellow") for line in hints(statistics)]
+def _advice(found: list[Hint]) -> list[Text]:
+    return [named("hint", hint.text, "yellow") for hint in found]
 
 
 def in_words(statistics: CoordinatorStatistics) -> str:
@@ -64,12 +67,14 @@ def in_short(statistics: CoordinatorStatistics) -> list[Text]:
     """Returns the most important statistics of an ended run, in at most two lines."""
     rows = []
     if recent := statistics.recent:
+        at_bound = recent.actions_at_bound
         rows.append(
             named(
                 "learning",
                 f"effective sample share {_text(recent.effective_sample_share, 'share')}, clipped ratios"
                 f" {_text(recent.clipped_share, 'share')}, KL {_text(recent.approximate_kl)}, entropy"
-                f" {_text(recent.entropy)}, explained variance {_text(recent.explained_variance)}",
+                f" {_text(recent.entropy)}, explained variance {_text(recent.explained_variance)}"
+                + ("" if at_bound is None else f", actions at a bound {_text(at_bound, 'share')}"),
             )
         )
     if statistics.lag and statistics.staleness:
@@ -112,7 +117,8 @@ def summary_lines(summary: Summary) -> list[Text]:
         lines += in_short(statistics)
         # A run that reached its threshold has learnt and needs no hints.
         if summary.env_steps_to_threshold is None:
-            lines += advice(statistics) or _usual(statistics)
+            done, ended = summary.limit.share if summary.limit else 0.0, summary.stopped in AT_A_LIMIT.values()
+            lines += _advice(hints(statistics, done, ended=ended)) or _usual(statistics)
     wall = f"{summary.wall_s:.1f} s, from the command to the end"
     return [*lines, named("wall time", wall), named("run", summary.run_dir)]
 
@@ -146,9 +152,7 @@ def _draw(statistics: CoordinatorStatistics) -> str:
     gain = statistics.last.priority_gain if statistics.last else None
     if gain is None:
         return by
-    return (
-        f"{by}; priorities {'lower' if gain >= 0.0 else 'raise'} the second moment of the gradient by {abs(gain):.0%}"
-    )
+    return f"{by}; priorities {'lower' if gain >= 0.0 else 'raise'} the variance of the gradient by {abs(gain):.0%}"
 
 
 def _collect(statistics: CoordinatorStatistics) -> str:

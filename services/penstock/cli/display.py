@@ -21,6 +21,7 @@ from penstock.cli.run_facts import (
     clock,
     data_facts,
     duration,
+    hints_now,
     learning_facts,
     progress_parts,
     replay_lines,
@@ -32,6 +33,7 @@ from penstock.types.status import RunStatus
 
 _LINE_INTERVAL_S = 3.0
 _CURVE_POINTS = 60
+_SHOWN_HINTS = 2
 _BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -45,11 +47,12 @@ def make_display(console: Console) -> "PanelDisplay | LineDisplay":
 
 
 class LineDisplay(AbstractContextManager["LineDisplay"]):
-    """A display of one line every few seconds, for logs and pipes."""
+    """A display of one line every few seconds, for logs and pipes, and of each hint once."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._due = 0.0
+        self._hinted: set[str] = set()
 
     def __exit__(self, *exception: object) -> None: ...
 
@@ -59,7 +62,9 @@ class LineDisplay(AbstractContextManager["LineDisplay"]):
             self._console.print(line, markup=False, soft_wrap=True)
         if time.monotonic() >= self._due:
             self._due = time.monotonic() + _LINE_INTERVAL_S
-            for line in (status_line(status), *replay_lines(status)):
+            new = [hint for hint in hints_now(status) if hint.observation not in self._hinted]
+            self._hinted |= {hint.observation for hint in new}
+            for line in (status_line(status), *replay_lines(status), *(f"hint: {hint.text}" for hint in new)):
                 self._console.print(line, markup=False, soft_wrap=True)
 
 
@@ -104,8 +109,9 @@ class PanelDisplay(AbstractContextManager["PanelDisplay"]):
         steps.add_column(justify="right", no_wrap=True)
         steps.add_row(bar, " · ".join([*progress_parts(status.env_steps, status.limit), *clock(status)]))
         curve = Text(sparkline(list(self._returns)), style="green")
+        advice = [Text(f"hint: {hint.text}", style="yellow") for hint in hints_now(status)[:_SHOWN_HINTS]]
         variants = [Text(line, style="dim", overflow="ellipsis", no_wrap=True) for line in variant_lines(status)]
-        return Panel(Group(steps, _numbers(status), *variants, curve), title=title, title_align="left")
+        return Panel(Group(steps, _numbers(status), *variants, curve, *advice), title=title, title_align="left")
 
 
 def _numbers(status: RunStatus) -> Table:

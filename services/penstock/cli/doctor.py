@@ -23,6 +23,7 @@ from penstock.known_runs import RUNS
 from penstock.local.actor_count import usable_cores
 from penstock.local.environment_check import check_environment
 from penstock.local.ports import refusal
+from penstock.process.environment_process import arguments_for
 from penstock.run_folder import RunFolder
 from penstock.store_place import choose_place
 
@@ -200,7 +201,8 @@ def check_environments(config: Config) -> Finding:
     """Checks the configured environment in the same way as `penstock train` before each run."""
     messages: list[str] = []
     try:
-        check_environment(config, messages.append)
+        with arguments_for(config.environment.id):
+            check_environment(config, messages.append)
     except ConfigurationError as error:
         return Finding("environment", False, str(error))
     warnings = [line for line in dict.fromkeys(messages) if line.startswith("warning: ")]

@@ -15,8 +15,10 @@ def command(arguments: Sequence[str]) -> int:
     named = _parse(arguments)
     # It imports torch, which --help and mistakes need not wait for.
     from penstock.cli.played_episodes import play
+    from penstock.process.environment_process import arguments_for
 
-    play(named)
+    with arguments_for(named.env_id or ""):
+        play(named)
     return 0
 
 

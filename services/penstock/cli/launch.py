@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from penstock.cli import slurm_actors
-from penstock.cli.batch_line import batch_line
+from penstock.cli.batch_line import batch_line, steps_line
 from penstock.cli.following import Follower
 from penstock.cli.one_line_parser import OneLineParser
 from penstock.cli.options import Options, parse
@@ -74,7 +74,8 @@ def _launch(arguments: Sequence[str]) -> int:
     if resumes and (reason := nothing_left(run.folder.summary, config.run)):
         raise ConfigurationError(f"{reason}; its result is in {run.folder.summary}")
     slurm_jobs.prepare(run, now=time.time())
-    console.print(batch_line(config, resumed=resumes), markup=False, soft_wrap=True)
+    for line in filter(None, [batch_line(config, resumed=resumes), steps_line(config)]):
+        console.print(line, markup=False, soft_wrap=True)
     follower = Follower(run.folder, config)
     node_run, jobs = _submitted(run, console)
     spare = f", and {run.all_tasks - run.tasks} more in their place" if run.all_tasks > run.tasks else ""

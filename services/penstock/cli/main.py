@@ -9,12 +9,13 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from penstock.errors import ConfigurationError, EnvironmentFailed, PenstockError, RankLost
 from penstock.exit_codes import CRASHED, GAVE_UP, INTERRUPTED, USAGE_ERROR
 from penstock.local import blas
 from penstock.local.imports import uncollected
-from penstock.system_errors import exhaustion
+from penstock.system_errors import exhaustion, not_utf8
 
 _SERVICES = ("replay", "learner", "actor", "evaluator")
 _LEAVING_S = 5.0
@@ -60,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             from penstock.process import output
         output.protect()
     try:
-        code = _run(given)
+        code = _while_read(given)
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else CRASHED
         raise
@@ -80,6 +81,24 @@ def _leave(code: int) -> None:
     os._exit(code)
 
 
+def _while_read(arguments: list[str]) -> int:
+    """Runs a command; a reader of its output that has left, as in `penstock runs | head -1`, ends it with code 0."""
+    try:
+        try:
+            return _run(arguments)
+        finally:
+            # At the interpreter's end, an error could not be handled.
+            sys.stdout.flush()
+    except BrokenPipeError:
+        pass
+    except SystemExit as end:
+        # A console of rich ends the process in place of raising.
+        if not isinstance(end.__context__, BrokenPipeError):
+            raise
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
 def _run(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(_help())
@@ -90,6 +109,9 @@ def _run(arguments: list[str]) -> int:
         print(f"penstock {penstock.__version__}")
         return 0
     name, rest = arguments[0], arguments[1:]
+    # Commands make paths absolute.
+    if reason := next(filter(None, map(not_utf8, [*arguments, _working_folder()])), ""):
+        return _fail(reason)
     if name not in _COMMANDS:
         close = difflib.get_close_matches(name, _COMMANDS, n=1)
         meant = f"did you mean {close[0]}? The commands are" if close else "choose from"
@@ -104,8 +126,6 @@ def _run(arguments: list[str]) -> int:
         return _fail(str(error), GAVE_UP)
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:
-        return 0
     except Exception as error:
         # Ctrl-C during an import: Python before 3.12 wraps exceptions from `__set_name__` in a RuntimeError.
         if isinstance(error.__cause__, KeyboardInterrupt):
@@ -116,8 +136,17 @@ def _run(arguments: list[str]) -> int:
         raise
 
 
+def _working_folder() -> str:
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:
+        return ""
+
+
 def _fail(message: str, code: int = USAGE_ERROR) -> int:
-    print(f"penstock: {' '.join(message.split())}", file=sys.stderr)
+    # The code says enough to a caller that has closed the output.
+    with contextlib.suppress(OSError):
+        print(f"penstock: {' '.join(message.split())}", file=sys.stderr, flush=True)
     return code
 
 

@@ -20,12 +20,18 @@ _FORMAT = "<pre style=\"line-height: 1.2; font-family: Menlo, 'DejaVu Sans Mono'
 
 def display_for_python(shown: bool | None) -> AbstractContextManager[Display]:
     """Returns the display of `penstock.train`. None: shown in a notebook and in a terminal, and nowhere else."""
-    console = Console(highlight=False)
+    console = _Console(highlight=False)
     if shown is None:
         shown = in_notebook() or console.is_terminal
     if not shown:
         return nullcontext(lambda status, news: None)
     return NotebookDisplay() if in_notebook() else make_display(console)
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Goes on without output, because the end of its reader must not end the training of a program."""
+        self.quiet = True
 
 
 def in_notebook() -> bool:

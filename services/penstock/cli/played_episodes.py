@@ -28,7 +28,7 @@ def play(named: argparse.Namespace) -> None:
     path = find_checkpoint(named.run)
     policy = load_policy(path, module=named.module, trust_code=named.trust_code)
     config = _config_of(path, named)
-    environment, max_steps = config.environment, config.evaluation.max_episode_steps
+    environment, max_steps = config.environment, config.evaluation.most_episode_steps
     variants = _chosen_variants(config, named.variant)
     if named.episodes < len(variants):
         raise ConfigurationError(

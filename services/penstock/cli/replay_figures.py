@@ -15,7 +15,7 @@ class ReplayFigures:
         age: Mean age of the replayed segments of the last 100 batches, in versions.
         age_90: Age that 90% of these segments do not exceed.
         priority: Their mean priority, relative to draws by age alone.
-        gain: Priority gain.
+        variance: Change of the gradient's variance by priorities, as a share.
     """
 
     uses: str
@@ -23,14 +23,14 @@ class ReplayFigures:
     age: str
     age_90: str
     priority: str
-    gain: str
+    variance: str
 
     @property
     def line(self) -> str:
         """The figures in one line."""
         return (
             f"{self.uses} uses per segment | age {self.age}, 90% within {self.age_90} versions | priority"
-            f" {self.priority} average | gain {self.gain} by priority"
+            f" {self.priority} average | gradient variance {self.variance}"
         )
 
 
@@ -45,7 +45,7 @@ def replay_figures(uses: float, statistics: CoordinatorStatistics | None) -> Rep
         age=f"{replayed.age_mean:.1f}",
         age_90=f"{replayed.age_90:.1f}",
         priority=_known("{:.1f} x", replayed.drawn_priority),
-        gain=_known("{:.0%}", last.priority_gain if last else None),
+        variance=_known("{:+.0%}", -last.priority_gain if last and last.priority_gain is not None else None),
     )
 
 

@@ -1,5 +1,6 @@
 """What is known about an active run, as labels and values and in lines."""
 
+from penstock.cli.hints import Hint, hints
 from penstock.cli.replay_figures import replay_figures
 from penstock.types.evaluation import EvaluationSummary, VariantReturns
 from penstock.types.extents import RunLimit
@@ -33,6 +34,13 @@ def replay_lines(status: RunStatus) -> list[str]:
     """Returns one line about replay; none if the run has replayed nothing yet, or is stopping."""
     figures = replay_figures(status.samples_per_insert, status.coordinator)
     return [f"replay: {figures.line}"] if figures and status.phase != "stopping" else []
+
+
+def hints_now(status: RunStatus) -> list[Hint]:
+    """Returns the hints on an active run; none while it is stopping."""
+    if status.coordinator is None or status.phase == "stopping":
+        return []
+    return hints(status.coordinator, status.limit.share if status.limit else 0.0)
 
 
 def progress_parts(env_steps: int, limit: RunLimit | None) -> list[str]:
@@ -98,7 +106,8 @@ def data_facts(status: RunStatus) -> list[tuple[str, str]]:
         facts += [
             ("uses", f"{figures.uses}, {figures.effective} effective"),
             ("replay age, 90%", f"{figures.age}, {figures.age_90} versions"),
-            ("priority, gain", f"{figures.priority}, {figures.gain}"),
+            ("priority", figures.priority),
+            ("grad. variance", figures.variance),
         ]
     return facts
 

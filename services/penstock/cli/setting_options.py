@@ -12,8 +12,9 @@ from penstock.config.answers import ANSWERS
 from penstock.config.names import ALIASES, SHORT, short_names, spelled, suggestions
 from penstock.config.removed import reason_of
 from penstock.config.sections import fields
-from penstock.config.setting_types import NONE, is_list, is_table, read_table
+from penstock.config.setting_types import is_list, is_table, read_table
 from penstock.config.wanted import is_flag, wanted
+from penstock.environment_arguments import NONE
 from penstock.errors import ConfigurationError
 
 _TRUTH = ("true", "false", "yes", "no", "on", "off", "1", "0")

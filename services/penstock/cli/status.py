@@ -102,7 +102,8 @@ def view(run: str, status: RunStatus, credentials: "Credentials | None" = None) 
     facts = [named("run", f"{run}, {status.environment_id}" if status.environment_id else run)]
     facts += [named(name, line) for name, line in [*fact_lines(status), *node_lines(status)]]
     lines = [*variant_lines(status), *actor_lines(status), *disk_lines(run, credentials)]
-    details = [sections(status.coordinator)] if status.coordinator is not None else []
+    share_done = status.limit.share if status.limit else 0.0
+    details = [sections(status.coordinator, share_done)] if status.coordinator is not None else []
     return Group(*facts, *map(Text, lines), *details)
 
 

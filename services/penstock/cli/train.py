@@ -10,7 +10,7 @@ from types import FrameType
 
 from rich.console import Console
 
-from penstock.cli.batch_line import batch_line
+from penstock.cli.batch_line import batch_line, steps_line
 from penstock.cli.coordination import summary_lines
 from penstock.cli.display import make_display
 from penstock.cli.options import parse
@@ -20,6 +20,7 @@ from penstock.exit_codes import INTERRUPTED
 from penstock.local import launcher
 from penstock.local.stopping import REPEAT_S, Interrupted
 from penstock.process import output
+from penstock.process.environment_process import arguments_for
 from penstock.run_folder import RunFolder
 
 
@@ -36,7 +37,7 @@ def command(arguments: Sequence[str]) -> int:
         found = f"preset [bold]{options.preset}[/bold] for {environment}"
         console.print(found if options.preset else f"no preset for {environment}; using the defaults")
     console.print(batch_line(options.config, resumed=options.resume is not None), markup=False, soft_wrap=True)
-    for note in options.notes:
+    for note in filter(None, [steps_line(options.config), *options.notes]):
         console.print(note, markup=False, soft_wrap=True)
     interrupt = _Interrupt()
     # SIGTERM and SIGHUP end the run as Ctrl-C does.
@@ -45,7 +46,7 @@ def command(arguments: Sequence[str]) -> int:
             signal.signal(number, interrupt)
     config = launcher.with_run_dir(options.config)
     try:
-        with make_display(console) as display:
+        with make_display(console) as display, arguments_for(config.environment.id):
             summary = launcher.train(config, resume=options.resume is not None, observer=display, started=started)
     except KeyboardInterrupt as end:
         console.print(_describe_end(end, config), markup=False, soft_wrap=True)

@@ -10,7 +10,7 @@ starts.
 from penstock.config.configuration import Config, build
 from penstock.config.environment import EnvironmentConfig
 from penstock.config.evaluation import CheckpointConfig, EvaluationConfig
-from penstock.config.layers import load_toml, merge
+from penstock.config.layers import load_toml, merge, parse_toml
 from penstock.config.policy import PolicyConfig
 from penstock.config.ppo import PPOConfig
 from penstock.config.recorded import read_recorded, read_settings
@@ -40,6 +40,7 @@ __all__ = [
     "build",
     "load_toml",
     "merge",
+    "parse_toml",
     "read_recorded",
     "read_settings",
     "setting_names",

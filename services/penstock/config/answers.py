@@ -19,6 +19,8 @@ def _environments(value: object, config: Sections) -> str | dict[str, object]:
     number, actors = _number(value), config.train.least_actors
     if number is not None and number % actors == 0:
         return {"actor": {"environments": number // actors}}
+    if number is not None and number < actors and "actors" not in config.train.model_fields_set:
+        return {"train": {"actors": number}, "actor": {"environments": 1}}
     works = actors * max(1, round((number or actors) / actors))
     return (
         f"there are train.actors times actor.environments environments, so their number must be a multiple of the"

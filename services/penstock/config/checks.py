@@ -119,6 +119,7 @@ def _minibatches(config: Sections) -> str | None:
         segments=config.sampling.batch_segments,
         unroll_length=config.actor.unroll_length,
         recurrent=config.policy.memory is not None,
+        normalise=config.ppo.normalise_advantages,
     )
 
 

@@ -15,7 +15,7 @@ from penstock.config.messages import explain
 from penstock.config.names import answered, in_sections
 from penstock.config.recorded import read_recorded
 from penstock.config.sections import Sections, fields
-from penstock.config.setting_types import NONE
+from penstock.environment_arguments import NONE
 from penstock.errors import ConfigurationError
 from penstock.run_folder import RunFolder
 from penstock.types.networks import MEMORY_PARTS
@@ -127,7 +127,7 @@ class Config(Sections):
         return changed._named_by(self._file_names.without(changes))
 
     def to_toml(self) -> str:
-        """Returns this configuration as TOML, which `load_toml` reads back to an equal one."""
+        """Returns this configuration as TOML, which `parse_toml` reads back to an equal one."""
         return tomli_w.dumps(self._given(mode="json"))
 
     def _named_by(self, names: FileNames) -> "Config":
@@ -141,20 +141,12 @@ class Config(Sections):
         unset = {(section, key) for section, settings in Config() for key, value in settings if value is None}
         return {
             section: {
-                key: NONE if value is None else _without_none(value)
+                key: NONE if value is None else value
                 for key, value in settings.items()
                 if value is not None or (section, key) not in unset
             }
             for section, settings in self.model_dump(mode=mode).items()
         }
-
-
-def _without_none(value: object) -> object:
-    if isinstance(value, dict):
-        return {key: NONE if each is None else _without_none(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [NONE if each is None else _without_none(each) for each in value]
-    return value
 
 
 def build(values: dict[str, object]) -> Config:

@@ -18,8 +18,9 @@ class EnvironmentConfig(Section):
     """Registered Gymnasium id; package:Id-v0 to first import the package that registers it; or module:Name or
     file.py:Name for a class or function, called with kwargs. A relative path is made absolute."""
     kwargs: Arguments = {}
-    """Arguments for gymnasium.make: numbers, booleans, text, None, and lists or tables of these; as an option
-    name=value,name=value. In a file, None is written "None"."""
+    """Arguments for gymnasium.make: numbers, booleans, text, None, and lists, tuples or tables of these; as an option
+    name=value,name=value, with values as in Python or JSON. In a file, None is written "None", and what TOML does not
+    have as goal = { python_literal = "(1, 2)" }."""
     variants: Tables = ()
     """Tables of arguments that override kwargs; one policy trains in all of them. Written as [[environment.variants]]
     in a file and as a JSON list in an option. An empty table is the environment with kwargs alone. The actor in slot s

@@ -49,9 +49,16 @@ class EvaluationConfig(Section):
     """Seconds after which an evaluation is abandoned, because its episodes do not end, its environment hangs or its
     evaluator is lost. Ten minutes are enough for twenty episodes of most environments that Gymnasium registers, and
     cut long games of Atari without a preset, whose raw frames cost a CPU about 60 ms per step."""
-    max_episode_steps: PositiveInt = 30_000
-    """Steps after which an unfinished episode of an evaluation is cut; its return until then counts. Above 27,000, at
-    which the longest registered environments, those of Atari, end by themselves."""
+    max_episode_steps: PositiveInt | Literal["auto"] = "auto"
+    """Steps after which an unfinished episode of an evaluation is cut; its return until then counts. auto: 30,000,
+    which is above 27,000, at which the longest registered environments, those of Atari, end by themselves. If the
+    environment has no time limit, auto is ten times the longest of the last 100 training episodes, from 1,000 to
+    30,000, because a policy that never ends an episode would make evaluations the main cost of a run."""
+
+    @property
+    def most_episode_steps(self) -> int:
+        """Steps after which any episode is cut."""
+        return 30_000 if self.max_episode_steps == "auto" else self.max_episode_steps
 
     @property
     def intervals(self) -> Amounts:

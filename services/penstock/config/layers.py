@@ -4,18 +4,37 @@ import tomllib
 from pathlib import Path
 
 from penstock.config import alternatives
+from penstock.config.names import spelled
+from penstock.environment_arguments import read_tables
 from penstock.errors import ConfigurationError
 from penstock.system_errors import in_words
+
+_ARGUMENTS = ("kwargs", "training_kwargs", "variants")
+"""Keys of the settings that hold arguments of environments."""
 
 
 def load_toml(path: Path) -> dict[str, object]:
     """Returns the nested values of a TOML file. Raises `ConfigurationError` if it can't be read or parsed."""
     try:
-        return tomllib.loads(path.read_text())
+        return parse_toml(path.read_text())
     except OSError as error:
         raise ConfigurationError(f"can't read the configuration {path}: {in_words(error, path)}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{path} is not valid TOML: {error}") from None
+    except ValueError as error:
+        raise ConfigurationError(f"{path}: {error}") from None
+
+
+def parse_toml(text: str) -> dict[str, object]:
+    """Returns the nested values of TOML. Raises `ValueError` if it can't be parsed."""
+    return {name: _with_arguments(name, value) for name, value in tomllib.loads(text).items()}
+
+
+def _with_arguments(name: str, value: object) -> object:
+    """Returns a section or a setting, with the arguments of environments in place of their form in a file."""
+    if spelled(name) in _ARGUMENTS:
+        return read_tables(value)
+    return {key: _with_arguments(key, each) for key, each in value.items()} if isinstance(value, dict) else value
 
 
 def merge(*layers: dict[str, object]) -> dict[str, object]:

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import PositiveInt
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from penstock.config.section import Section
 from penstock.config.setting_types import ModuleName, PartName, Sizes
@@ -31,6 +31,13 @@ class PolicyConfig(Section):
     codes and bits are never standardised."""
     normalise_returns: bool = True
     """Whether to scale rewards by the running standard deviation of the discounted return."""
+    variance_epsilon: NonNegativeFloat = 0.0
+    """Number that is added to running variances before their roots divide observations and rewards. 0: the square
+    of a ten-millionth of the mean, so that numbers of any unit are standardised and rounding is not enlarged. A fixed
+    number, such as 1e-8, hides smaller variances."""
+    widest_range: PositiveFloat = 1e4
+    """Half of the widest range of a continuous action to which actions are scaled, in units of the action. Wider bounds
+    that are symmetric, such as -1e6 and 1e6, mean that there are none. Others are scaled up to 10,000 times this."""
     encoders: dict[str, Encoder] = {}
     """Encoders of parts of the observation, by the name of the part, such as `camera` or `0`; a space that is not
     nested has the name `observation`. flat: numbers in one row. one_hot: a code per integer. embedding: learned vectors

@@ -51,7 +51,8 @@ class PPOConfig(Section):
     """Consecutive batches with refused gradient steps after which the run ends. A step is refused if its gradients have
     no finite norm. One bad segment spoils a batch or two; after ten in a row the run no longer learns."""
     normalise_advantages: bool = True
-    """Whether to centre and scale advantages over each minibatch."""
+    """Whether to centre and scale advantages over each minibatch, weighted by the importance of its steps. A minibatch
+    then needs 8 steps."""
     clip_anchor: UnitInterval = 0.5
     """Centre of the clip, in log space between the policy that learns (0: the decoupled objective) and the one that
     acted (1: plain PPO). Matters with stale data: values near 0 learn faster, values near 1 are steadier."""

@@ -15,7 +15,7 @@ from penstock.config.messages import explain
 from penstock.config.names import in_sections
 from penstock.config.removed import BEFORE, REMOVED, reason_of
 from penstock.config.sections import Sections, fields, setting_names
-from penstock.config.setting_types import NONE
+from penstock.environment_arguments import NONE
 from penstock.errors import ConfigurationError
 
 ENVIRONMENT = tuple(

@@ -7,7 +7,7 @@ converts those in the folder of a run.
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.config.setting_types import NONE
+from penstock.environment_arguments import NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,8 @@ Values outside of a bound that became narrower are not here: the error about the
 
 BEFORE: Final[dict[str, object]] = {
     "environment.action_masks": False,
+    "policy.variance_epsilon": 1e-8,
+    "policy.widest_range": 1e38,
     "ppo.clip_anchor": 0.0,
     "ppo.target_kl": NONE,
 }

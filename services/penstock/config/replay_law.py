@@ -13,6 +13,9 @@ LARGEST_ALPHA = 10.0
 EPSILONS = (1e-9, 1e9)
 """Least and largest constant that is added to priorities. Outside, it or they would vanish in the other."""
 
+LEAST_STEPS = 8
+"""Fewest steps of a minibatch over which advantages are standardised. A single one minus its own mean is 0."""
+
 _MOST_HALVINGS = 32
 """Times that age may halve the mass of a segment before it can be replayed for the first time."""
 
@@ -55,16 +58,23 @@ def decay_conflict(half_life: float, age: int) -> str | None:
     )
 
 
-def minibatch_conflict(*, minibatches: int, segments: int, unroll_length: int, recurrent: bool) -> str | None:
+def minibatch_conflict(
+    *, minibatches: int, segments: int, unroll_length: int, recurrent: bool, normalise: bool
+) -> str | None:
     """Returns the reason for which a batch can't be divided into minibatches; None if it can.
 
-    With memory, minibatches consist of segments, else of steps.
+    With memory, minibatches consist of segments, else of steps. They need `LEAST_STEPS` to `normalise` advantages.
     """
-    most = segments if recurrent else segments * unroll_length
-    if minibatches <= most:
+    parts = segments if recurrent else segments * unroll_length
+    least = max(1, -(-LEAST_STEPS * parts // (segments * unroll_length))) if normalise else 1
+    if minibatches * least <= parts:
         return None
-    return (
-        f"ppo.minibatches {minibatches} exceeds the {most} {'segments' if recurrent else 'steps'} of a batch"
-        f" (sampling.batch_segments {segments}{'' if recurrent else f', actor.unroll_length {unroll_length}'}); set"
-        f" ppo.minibatches to auto, or to {most} or less"
+    unit, size = ("segments" if recurrent else "steps"), f"actor.unroll_length {unroll_length}"
+    reason = (
+        f"ppo.minibatches {minibatches} divides the {parts} {unit} of a batch (sampling.batch_segments {segments},"
+        f" {size}) into parts of fewer than {least}"
+        + (f", and advantages are standardised over {LEAST_STEPS} steps or more" if normalise else "")
     )
+    if parts < least:
+        return f"{reason}; set sampling.batch_segments to {-(-LEAST_STEPS // unroll_length)} or more"
+    return f"{reason}; set ppo.minibatches to auto, or to {parts // least} or less"

@@ -4,8 +4,10 @@ from typing import NoReturn
 
 import pydantic
 
-from penstock.config.setting_types import NONE, holds_bool, is_optional, takes_numbers_only
+from penstock.config.setting_types import holds_bool, is_optional, takes_numbers_only
+from penstock.environment_arguments import NONE
 from penstock.errors import ConfigurationError
+from penstock.system_errors import not_utf8
 
 
 class Constant(pydantic.BaseModel):
@@ -30,6 +32,15 @@ class Section(Constant):
         assert info.field_name is not None
         annotation = cls.model_fields[info.field_name].annotation
         return None if is_optional(annotation) and value in ("none", NONE) else value
+
+    @pydantic.field_validator("*")
+    @classmethod
+    def _refuse_other_codings(cls, value: object) -> object:
+        """Refuses the path of a file or folder whose name is not UTF-8."""
+        for text in value if isinstance(value, tuple) else (value,):
+            if isinstance(text, str) and (reason := not_utf8(text)):
+                raise ValueError(reason)
+        return value
 
     @pydantic.field_validator("*", mode="before")
     @classmethod

@@ -3,7 +3,6 @@
 Options and environment variables are text. Numbers, lists and tables are converted here.
 """
 
-import ast
 import functools
 import json
 import os
@@ -18,13 +17,10 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from penstock.addresses import ADDRESS_FILE, parse_name
 from penstock.addresses import Address as ParsedAddress
 from penstock.config.wanted import InWords
+from penstock.environment_arguments import literal, plain, written
 from penstock.environment_names import absolute, name_of
 from penstock.types.replay import MAX_SLOTS
 
-NONE = "None"
-"""Spelling of None among an environment's arguments in a file, because TOML has no null."""
-
-_SPELLINGS = {"True": True, "False": False, NONE: None}
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 _COUNT = re.compile(r"(?P<number>\d[\d_,]*(\.\d+)?(e\+?\d+)?)\s*(?P<unit>[kM])?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1_000, "m": 1_000_000}
@@ -38,14 +34,12 @@ def read_scalar(text: object) -> object:
     """
     if not isinstance(text, str):
         return text
-    if text in _SPELLINGS:
-        return _SPELLINGS[text]
-    for read in (json.loads, ast.literal_eval):
+    for read in (json.loads, literal):
         try:
             value = read(text)
-        except (ValueError, SyntaxError):
+        except (ValueError, RecursionError):
             continue
-        return value if isinstance(value, (bool, int, float, str, list, tuple, dict, types.NoneType)) else text
+        return text if value is Ellipsis else value
     return text
 
 
@@ -148,25 +142,13 @@ def _read_list(value: object) -> object:
 
 
 def _read_tables(value: object) -> object:
-    """Converts text from an option or a variable to tables: a JSON list, or JSON objects separated by commas."""
+    """Converts text from an option or a variable to tables: a list in JSON or Python, or tables separated by commas."""
     if not isinstance(value, str):
         return value
-    try:
-        return json.loads(value if value.lstrip().startswith("[") else f"[{value}]")
-    except ValueError:
-        raise ValueError(
-            f'must be a list of tables in JSON, like [{{"g": 9.0}}, {{"g": 11.0}}], not {value!r}'
-        ) from None
-
-
-def _check_argument(value: object) -> object:
-    if isinstance(value, dict):
-        return {str(name): _check_argument(each) for name, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_check_argument(each) for each in value]
-    if not isinstance(value, (bool, int, float, str, types.NoneType)):
-        raise ValueError(f"must be a number, true, false, text, None, or a list or table of these; got {value!r}")
-    return None if value == NONE else value
+    tables = read_scalar(value if value.lstrip().startswith("[") else f"[{value}]")
+    if isinstance(tables, str):
+        raise ValueError(f'must be a list of tables in JSON, like [{{"g": 9.0}}, {{"g": 11.0}}], not {value!r}')
+    return tables
 
 
 def _check_device(name: str) -> str:
@@ -273,7 +255,9 @@ Sizes = Annotated[
     pydantic.BeforeValidator(_read_list),
     InWords("whole numbers above 0, separated by commas, such as 256,256"),
 ]
-Argument = Annotated[Any, pydantic.BeforeValidator(_check_argument)]
+Argument = Annotated[
+    Any, pydantic.BeforeValidator(plain), pydantic.PlainSerializer(written, return_type=Any, when_used="json")
+]
 """An argument of an environment; numbers may be infinite or NaN."""
 Arguments = dict[str, Argument]
 Tables = Annotated[tuple[Arguments, ...], pydantic.BeforeValidator(_read_tables), InWords("a list of tables in JSON")]

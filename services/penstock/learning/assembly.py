@@ -5,6 +5,7 @@ from typing import TypeVar
 import torch
 
 from penstock.algo.network import Network
+from penstock.algo.spaces import encoders_of_new
 from penstock.config import Config
 from penstock.learning.checkpoints import Recovered
 from penstock.learning.evaluations import Evaluations
@@ -13,6 +14,7 @@ from penstock.learning.learner import Learner
 from penstock.learning.ranks import ALONE, Ranks
 from penstock.learning.records import Records
 from penstock.learning.retried_writes import RetriedWrites
+from penstock.learning.return_curve import ReturnCurve
 from penstock.learning.session import LearnerParts, Session
 from penstock.learning.statistics import RunStatistics
 from penstock.learning.training import TrainingRun
@@ -36,6 +38,11 @@ def open_session(config: Config, folder: RunFolder, recovered: Recovered) -> Ses
             least=config.least_wanted_actors,
             most=config.most_wanted_actors,
         ),
+        curve=ReturnCurve(
+            resumed=resumed.env_steps > 0,
+            comparable=config.evaluation.deterministic
+            and not (config.environment.variants or config.environment.training_kwargs),
+        ),
     )
     for complaint in recovered.complaints:
         statistics.notice(complaint)
@@ -45,19 +52,35 @@ def open_session(config: Config, folder: RunFolder, recovered: Recovered) -> Ses
 Kind = TypeVar("Kind", bound=Learner)
 
 
-def learner_of(config: Config, spec: EnvironmentSpec, device: torch.device, ranks: Ranks = ALONE) -> Learner:
-    """Makes the configured learner for these spaces. Raises `ConfigurationError` as `Learner`."""
-    return learner_as(Learner, config, spec, device, ranks)
+def learner_of(
+    config: Config,
+    spec: EnvironmentSpec,
+    device: torch.device,
+    ranks: Ranks = ALONE,
+    continued: Network | None = None,
+) -> Learner:
+    """Makes the configured learner for these spaces.
+
+    A policy whose weights are loaded next is `continued`: its leaves keep their encoders unless `policy.encoders` names
+    them. Raises `ConfigurationError` as `Learner`.
+    """
+    return learner_as(Learner, config, spec, device, ranks, continued)
 
 
 def learner_as(
-    kind: type[Kind], config: Config, spec: EnvironmentSpec, device: torch.device, ranks: Ranks = ALONE
+    kind: type[Kind],
+    config: Config,
+    spec: EnvironmentSpec,
+    device: torch.device,
+    ranks: Ranks = ALONE,
+    continued: Network | None = None,
 ) -> Kind:
     """Makes the configured learner as `learner_of`, of this class."""
+    recorded = encoders_of_new(spec, config.policy.moves) if continued is None else continued.encoders
     return kind(
         spec,
         # Passed by name, so that a setting unknown to the architecture is an error.
-        Network(**dict(config.policy)),
+        Network(**{**dict(config.policy), "encoders": {**recorded, **config.policy.encoders}}),
         ppo=config.ppo,
         sampling=config.sampling,
         device=device,

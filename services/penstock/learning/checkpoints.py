@@ -21,7 +21,7 @@ from penstock import checkpoint_file
 from penstock.algo import weights as policy_weights
 from penstock.algo.network import Network
 from penstock.algo.policies import Policy
-from penstock.algo.published import METADATA_KEY
+from penstock.algo.published import METADATA_KEY, of_metadata
 from penstock.checkpoint_file import CheckpointFile
 from penstock.errors import ConfigurationError, DamagedFile, ForeignCode
 from penstock.files import json_of, write_atomically, write_json
@@ -230,6 +230,11 @@ def read_snapshot(path: Path) -> Snapshot:
     """Reads a checkpoint as it was taken. Raises `ConfigurationError` as `restore` does."""
     file = _read(path)
     return Snapshot(_progress(file), file.data)
+
+
+def read_network(path: Path) -> Network:
+    """Returns the architecture of a checkpoint's policy. Raises `ConfigurationError` as `restore` does."""
+    return of_metadata(_read(path).metadata[METADATA_KEY]).network
 
 
 def restore(learner: Learner, path: Path) -> RunProgress:

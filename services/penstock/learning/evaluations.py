@@ -28,6 +28,10 @@ _STREAM, _FINAL_STREAM = 0xE7A1, 0xE7A2
 _PLAYED_SHARE = 0.9
 """Share of an evaluation's timeout within which it must be played, so that its result arrives in time."""
 
+_UNTIMED_EPISODES, _LEAST_UNTIMED_STEPS = 10, 1000
+"""Longest of the last training episodes, as a multiple, and steps, that an evaluation plays in an environment without a
+time limit. A good policy may need longer than the one in training, and one that never ends must not delay the run."""
+
 _POLL_S = 0.1
 _NOTICE_INTERVAL_S = 60.0
 """Seconds between notices of one kind, so that an environment that always fails does not hide other events."""
@@ -62,6 +66,7 @@ class Evaluations:
         """Continues the evaluations of earlier sessions."""
         config, resumed = session.config, session.recovered.progress
         self._desk, self._records, self._clock = desk, records, clock
+        self._environments = config.actor.environments
         self._config, self._seed, self._variants = config.evaluation, config.run.seed, len(config.environment.variants)
         self._folder, self._statistics, self._writes = session.folder, session.statistics, session.writes
         self._asked: _Asked | None = None
@@ -162,11 +167,21 @@ class Evaluations:
             deterministic=self._config.deterministic,
             seed=int(seed.generate_state(1, np.uint64)[0]),
             variants=max(1, self._variants),
-            max_episode_steps=self._config.max_episode_steps,
+            max_episode_steps=self._config.most_episode_steps,
+            untimed_episode_steps=self._untimed_steps(),
             max_seconds=_PLAYED_SHARE * timeout_s,
         )
         self._desk.ask(task)
         return _Asked(task, snapshot, self._statistics.training_s, self._clock() + timeout_s)
+
+    def _untimed_steps(self) -> int:
+        """Returns the bound on the steps of an episode in an environment without a time limit."""
+        most = self._config.most_episode_steps
+        if self._config.max_episode_steps != "auto":
+            return most
+        # Until an episode has ended, no environment has taken more steps in its first one than this.
+        longest = self._statistics.session.longest_episode or self._statistics.env_steps_taken // self._environments
+        return min(most, max(_LEAST_UNTIMED_STEPS, _UNTIMED_EPISODES * longest))
 
     def _answer_to(self, asked: _Asked, timeout_s: float) -> EvaluationResult | None:
         """Returns the task's result; None if there is none. Notifies the user if it is late, failed or unfinished."""
@@ -184,10 +199,11 @@ class Evaluations:
             self._note_cut("error", f"the evaluation of version {version} failed: {result.failure}")
         elif result.unfinished:
             reason = "seconds" if result.out_of_time else "steps"
+            steps = max(result.steps)
             bound = (
                 f"{task.max_seconds:.0f} s (evaluation.timeout_s); it can't become the best evaluation"
                 if result.out_of_time
-                else f"{task.max_episode_steps:,} steps (evaluation.max_episode_steps); their partial returns count"
+                else f"{steps:,} steps ({_bound_of(task, steps)}); their partial returns count"
             )
             unfinished = f"{result.unfinished} of {task.episodes} episodes did not end within {bound}"
             self._note_cut(reason, f"evaluation of version {version}: {unfinished}")
@@ -256,3 +272,10 @@ class Evaluations:
             variants=result.by_variant(self._variants),
             unfinished=result.unfinished,
         )
+
+
+def _bound_of(task: EvaluationTask, steps: int) -> str:
+    """Returns the setting that cut an evaluation after this number of steps, with its reason."""
+    if steps >= task.max_episode_steps:
+        return "evaluation.max_episode_steps"
+    return "evaluation.max_episode_steps auto: the environment has no time limit, and training episodes are shorter"

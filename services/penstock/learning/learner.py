@@ -19,10 +19,12 @@ from penstock.algo.advantages import Estimates
 from penstock.algo.losses import LossSettings
 from penstock.algo.memory import lstm_by_sequences
 from penstock.algo.network import Network
+from penstock.algo.normalisation import BegunUpdate
 from penstock.algo.parameters import beginning_of, flatten
-from penstock.algo.policies import BegunUpdates, Inputs, MomentsUpdates, Policy, end_moments
+from penstock.algo.policies import Inputs, MomentsUpdates, Policy, end_moments
 from penstock.algo.ratios import LARGEST_SPREAD, ratio_of
 from penstock.config import Execution, PPOConfig, Precision, SamplingConfig
+from penstock.config.replay_law import LEAST_STEPS
 from penstock.errors import Diverged, TrainingFailed
 from penstock.learning import direct_estimates, schedules, training_statistics
 from penstock.learning.adam import Adam
@@ -133,6 +135,8 @@ class Learner:
         """
         ppo = self._ppo
         settings = schedules.loss_settings(ppo, progress)
+        # Before the estimates: the first rewards of a run or of a sparse task would be divided by a deviation of 0.
+        returns = self._begin_returns(batch)
         estimated = self.estimate(batch, progress)
         rate = self.learning_rate(estimated, progress)
         self.optimizer.set_learning_rate(rate)
@@ -155,7 +159,7 @@ class Learner:
             epochs.append(self._train_epoch(estimated.steps, settings, next(orders)))
             if ppo.target_kl is not None and float(epochs[-1].movement.approximate_kl) > ppo.target_kl:
                 break
-        begun = self._begin_moments(batch)
+        begun = self._begin_observations(batch), returns
         # All that leaves the device, in one transfer, because each would wait for it.
         further = [
             estimated.priority,
@@ -169,6 +173,7 @@ class Learner:
             epochs,
             learning_rate=rate,
             priority_gain=self._gain.gain,
+            limits=self.policy.action_limits,
             further=[each.double() for each in further],
         )
         valid_rows, fresh_steps, fresh_episodes = _counts_of(batch)
@@ -245,7 +250,7 @@ class Learner:
     def estimate(self, batch: TrainingBatch, progress: float) -> Estimated:
         """Computes advantages, targets and weights under the current parameters, which are the proximal policy."""
         settings, sampling = schedules.loss_settings(self._ppo, progress), self._sampling
-        reward = self.policy.scale_rewards(batch.reward)
+        reward = self.policy.scale_rewards(batch.reward, batch.terminated, self._ppo.discount)
         importance = priorities.importance_weights(
             self._preferences(batch),
             batch.fresh_segments,
@@ -327,10 +332,14 @@ class Learner:
             yield send(order, self._device)
 
     def _train_epoch(self, steps: Steps, settings: LossSettings, order: Tensor) -> Epoch:
-        """Trains on every row of the steps once, in this order, in minibatches of nearly equal size."""
+        """Trains on every row of the steps once, in this order, in minibatches of nearly equal size.
+
+        Of a batch with few usable rows there are fewer, with half of `LEAST_STEPS` or more.
+        """
         count = steps.advantage.shape[0]
-        # An empty minibatch has no mean, so its losses would be NaN.
-        minibatches = min(self._ppo.minibatches, count)
+        least = LEAST_STEPS if self._ppo.normalise_advantages and self.policy.memory is None else 1
+        # An empty minibatch has no mean, so its losses would be NaN. Advantages over few steps would be almost 0.
+        minibatches = min(self._ppo.minibatches, -(-count // least))
         done = self._descent.descend(order, minibatches)
         if self._direct is not None:
             return Epoch(done, self._direct.movement(order, done.log_prob))
@@ -343,22 +352,30 @@ class Learner:
         )
         return Epoch(done, movement)
 
-    def _begin_moments(self, batch: TrainingBatch) -> BegunUpdates:
-        """Begins to update the normalisers with the fresh segments.
+    def _begin_returns(self, batch: TrainingBatch) -> BegunUpdate | None:
+        """Begins to update the normaliser of returns with the fresh segments.
 
-        It runs after the last epoch, so that the normalisers are constant within a batch. Segments that arrived too
-        late to be fresh never enter: replay would count some of them twice, and the moments do not need every segment.
+        Segments that arrived too late to be fresh never enter: replay would count some of them twice, and the moments
+        do not need every segment.
         """
-        network = self.policy.network
-        if not (network.normalise_observations or network.normalise_returns):
-            return (None, None)
+        if not self.policy.network.normalise_returns:
+            return None
+        fresh, rows = slice(None, batch.fresh_segments), batch.rows
+        returns = batch.discounted_return
+        return self.policy.begin_returns(returns[fresh][batch.valid[fresh]] if rows is None else returns[rows.fresh()])
+
+    def _begin_observations(self, batch: TrainingBatch) -> BegunUpdate | None:
+        """Begins to update the normaliser of observations with the fresh segments.
+
+        It runs after the last epoch, so that the inputs of the networks are constant within a batch.
+        """
+        if not self.policy.network.normalise_observations:
+            return None
         burn_in, rows, fresh = self._ppo.burn_in_steps, batch.rows, slice(None, batch.fresh_segments)
         if rows is not None:
-            observation = tuple(leaf[rows.fresh(burn_in)] for leaf in batch.observation)
-            return self.policy.begin_moments(observation, batch.discounted_return[rows.fresh()])
+            return self.policy.begin_observations(tuple(leaf[rows.fresh(burn_in)] for leaf in batch.observation))
         valid = batch.valid[fresh]
-        observation = tuple(leaf[fresh, burn_in:-1][valid] for leaf in batch.observation)
-        return self.policy.begin_moments(observation, batch.discounted_return[fresh][valid])
+        return self.policy.begin_observations(tuple(leaf[fresh, burn_in:-1][valid] for leaf in batch.observation))
 
 
 def check_sums(sums: Tensor) -> None:

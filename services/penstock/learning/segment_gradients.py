@@ -5,7 +5,7 @@ import dataclasses
 import torch
 from torch import Tensor, nn
 
-from penstock.algo.losses import LossSettings
+from penstock.algo.losses import LossSettings, standardised
 from penstock.algo.parameters import parts_of
 from penstock.learning.execution import Descent
 from penstock.learning.gradient_steps import Estimated, Steps
@@ -51,8 +51,7 @@ def alike(estimated: Estimated, settings: LossSettings) -> Steps:
     steps = estimated.steps
     advantage = steps.advantage
     if settings.normalise_advantages and advantage.numel():
-        known = advantage if steps.usable is None else advantage[steps.usable]
-        advantage = (advantage - known.mean()) / (known.std(unbiased=False) + 1e-8)
+        advantage = standardised(advantage, steps.importance, steps.usable)
     return dataclasses.replace(
         steps,
         advantage=advantage,

@@ -11,15 +11,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from penstock.learning.replayed import RecentlyReplayed
+from penstock.learning.return_curve import ReturnCurve
 from penstock.learning.training_statistics import TrainingStatistics
 from penstock.learning.wanted_actors import Work
 from penstock.telemetry import metrics
+from penstock.types.evaluation import EvaluationSummary
 from penstock.types.replay import Batch, CommitOutcome, SamplingPlan, StoreCounts
 from penstock.types.run import ActorReport
 from penstock.types.statistics import (
     Ages,
     CoordinatorStatistics,
     Drops,
+    Features,
     LearningNumbers,
     MeanTimes,
     Timing,
@@ -81,8 +84,8 @@ class Totals:
 class SessionTotals:
     """Counters from which `CoordinatorStatistics` are computed. Any thread may call."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        """Begins a session. `clock` returns monotonic seconds."""
+    def __init__(self, clock: Callable[[], float], curve: ReturnCurve | None = None) -> None:
+        """Begins a session. `clock` returns monotonic seconds. `curve` collects the returns; None: one of a new run."""
         self._lock = threading.Lock()
         self._clock = clock
         self._totals = Totals()
@@ -96,6 +99,8 @@ class SessionTotals:
         self._replayed = RecentlyReplayed(RECENT_BATCHES)
         self._last: TrainingStatistics | None = None
         self._first_entropy: float | None = None
+        self._curve = curve or ReturnCurve()
+        self._features: Features | None = None
         self._oldest_fresh = self._oldest = 0
 
     def set_plan(self, plan: SamplingPlan) -> None:
@@ -109,8 +114,9 @@ class SessionTotals:
             self._plan = plan
 
     def report(self, report: ActorReport) -> None:
-        """Adds an actor's times."""
+        """Adds an actor's times, and the episodes that ended."""
         with self._lock:
+            self._curve.ended(report.episodes)
             self._totals.actor_steps += report.env_steps
             self._totals.collection = self._totals.collection.combined(report.timing)
 
@@ -189,11 +195,29 @@ class SessionTotals:
         with self._lock:
             self._overwritten += outcome.overwritten
 
-    def evaluated(self, seconds: float) -> None:
+    def set_features(self, features: Features | None) -> None:
+        """Sets the properties of the observations' numbers; None: not known yet."""
+        with self._lock:
+            self._features = features
+
+    def evaluated(self, evaluation: EvaluationSummary, seconds: float) -> None:
         """Records an evaluation and the seconds that its evaluator took."""
         with self._lock:
+            self._curve.evaluated(evaluation)
             self._totals.evaluations += 1
             self._totals.evaluation_s += seconds
+
+    @property
+    def return_mean(self) -> float | None:
+        """Mean return of the last 100 training episodes; None if there are none."""
+        with self._lock:
+            return self._curve.recent_mean
+
+    @property
+    def longest_episode(self) -> int:
+        """Steps of the longest of the last 100 training episodes; 0 if there are none."""
+        with self._lock:
+            return self._curve.longest_steps
 
     def totals(self) -> Totals:
         """Returns a copy of the totals."""
@@ -257,6 +281,8 @@ class SessionTotals:
             recent_batches=len(self._recent),
             first_entropy=self._first_entropy,
             replayed=self._replayed.means(),
+            curve=self._curve.curve(),
+            features=self._features,
         )
 
     def _shared_waits(self) -> tuple[Wait, ...]:

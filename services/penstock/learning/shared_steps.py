@@ -31,7 +31,7 @@ class SharedStep:
         counts, shape = counted_steps(steps.usable, counted), steps.advantage.shape
         if settings.normalise_advantages:
             # Over the whole minibatch, which each rank has.
-            steps = dataclasses.replace(steps, advantage=standardised(steps.advantage, counts))
+            steps = dataclasses.replace(steps, advantage=standardised(steps.advantage, steps.importance, counts))
             settings = dataclasses.replace(settings, normalise_advantages=False)
         gradient = self.step.gradient
         whole = gradient.new_zeros(gradient.numel() + 3 + shape.numel())

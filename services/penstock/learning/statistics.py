@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from penstock.learning.actor_states import ActorStates
+from penstock.learning.return_curve import ReturnCurve
 from penstock.learning.session_totals import SessionTotals
 from penstock.learning.training_statistics import TrainingStatistics
 from penstock.learning.variant_statistics import VariantStatistics
@@ -23,7 +24,6 @@ from penstock.types.run import ActorReport
 from penstock.types.status import Notice, Phase, RunStatus
 from penstock.types.waits import Awaited, WaitReason
 
-_RECENT_EPISODES = 100
 _RATE_WINDOW_S = 10.0
 _NOTICES = 16
 """Notices kept for readers. A reader that polls several times per second misses none except in a burst."""
@@ -49,14 +49,15 @@ class RunStatistics:
         earlier_clock_s: float = 0.0,
         variants: Sequence[str] = (),
         wanted: WantedActors | None = None,
+        curve: ReturnCurve | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Begins a session of a run that ends at the first of these limits.
 
         `earlier_steps_taken` are the environment steps that actors reported in earlier sessions, and `earlier_clock_s`
         the seconds of `clock_s` in them. `variants` are the arguments of each environment variant, as shown to the
-        user; empty if there are none. `wanted` judges the number of actors; None: it is not judged. `clock` returns
-        monotonic seconds.
+        user; empty if there are none. `wanted` judges the number of actors; None: it is not judged. `curve` collects
+        the returns; None: one of a new run. `clock` returns monotonic seconds.
         """
         self._lock = threading.Lock()
         self._clock, self._started, self.earlier_s = clock, clock(), earlier_s
@@ -64,7 +65,6 @@ class RunStatistics:
         self._began_at = self._ended_at = math.inf
         self._first_step_at, self._stood_still_s = math.inf, 0.0
         self._env_steps_taken = earlier_steps_taken
-        self._returns: deque[float] = deque(maxlen=_RECENT_EPISODES)
         self._ended, self._ended_return = 0, 0.0
         self._episodes = 0
         self._variants = VariantStatistics(variants)
@@ -78,7 +78,7 @@ class RunStatistics:
         self._batch: Batch | None = None
         self._samples_per_insert = 0.0
         self.connected_actors: Callable[[], int] = lambda: 0
-        self.session = SessionTotals(clock)
+        self.session = SessionTotals(clock, curve)
         self._notices: deque[Notice] = deque(maxlen=_NOTICES)
         self.actors = ActorStates(self.notice, clock)
         self._wanted = wanted
@@ -125,13 +125,12 @@ class RunStatistics:
             metrics.LEARNER_ENV_STEPS_TAKEN.set(self._env_steps_taken)
             self.session.report(report)
             returns = [episode.episode_return for episode in report.episodes]
-            self._returns.extend(returns)
             self._episodes += len(report.episodes)
             self._ended += len(returns)
             self._ended_return += sum(returns)
             metrics.EPISODES.inc(len(report.episodes))
-            if self._returns:
-                metrics.EPISODE_RETURN.set(sum(self._returns) / len(self._returns))
+            if (mean := self.session.return_mean) is not None:
+                metrics.EPISODE_RETURN.set(mean)
             self._variants.ended(variant, returns)
 
     def take_ended_return(self) -> float | None:
@@ -210,7 +209,7 @@ class RunStatistics:
     def evaluated(self, evaluation: EvaluationSummary, seconds: float) -> None:
         """Records an evaluation and the seconds that its evaluator took."""
         with self._lock:
-            self.session.evaluated(seconds)
+            self.session.evaluated(evaluation, seconds)
             self._last = evaluation
             metrics.EVALUATIONS.inc()
             metrics.EVALUATION_RETURN.set(evaluation.return_mean)
@@ -290,7 +289,7 @@ class RunStatistics:
                 env_steps_per_s=self._per_second("steps"),
                 updates_per_s=self._per_second("updates"),
                 episodes=self._episodes,
-                return_mean=sum(self._returns) / len(self._returns) if self._returns else None,
+                return_mean=self.session.return_mean,
                 last_evaluation=self._last,
                 best_evaluation=self.best_evaluation,
                 lag_mean=training.fresh_lag_mean if training else 0.0,

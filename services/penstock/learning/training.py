@@ -30,25 +30,16 @@ from penstock.learning.session import LearnerParts, Session
 from penstock.learning.versions import VersionMark
 from penstock.telemetry import exchange, metrics
 from penstock.types.evaluation import EvaluationSummary
-from penstock.types.extents import Extent, Unit
+from penstock.types.extents import Extent
 from penstock.types.replay import Batch, CommitOutcome, SamplingPlan
 from penstock.types.statistics import CoordinatorStatistics
-from penstock.types.status import Stopped
+from penstock.types.status import AT_A_LIMIT, Stopped
 from penstock.types.waits import Awaited, WaitReason
 
 _BATCH_WAIT_S = 0.5
 _JOURNAL_INTERVAL_S = 1.0
 _JOURNAL_SHARE = 0.01
 """Largest share of a run between two records, so that a one-second run has a curve."""
-
-
-_ENDS: dict[Unit, Stopped] = {
-    "steps": "total_steps",
-    "updates": "total_updates",
-    "episodes": "total_episodes",
-    "minutes": "total_minutes",
-}
-"""Reason for the end of a run that has reached its limit in a unit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +177,7 @@ class TrainingRun:
             return "interrupted"
         self._statistics.actors.check()
         if reached := run.limits.reached(self._extent):
-            return _ENDS[reached]
+            return AT_A_LIMIT[reached]
         if run.stop_at_return is not None and best is not None and best >= run.stop_at_return:
             return "stop_at_return"
         return None
@@ -339,6 +330,7 @@ class TrainingRun:
             self._noted_version = self._progress.version
             totals = session.totals()
             times, self._noted_totals = totals.since(self._noted_totals).times, totals
+            session.set_features(self._learner.policy.observation_moments.features())
             self._records.write(
                 Record.of_training(
                     self._statistics.status(),

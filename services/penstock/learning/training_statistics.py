@@ -15,7 +15,7 @@ from penstock.learning.gradient_steps import Descended, Epoch, Estimated, Steps
 from penstock.types.records import plain
 from penstock.types.statistics import LearningNumbers, declared
 
-_OF_ROWS = ("effective_sample_share", "fresh_effective_share", "explained_variance")
+_OF_ROWS = ("effective_sample_share", "fresh_effective_share", "explained_variance", "actions_at_bound")
 """Statistics of the rows of a batch."""
 
 _OF_MINIBATCHES = Descended.__slots__[1:]
@@ -59,10 +59,12 @@ def measure(
     *,
     learning_rate: float,
     priority_gain: float | None,
+    limits: Sequence[Tensor | None],
     further: Sequence[Tensor] = (),
 ) -> tuple[TrainingStatistics, int, tuple[Tensor, ...]]:
     """Returns the statistics of a trained batch, the number of its refused gradient steps, and `further` tensors.
 
+    `limits` are those of the policy's actions (`Policy.action_limits`).
     These, <float64>[...] on the device, come to the host in the same transfer.
     """
     steps, weight, counted = estimated.steps, estimated.behaviour_weight, estimated.counted
@@ -72,6 +74,7 @@ def measure(
             effective_share(weight, counted),
             effective_share(weight[fresh], None if counted is None else counted[fresh]),
             _explained_variance(steps),
+            _at_bound(steps, limits),
         ]
     )
     scalars = [scalar for epoch in epochs for scalar in (*epoch.done.scalars, *_scalars(epoch.movement))]
@@ -127,6 +130,23 @@ def _explained_variance(steps: Steps) -> Tensor:
     if steps.usable is not None:
         return 1.0 - _variance(target - value, steps.usable) / _variance(target, steps.usable).clamp(min=1e-8)
     return 1.0 - (target - value).var(unbiased=False) / target.var(unbiased=False).clamp(min=1e-8)
+
+
+def _at_bound(steps: Steps, limits: Sequence[Tensor | None]) -> Tensor:
+    """Returns the share of the actions at one bound, of the element with the most; NaN without continuous actions."""
+    shares = [steps.advantage.new_full((1,), -1.0)]
+    for action, bounds in zip(steps.action, limits, strict=True):
+        if bounds is None or not action.shape[0]:
+            continue
+        beyond = torch.stack([action <= bounds[0], action >= bounds[1]]).flatten(1, -2)
+        if steps.usable is None:
+            found = beyond.float().mean(1)
+        else:
+            counted = steps.usable.flatten()
+            found = (beyond & counted[:, None]).sum(1) / counted.sum()
+        shares.append(found.flatten())
+    most = torch.cat(shares).amax()
+    return torch.where(most < 0.0, math.nan, most)
 
 
 def _variance(values: Tensor, counted: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from penstock.local.process_group import (
     signals_held_back,
 )
 from penstock.local.template import PENSTOCK, Template
-from penstock.local.variables import without_settings
+from penstock.local.variables import of_services
 from penstock.process.service import SUPERVISED_VARIABLE
 from penstock.system_errors import disk_fault, in_words
 
@@ -50,7 +50,7 @@ def service_command(*arguments: str) -> list[str]:
 
 def service_environment(name: str) -> dict[str, str]:
     """Returns a child's environment variables: its name, and no settings, which it reads from the run's file."""
-    return without_settings(os.environ) | {SUPERVISED_VARIABLE: name}
+    return of_services(os.environ) | {SUPERVISED_VARIABLE: name}
 
 
 @dataclass(slots=True)

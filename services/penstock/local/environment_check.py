@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.config import Config
+from penstock.environment_arguments import written
 from penstock.errors import ConfigurationError, UnknownEnvironment
 from penstock.local.children import service_environment
 from penstock.local.process_group import CommandProcess, Guard, ProcessGroup, describe_exit, signals_held_back
@@ -73,11 +74,15 @@ def _request(config: Config) -> dict[str, Any]:
     environment = config.environment
     evaluated = min(_COMPARED, -(-config.evaluation.episodes // len(environment.variant_kwargs)))
     trained = min(_COMPARED, config.actor.environments)
-    tasks = [{"variants": environment.variant_kwargs, "instances": max(evaluated, trained)}]
-    if environment.training_variants != environment.variant_kwargs:
+    training, evaluation = (
+        [{name: written(each) for name, each in variant.items()} for variant in variants]
+        for variants in (environment.training_variants, environment.variant_kwargs)
+    )
+    tasks: list[dict[str, object]] = [{"variants": evaluation, "instances": max(evaluated, trained)}]
+    if training != evaluation:
         tasks = [
-            {"variants": environment.training_variants, "instances": trained, "use": "training"},
-            {"variants": environment.variant_kwargs, "instances": evaluated, "use": "evaluation"},
+            {"variants": training, "instances": trained, "use": "training"},
+            {"variants": evaluation, "instances": evaluated, "use": "evaluation"},
         ]
     return {
         "env_id": environment.id,
@@ -89,6 +94,7 @@ def _request(config: Config) -> dict[str, Any]:
         "use_masks": environment.action_masks,
         "encoders": config.policy.encoders,
         "moves": config.policy.moves,
+        "widest_range": config.policy.widest_range,
         "largest_magnitude": environment.largest_magnitude,
         "recorded": config.recorded,
     }
@@ -133,7 +139,7 @@ class _Conversation:
                 self._output = (self._output + _read(self._output_of.fileno()))[-_KEPT_OUTPUT_BYTES:]
                 answer = self._read_answer()
                 if answer is not None:
-                    return answer
+                    return self._with_output(answer)
                 if ended:
                     return {"refused": self._describe_death()}
                 if refusal := self._check_time():
@@ -149,6 +155,14 @@ class _Conversation:
             self._stage, self._name = message["stage"], message["name"]
             self._since, self._report_at = time.monotonic(), time.monotonic() + _SLOW_S
         return None
+
+    def _with_output(self, answer: dict[str, Any]) -> dict[str, Any]:
+        """Adds what a module printed before it ended its process, such as argparse's error, to a refusal."""
+        self._output = (self._output + _read(self._output_of.fileno()))[-_KEPT_OUTPUT_BYTES:]
+        printed = [line for line in self._output.decode(errors="replace").splitlines() if line.strip()]
+        if "SystemExit" in answer.get("refused", "") and printed:
+            answer["refused"] += f" (it printed: {printed[-1].strip()})"
+        return answer
 
     def _check_time(self) -> str:
         now = time.monotonic()

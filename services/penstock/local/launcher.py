@@ -33,7 +33,7 @@ from penstock.rpc.loop import LoopThread
 from penstock.run_folder import LEARNER, RunFolder
 from penstock.store_place import StorePlace, choose_place, record_place, remove_store
 from penstock.summary import Summary, nothing_left
-from penstock.system_errors import in_words
+from penstock.system_errors import in_words, not_utf8
 from penstock.types.extents import Extent
 from penstock.types.status import RunStatus
 
@@ -148,6 +148,8 @@ def _check_descriptors(config: Config) -> None:
 
 
 def _check_folder(folder: RunFolder, *, resume: bool) -> None:
+    if reason := not_utf8(str(folder.root.absolute())):
+        raise ConfigurationError(f"the run's folder {reason}")
     if not resume and folder.config.exists():
         raise ConfigurationError(
             f"{folder.root} already contains a run; resume it with --resume {shlex.quote(str(folder.root))} (in Python,"
@@ -236,6 +238,8 @@ class _Session:
         while self._template.pending and time.monotonic() < deadline:
             self._observer(waiting, [])
             time.sleep(0.02)
+        if self._template.unusable:
+            self._observer(waiting, [self._template.unusable])
 
     def _start_services(self, places: Places, actors: Actors) -> None:
         settings, logs = places.options, self._folder.logs

@@ -114,12 +114,15 @@ class ProcessGroup:
             self._process.send_signal(signal.SIGTERM)
 
     def end(self, timeout_s: float) -> None:
-        """Waits for the leader to end, and kills the group after `timeout_s` seconds."""
+        """Waits for the leader to end, kills the group after `timeout_s` seconds, and closes the leader's streams."""
         deadline = time.monotonic() + timeout_s
         while self.exit_code is None:
             if time.monotonic() >= deadline:
                 self._kill_group()
             time.sleep(_POLL_S)
+        output = self._process.stdout
+        if output is not None:
+            output.close()
 
     def _kill_group(self) -> None:
         if self._process.returncode is None:

@@ -16,10 +16,10 @@ import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from penstock.local import blas
-from penstock.local.variables import without_settings
+from penstock.local.variables import of_services
 
 PENSTOCK = [sys.executable, "-Pm", "penstock"]
 """Command that starts Penstock. With -P, the current folder does not shadow installed modules."""
@@ -35,11 +35,14 @@ class Template(AbstractContextManager["Template"]):
     """The launcher's side of the template. Use it as a context manager.
 
     Only one thread may call `fork` and use the processes that it returns.
+
+    Attributes:
+        unusable: Why services can't be forked and are started as commands, in one line; empty if they can be.
     """
 
     def __init__(self) -> None:
         """Starts the template process without waiting for its imports."""
-        self._ready = False
+        self._ready, self.unusable = False, ""
         self._ended: dict[int, int] = {}
         self._forked: set[int] = set()
         self._started: int | None = None
@@ -48,7 +51,7 @@ class Template(AbstractContextManager["Template"]):
         self.pid: int | None = None
         if sys.platform != "linux":
             return
-        variables = without_settings(os.environ)
+        variables = of_services(os.environ)
         blas.use_one_thread(variables)
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -135,10 +138,12 @@ class Template(AbstractContextManager["Template"]):
             return False
         except OSError:
             data = b""
-        if not data:
+        message: dict[str, Any] = json.loads(data) if data else {"unusable": "it has ended"}
+        if "unusable" in message:
+            if not self._ready:
+                self.unusable = f"services load one by one, because their template is not usable: {message['unusable']}"
             self._lose()
             return False
-        message = json.loads(data)
         if "ready" in message:
             self._ready = True
         elif "started" in message:
@@ -164,7 +169,7 @@ class ForkedProcess:
 
     def __init__(self, template: Template, pid: int, stdin: IO[bytes]) -> None:
         self._template = template
-        self.pid, self.stdin = pid, stdin
+        self.pid, self.stdin, self.stdout = pid, stdin, None
         self.returncode: int | None = None
 
     def has_ended(self) -> bool:

@@ -4,6 +4,7 @@ Requests and replies are JSON messages on the Unix socket whose descriptor is th
 padding, which a forked service overwrites with its own command line.
 
     {"ready": true}                   the imports are done
+    {"unusable": reason}              this system lacks what the template needs
     {"arguments": [...], "name": ..., "log": ...}
                                       forks a service; comes with descriptors for standard input, for standard output
                                       and, where the system has one, of the log's block of memory (`process.output`)
@@ -29,8 +30,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-import numpy
-
 from penstock.local.imports import uncollected
 from penstock.process.output import LOG_VARIABLE
 from penstock.process.service import SUPERVISED_VARIABLE
@@ -48,6 +47,12 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     control = socket.socket(fileno=int(sys.argv[1]))
     show_as([*sys.orig_argv[: sys.orig_argv.index(sys.argv[1])]])
+    try:
+        # Kernels before 5.3, and filters of system calls in old containers, do not have it.
+        os.close(os.pidfd_open(os.getpid()))
+    except (AttributeError, OSError) as error:
+        control.send(json.dumps({"unusable": f"pidfd_open: {error}"}).encode())
+        return
     with uncollected():
         for module in _MODULES:
             importlib.import_module(f"penstock.{module}")
@@ -135,8 +140,6 @@ class _Template:
         os.environ[SUPERVISED_VARIABLE] = request["name"]
         if memory:
             os.environ[LOG_VARIABLE] = f"{memory[0]}:{request['log']}"
-        # Some environments draw from NumPy's global generator, whose state would be the same in every service.
-        numpy.random.seed()
         arguments: list[str] = request["arguments"]
         sys.argv = ["penstock", *arguments]
         show_as([sys.executable, "-Pm", "penstock", *arguments])

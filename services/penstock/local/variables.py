@@ -4,15 +4,19 @@ An unknown variable with Penstock's prefix is refused, since the user probably m
 """
 
 import difflib
+import json
 import os
 import re
+import sys
 from collections.abc import Mapping
 
 from penstock.config import Config, setting_names
 from penstock.config.sections import fields
-from penstock.config.setting_types import NONE, is_table, read_scalar, read_table
+from penstock.config.setting_types import is_table, read_scalar, read_table
+from penstock.environment_arguments import NONE
 from penstock.errors import ConfigurationError
 from penstock.process import run_info
+from penstock.process.environment_process import ARGUMENTS_VARIABLE
 from penstock.process.service import SUPERVISED_VARIABLE
 
 SETTING_PREFIX = "PENSTOCK__"
@@ -90,6 +94,11 @@ def without_settings(variables: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+def of_services(variables: Mapping[str, str]) -> dict[str, str]:
+    """Returns the variables of a run's services: no settings, and the arguments of this process for environments."""
+    return without_settings(variables) | {ARGUMENTS_VARIABLE: json.dumps(sys.argv)}
+
+
 def _check(name: str, written: str, text: str) -> None:
     if not name.startswith(_PREFIX):
         return
@@ -101,7 +110,7 @@ def _check(name: str, written: str, text: str) -> None:
             )
         return
     is_link = _OF_KUBERNETES.search(name) or "://" in text
-    if name not in (PRESET, SUPERVISED_VARIABLE, *OF_COMPOSE) and not is_link:
+    if name not in (PRESET, SUPERVISED_VARIABLE, ARGUMENTS_VARIABLE, *OF_COMPOSE) and not is_link:
         raise ConfigurationError(
             f"the variable {written} is not a setting; settings are named PENSTOCK__SECTION__KEY, with two underscores"
             f" before section and key{_meant(name) or '; correct the name'}, or unset it"

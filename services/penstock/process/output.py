@@ -13,6 +13,7 @@ import io
 import os
 import sys
 import threading
+from contextlib import suppress
 from typing import Any, TextIO
 
 from penstock.files import PRIVATE_FILE
@@ -28,6 +29,7 @@ NOTE = "[penstock: "
 """Beginning of a line about the log itself."""
 
 _ERROR = 2
+_NO_READER = "penstock: the reader of the output has left; the run continues, and Ctrl-C stops it\n"
 
 
 class _Log:
@@ -66,8 +68,8 @@ class _Log:
 class _Descriptor(io.RawIOBase):
     """A descriptor whose writes never raise. Any thread may write."""
 
-    def __init__(self, descriptor: int, log: _Log | None, raised: int | None = None) -> None:
-        self._descriptor, self._log, self._raised = descriptor, log, raised
+    def __init__(self, descriptor: int, log: _Log | None, notice: str = "") -> None:
+        self._descriptor, self._log, self._notice = descriptor, log, notice
         self._lost_lines, self._torn, self._reason = 0, False, ""
         self._lock = threading.Lock()
         # A process that an environment forks has no other thread that could release it.
@@ -109,12 +111,18 @@ class _Descriptor(io.RawIOBase):
             while rest:
                 rest = rest[os.write(self._descriptor, rest) :]
         except OSError as error:
-            if error.errno == self._raised:
-                raise
+            if error.errno == errno.EPIPE:
+                self._note()
             self._torn = self._torn or 0 < len(rest) < len(data)
             self._reason = error.strerror or str(error)
             return False
         return True
+
+    def _note(self) -> None:
+        """Tells the user once that the reader has left."""
+        notice, self._notice = self._notice, ""
+        with suppress(OSError):
+            os.write(_ERROR, notice.encode())
 
     def _lose(self, data: bytes) -> None:
         lines = data.count(b"\n") or 1
@@ -138,15 +146,14 @@ def protect() -> None:
 
 
 def protect_command() -> None:
-    """Replaces both for a command whose work must not end because its output is on a full disk.
+    """Replaces both for a command whose work must not end because its output is on a full disk or its reader leaves.
 
-    A reader that goes ends the command, as usual in a pipeline: `BrokenPipeError` passes. Streams that a caller has put
-    in the place of the process's own stay.
+    Streams that a caller has put in the place of the process's own stay.
     """
     if sys.stdout is sys.__stdout__:
-        sys.stdout = _text(1, None, errno.EPIPE)
+        sys.stdout = _text(1, None, _NO_READER)
     if sys.stderr is sys.__stderr__:
-        sys.stderr = _text(_ERROR, None, errno.EPIPE)
+        sys.stderr = _text(_ERROR, None)
 
 
 def protected(descriptor: int) -> TextIO:
@@ -154,6 +161,6 @@ def protected(descriptor: int) -> TextIO:
     return _text(descriptor, None)
 
 
-def _text(descriptor: int, log: _Log | None, raised: int | None = None) -> TextIO:
-    raw = _Descriptor(descriptor, log, raised)
+def _text(descriptor: int, log: _Log | None, notice: str = "") -> TextIO:
+    raw = _Descriptor(descriptor, log, notice)
     return io.TextIOWrapper(raw, "utf-8", errors="backslashreplace", line_buffering=True)  # type: ignore[type-var]

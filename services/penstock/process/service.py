@@ -19,6 +19,7 @@ from penstock.config.exposure import check_listen, isolation, metrics_host
 from penstock.exit_codes import BY_SIGNAL
 from penstock.process import allocator
 from penstock.process.certificate_watch import CertificateWatch
+from penstock.process.environment_process import seed_generators, set_arguments
 from penstock.security.configured import credentials_of
 from penstock.telemetry import logs, metrics
 from penstock.telemetry.metrics_server import MetricsServer
@@ -54,6 +55,11 @@ class Service:
         telemetry, listen = config.telemetry, Address.parse(settings.listen)
         check_listen(f"{section}.listen", settings.listen, config.security)
         allocator.keep_freed_memory()
+        if name in ("actor", "evaluator"):
+            set_arguments(config.environment.id)
+            self.seed_generators(
+                config.run.seed, name, os.environ.get(SUPERVISED_VARIABLE, f"{settings.listen}:{os.getpid()}")
+            )
         self._folder = Path.cwd()
         node = telemetry.node or socket.gethostname()
         self._log_fields: dict[str, str | int] = {"service": name, "node": node}
@@ -120,6 +126,10 @@ class Service:
         self.take_signals()
         with contextlib.suppress(OSError):
             os.chdir(self._folder)
+
+    def seed_generators(self, *key: int | str) -> None:
+        """Seeds the random generators that environments share in this process (`environment_process`)."""
+        seed_generators(*key)
 
     @property
     def supervised(self) -> bool:

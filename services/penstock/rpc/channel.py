@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 UNARY_TIMEOUT_S = 5.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
+_JITTER = random.Random()
+"""Not the global generator, from which environments may draw."""
+
 _CHALLENGE_S = 5.0
 """Seconds to wait for a challenge, which servers of older contracts do not send; their refusal says what to do."""
 
@@ -285,4 +288,4 @@ class Backoff:
         """Returns the next pause in seconds."""
         pause = self._pause_s
         self._pause_s = min(2.0 * pause, _LONGEST_PAUSE_S)
-        return pause * random.uniform(0.5, 1.0)
+        return pause * _JITTER.uniform(0.5, 1.0)

@@ -23,7 +23,8 @@ class EvaluatorHello:
 class EvaluationTask:
     """A task for an evaluator; the fields are those of the contract's EvaluationTask.
 
-    `weights` are those of its version. Without a limit, `max_seconds` is infinite.
+    `weights` are those of its version. Without a limit, `max_seconds` is infinite. `untimed_episode_steps` bounds
+    episodes in place of `max_episode_steps` if it is lower and an environment has no time limit.
     """
 
     id: int
@@ -33,6 +34,7 @@ class EvaluationTask:
     seed: int
     variants: int = 1
     max_episode_steps: int = 2**31
+    untimed_episode_steps: int = 2**31
     max_seconds: float = math.inf
     # The server of the task adds it.
     run: int = field(default=0, compare=False)

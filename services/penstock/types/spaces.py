@@ -7,7 +7,7 @@ choices that an action mask covers. `Space` is the union of all kinds.
 import functools
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self, TypeGuard, get_args
 
 from penstock.types.block import MAX_COLUMN_NAME
@@ -17,6 +17,9 @@ LEAST_IMAGE = 36
 """Smallest height and width in pixels of an image; smaller arrays of bytes are boards."""
 
 _INTEGERS = (("uint8", 0, 2**8 - 1), ("int8", -(2**7), 2**7 - 1), ("int32", -(2**31), 2**31 - 1))
+
+ACTION_TYPES = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+"""Element types of integers in the actions of an environment."""
 
 ArrayType = tuple[str, tuple[int, ...]]
 """Element type and shape of an array."""
@@ -309,6 +312,8 @@ class EnvironmentSpec:
         frames: Frames stacked along the first axis of each box of an observation (`is_stackable`), one per step, oldest
             first. Segments hold each frame once.
         mask_bits: Bits of the action mask: one for each alternative of each choice of the action. 0: no masks.
+        action_types: Element type of each leaf of an action in the environment; empty text: that of `acting.spaces`'
+            `ActionMap`. Empty, if all leaves have that, or an earlier release wrote the spec. Policies of both fit.
     """
 
     id: str
@@ -316,6 +321,7 @@ class EnvironmentSpec:
     action: Tree
     frames: int = 1
     mask_bits: int = 0
+    action_types: tuple[str, ...] = field(default=(), compare=False)
 
 
 def is_stackable(space: Space) -> TypeGuard[BoxSpace]:

@@ -5,6 +5,7 @@ field here, its field in the contract, and the code that measures it.
 """
 
 import dataclasses
+import math
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
@@ -174,9 +175,89 @@ class LearningNumbers:
     entropy: float | None = _learning("entropy", remark="nats")
     explained_variance: float | None = _learning("explained variance", remark="at most 1")
     gradient_norm: float | None = _learning("gradient norm")
-    priority_gain: float | None = _learning("priority gain", "share", "of the second moment")
+    priority_gain: float | None = _learning("gradient variance saved", "share", "by priorities")
     policy_loss: float | None = _learning("policy loss")
     value_loss: float | None = _learning("value loss", remark="of returns in units of the values")
+    actions_at_bound: float | None = _learning("actions at a bound", "share", "of the element with the most")
+
+
+@dataclass(frozen=True, slots=True)
+class Returns:
+    """Returns of a number of episodes, at least one; the fields are those of the contract's Returns."""
+
+    episodes: int
+    mean: float
+    std: float
+
+    @property
+    def error(self) -> float:
+        """Standard error of the mean."""
+        return self.std / math.sqrt(self.episodes)
+
+    def combined(self, other: "Returns") -> "Returns":
+        """Returns the statistics of both samples together (Chan, Golub & LeVeque 1979)."""
+        episodes = self.episodes + other.episodes
+        share, delta = other.episodes / episodes, other.mean - self.mean
+        variance = (1.0 - share) * (self.std * self.std + share * delta * delta) + share * other.std * other.std
+        return Returns(episodes, self.mean + share * delta, math.sqrt(variance))
+
+
+@dataclass(frozen=True, slots=True)
+class CurvePoint:
+    """An evaluation, with the last training episodes at its end; the fields are those of the contract's CurvePoint.
+
+    Attributes:
+        env_steps: Environment steps that the evaluated policy had trained.
+        evaluation: Returns of the evaluation's episodes.
+        unfinished: Number of these episodes that were cut.
+        training: Returns of the last 100 training episodes; None if none had ended.
+    """
+
+    env_steps: int
+    evaluation: Returns
+    unfinished: int = 0
+    training: Returns | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Returns over a session; the fields are those of the contract's Curve. None where not known yet.
+
+    Attributes:
+        points: Last 10 evaluations, oldest first.
+        best: Evaluation with the highest mean.
+        worst: Evaluation with the lowest mean.
+        first: First training episodes of the run, at most a tenth of those of the session; None in a resumed run.
+        newest: The same number of the last ones, or up to three times as many.
+        low: Lowest return of a training episode.
+        high: Highest return of a training episode.
+        comparable: Whether evaluations differ from training in that they take the most likely action, and in nothing
+            else.
+    """
+
+    points: tuple[CurvePoint, ...] = ()
+    best: Returns | None = None
+    worst: Returns | None = None
+    first: Returns | None = None
+    newest: Returns | None = None
+    low: float | None = None
+    high: float | None = None
+    comparable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """Numbers of an observation that are standardised; the fields are those of the contract's Features.
+
+    Attributes:
+        count: Number of features.
+        constant: Number of features that have not varied.
+        coarse: Number of features whose standard deviation is less than 100 steps of float32 at their mean.
+    """
+
+    count: int
+    constant: int
+    coarse: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,3 +285,5 @@ class CoordinatorStatistics:
     recent_batches: int = 0
     first_entropy: float | None = None
     replayed: Replayed | None = None
+    curve: Curve = Curve()
+    features: Features | None = None

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from penstock.types.evaluation import EvaluationSummary
-from penstock.types.extents import RunLimit
+from penstock.types.extents import RunLimit, Unit
 from penstock.types.statistics import CoordinatorStatistics
 
 Phase = Literal["waiting", "training", "evaluating", "finished", "stopping"]
@@ -12,6 +12,14 @@ Phase = Literal["waiting", "training", "evaluating", "finished", "stopping"]
 
 Stopped = Literal["total_steps", "total_updates", "total_episodes", "total_minutes", "stop_at_return", "interrupted"]
 """Reason for the end of a run."""
+
+AT_A_LIMIT: dict[Unit, Stopped] = {
+    "steps": "total_steps",
+    "updates": "total_updates",
+    "episodes": "total_episodes",
+    "minutes": "total_minutes",
+}
+"""Reason for the end of a run that has reached its limit in a unit."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,18 +52,20 @@ class LostPlace(_message.Message):
     def __init__(self, slot: _Optional[int] = ..., taken_by: _Optional[int] = ...) -> None: ...
 
 class EnvironmentSpec(_message.Message):
-    __slots__ = ("id", "observation", "action", "frames", "mask_bits")
+    __slots__ = ("id", "observation", "action", "frames", "mask_bits", "action_types")
     ID_FIELD_NUMBER: _ClassVar[int]
     OBSERVATION_FIELD_NUMBER: _ClassVar[int]
     ACTION_FIELD_NUMBER: _ClassVar[int]
     FRAMES_FIELD_NUMBER: _ClassVar[int]
     MASK_BITS_FIELD_NUMBER: _ClassVar[int]
+    ACTION_TYPES_FIELD_NUMBER: _ClassVar[int]
     id: str
     observation: Space
     action: Space
     frames: int
     mask_bits: int
-    def __init__(self, id: _Optional[str] = ..., observation: _Optional[_Union[Space, _Mapping]] = ..., action: _Optional[_Union[Space, _Mapping]] = ..., frames: _Optional[int] = ..., mask_bits: _Optional[int] = ...) -> None: ...
+    action_types: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, id: _Optional[str] = ..., observation: _Optional[_Union[Space, _Mapping]] = ..., action: _Optional[_Union[Space, _Mapping]] = ..., frames: _Optional[int] = ..., mask_bits: _Optional[int] = ..., action_types: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Space(_message.Message):
     __slots__ = ("box", "discrete", "multi_discrete", "multi_binary", "tree")
@@ -400,7 +402,7 @@ class VariantStatus(_message.Message):
     def __init__(self, arguments: _Optional[str] = ..., episodes: _Optional[int] = ..., return_mean: _Optional[float] = ..., planned_share: _Optional[float] = ..., fresh_share: _Optional[float] = ...) -> None: ...
 
 class CoordinatorStatistics(_message.Message):
-    __slots__ = ("mode", "off_policy_degree", "segments_collected", "batches_collected", "segments_trained", "batches_trained", "evaluations", "lag", "staleness", "times", "waits", "drops", "last", "recent", "recent_batches", "first_entropy", "alpha", "replayed")
+    __slots__ = ("mode", "off_policy_degree", "segments_collected", "batches_collected", "segments_trained", "batches_trained", "evaluations", "lag", "staleness", "times", "waits", "drops", "last", "recent", "recent_batches", "first_entropy", "alpha", "replayed", "curve", "features")
     MODE_FIELD_NUMBER: _ClassVar[int]
     OFF_POLICY_DEGREE_FIELD_NUMBER: _ClassVar[int]
     SEGMENTS_COLLECTED_FIELD_NUMBER: _ClassVar[int]
@@ -419,6 +421,8 @@ class CoordinatorStatistics(_message.Message):
     FIRST_ENTROPY_FIELD_NUMBER: _ClassVar[int]
     ALPHA_FIELD_NUMBER: _ClassVar[int]
     REPLAYED_FIELD_NUMBER: _ClassVar[int]
+    CURVE_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
     mode: str
     off_policy_degree: int
     segments_collected: int
@@ -437,7 +441,61 @@ class CoordinatorStatistics(_message.Message):
     first_entropy: float
     alpha: float
     replayed: Replayed
-    def __init__(self, mode: _Optional[str] = ..., off_policy_degree: _Optional[int] = ..., segments_collected: _Optional[int] = ..., batches_collected: _Optional[float] = ..., segments_trained: _Optional[int] = ..., batches_trained: _Optional[int] = ..., evaluations: _Optional[int] = ..., lag: _Optional[_Union[Ages, _Mapping]] = ..., staleness: _Optional[_Union[Ages, _Mapping]] = ..., times: _Optional[_Union[MeanTimes, _Mapping]] = ..., waits: _Optional[_Iterable[_Union[Wait, _Mapping]]] = ..., drops: _Optional[_Union[Drops, _Mapping]] = ..., last: _Optional[_Union[LearningNumbers, _Mapping]] = ..., recent: _Optional[_Union[LearningNumbers, _Mapping]] = ..., recent_batches: _Optional[int] = ..., first_entropy: _Optional[float] = ..., alpha: _Optional[float] = ..., replayed: _Optional[_Union[Replayed, _Mapping]] = ...) -> None: ...
+    curve: Curve
+    features: Features
+    def __init__(self, mode: _Optional[str] = ..., off_policy_degree: _Optional[int] = ..., segments_collected: _Optional[int] = ..., batches_collected: _Optional[float] = ..., segments_trained: _Optional[int] = ..., batches_trained: _Optional[int] = ..., evaluations: _Optional[int] = ..., lag: _Optional[_Union[Ages, _Mapping]] = ..., staleness: _Optional[_Union[Ages, _Mapping]] = ..., times: _Optional[_Union[MeanTimes, _Mapping]] = ..., waits: _Optional[_Iterable[_Union[Wait, _Mapping]]] = ..., drops: _Optional[_Union[Drops, _Mapping]] = ..., last: _Optional[_Union[LearningNumbers, _Mapping]] = ..., recent: _Optional[_Union[LearningNumbers, _Mapping]] = ..., recent_batches: _Optional[int] = ..., first_entropy: _Optional[float] = ..., alpha: _Optional[float] = ..., replayed: _Optional[_Union[Replayed, _Mapping]] = ..., curve: _Optional[_Union[Curve, _Mapping]] = ..., features: _Optional[_Union[Features, _Mapping]] = ...) -> None: ...
+
+class Curve(_message.Message):
+    __slots__ = ("points", "best", "worst", "first", "newest", "low", "high", "comparable")
+    POINTS_FIELD_NUMBER: _ClassVar[int]
+    BEST_FIELD_NUMBER: _ClassVar[int]
+    WORST_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    NEWEST_FIELD_NUMBER: _ClassVar[int]
+    LOW_FIELD_NUMBER: _ClassVar[int]
+    HIGH_FIELD_NUMBER: _ClassVar[int]
+    COMPARABLE_FIELD_NUMBER: _ClassVar[int]
+    points: _containers.RepeatedCompositeFieldContainer[CurvePoint]
+    best: Returns
+    worst: Returns
+    first: Returns
+    newest: Returns
+    low: float
+    high: float
+    comparable: bool
+    def __init__(self, points: _Optional[_Iterable[_Union[CurvePoint, _Mapping]]] = ..., best: _Optional[_Union[Returns, _Mapping]] = ..., worst: _Optional[_Union[Returns, _Mapping]] = ..., first: _Optional[_Union[Returns, _Mapping]] = ..., newest: _Optional[_Union[Returns, _Mapping]] = ..., low: _Optional[float] = ..., high: _Optional[float] = ..., comparable: _Optional[bool] = ...) -> None: ...
+
+class CurvePoint(_message.Message):
+    __slots__ = ("env_steps", "evaluation", "unfinished", "training")
+    ENV_STEPS_FIELD_NUMBER: _ClassVar[int]
+    EVALUATION_FIELD_NUMBER: _ClassVar[int]
+    UNFINISHED_FIELD_NUMBER: _ClassVar[int]
+    TRAINING_FIELD_NUMBER: _ClassVar[int]
+    env_steps: int
+    evaluation: Returns
+    unfinished: int
+    training: Returns
+    def __init__(self, env_steps: _Optional[int] = ..., evaluation: _Optional[_Union[Returns, _Mapping]] = ..., unfinished: _Optional[int] = ..., training: _Optional[_Union[Returns, _Mapping]] = ...) -> None: ...
+
+class Returns(_message.Message):
+    __slots__ = ("episodes", "mean", "std")
+    EPISODES_FIELD_NUMBER: _ClassVar[int]
+    MEAN_FIELD_NUMBER: _ClassVar[int]
+    STD_FIELD_NUMBER: _ClassVar[int]
+    episodes: int
+    mean: float
+    std: float
+    def __init__(self, episodes: _Optional[int] = ..., mean: _Optional[float] = ..., std: _Optional[float] = ...) -> None: ...
+
+class Features(_message.Message):
+    __slots__ = ("count", "constant", "coarse")
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    CONSTANT_FIELD_NUMBER: _ClassVar[int]
+    COARSE_FIELD_NUMBER: _ClassVar[int]
+    count: int
+    constant: int
+    coarse: int
+    def __init__(self, count: _Optional[int] = ..., constant: _Optional[int] = ..., coarse: _Optional[int] = ...) -> None: ...
 
 class Replayed(_message.Message):
     __slots__ = ("age_mean", "age_90", "drawn_priority")
@@ -506,7 +564,7 @@ class Drops(_message.Message):
     def __init__(self, late_segments: _Optional[int] = ..., refused_segments: _Optional[int] = ..., refunded_segments: _Optional[int] = ..., overwritten_priorities: _Optional[int] = ..., refused_steps: _Optional[int] = ..., unsound_rows: _Optional[int] = ..., left_out_values: _Optional[int] = ...) -> None: ...
 
 class LearningNumbers(_message.Message):
-    __slots__ = ("effective_sample_share", "fresh_effective_share", "clipped_share", "approximate_kl", "entropy", "explained_variance", "gradient_norm", "priority_gain", "policy_loss", "value_loss")
+    __slots__ = ("effective_sample_share", "fresh_effective_share", "clipped_share", "approximate_kl", "entropy", "explained_variance", "gradient_norm", "priority_gain", "policy_loss", "value_loss", "actions_at_bound")
     EFFECTIVE_SAMPLE_SHARE_FIELD_NUMBER: _ClassVar[int]
     FRESH_EFFECTIVE_SHARE_FIELD_NUMBER: _ClassVar[int]
     CLIPPED_SHARE_FIELD_NUMBER: _ClassVar[int]
@@ -517,6 +575,7 @@ class LearningNumbers(_message.Message):
     PRIORITY_GAIN_FIELD_NUMBER: _ClassVar[int]
     POLICY_LOSS_FIELD_NUMBER: _ClassVar[int]
     VALUE_LOSS_FIELD_NUMBER: _ClassVar[int]
+    ACTIONS_AT_BOUND_FIELD_NUMBER: _ClassVar[int]
     effective_sample_share: float
     fresh_effective_share: float
     clipped_share: float
@@ -527,7 +586,8 @@ class LearningNumbers(_message.Message):
     priority_gain: float
     policy_loss: float
     value_loss: float
-    def __init__(self, effective_sample_share: _Optional[float] = ..., fresh_effective_share: _Optional[float] = ..., clipped_share: _Optional[float] = ..., approximate_kl: _Optional[float] = ..., entropy: _Optional[float] = ..., explained_variance: _Optional[float] = ..., gradient_norm: _Optional[float] = ..., priority_gain: _Optional[float] = ..., policy_loss: _Optional[float] = ..., value_loss: _Optional[float] = ...) -> None: ...
+    actions_at_bound: float
+    def __init__(self, effective_sample_share: _Optional[float] = ..., fresh_effective_share: _Optional[float] = ..., clipped_share: _Optional[float] = ..., approximate_kl: _Optional[float] = ..., entropy: _Optional[float] = ..., explained_variance: _Optional[float] = ..., gradient_norm: _Optional[float] = ..., priority_gain: _Optional[float] = ..., policy_loss: _Optional[float] = ..., value_loss: _Optional[float] = ..., actions_at_bound: _Optional[float] = ...) -> None: ...
 
 class EvaluationSummary(_message.Message):
     __slots__ = ("version", "env_steps", "episodes", "return_mean", "return_std", "variants", "unfinished")

@@ -179,6 +179,7 @@ def encode_task(task: EvaluationTask) -> Iterator[evaluation_pb2.RunEvaluationsR
         seed=task.seed,
         variants=task.variants,
         max_episode_steps=task.max_episode_steps,
+        untimed_episode_steps=task.untimed_episode_steps,
         max_seconds=task.max_seconds if math.isfinite(task.max_seconds) else 0.0,
         run=task.run,
     )
@@ -194,7 +195,8 @@ def decode_task(message: evaluation_pb2.EvaluationTask, weights: Weights) -> Eva
     values = values_of(message)
     del values["version"]
     values["variants"] = max(1, message.variants)
-    values["max_episode_steps"] = message.max_episode_steps or _NO_STEP_BOUND
+    for bound in ("max_episode_steps", "untimed_episode_steps"):
+        values[bound] = values[bound] or _NO_STEP_BOUND
     values["max_seconds"] = message.max_seconds or math.inf
     return EvaluationTask(weights=weights, **values)
 

@@ -14,6 +14,7 @@ import numpy as np
 from penstock.errors import InvalidSegment
 from penstock.types.block import DATA_TYPES
 from penstock.types.spaces import (
+    ACTION_TYPES,
     BoxSpace,
     DiscreteSpace,
     EnvironmentSpec,
@@ -49,6 +50,7 @@ def encode_environment(spec: EnvironmentSpec) -> run_pb2.EnvironmentSpec:
         action=_encode_tree(spec.action),
         frames=spec.frames,
         mask_bits=spec.mask_bits,
+        action_types=spec.action_types,
     )
 
 
@@ -68,7 +70,13 @@ def decode_environment(message: run_pb2.EnvironmentSpec) -> EnvironmentSpec:
             f"an action mask of {mask_bits} bits does not fit the actions; they have {expected} alternatives, so it"
             f" must have 0 or {expected} bits"
         )
-    return EnvironmentSpec(message.id, observation, action, frames, mask_bits)
+    types = tuple(message.action_types)
+    if types and (len(types) != len(action.leaves) or not set(types) <= {"", *ACTION_TYPES}):
+        raise InvalidSegment(
+            f"{len(types)} element types, {types!s:.80}, do not fit an action of {len(action.leaves)} leaves;"
+            f" expected {', '.join(ACTION_TYPES)} or an empty text for each leaf, or none at all"
+        )
+    return EnvironmentSpec(message.id, observation, action, frames, mask_bits, types)
 
 
 def _encode_tree(tree: Tree) -> run_pb2.Space:

@@ -124,6 +124,7 @@ def checked(*variants: dict[str, Any]) -> Checked:
         use_masks=True,
         encoders={},
         moves=None,
+        widest_range=1e4,
         largest_magnitude=1e15,
         progress=lambda stage, name: None,
     )

@@ -3,9 +3,11 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium.wrappers import Autoreset, TimeLimit
 from numpy.typing import NDArray
 
 from helpers.environments import fresh_weights, remembering_policy, spec_of
@@ -14,7 +16,8 @@ from penstock.acting.environments import make_environments
 from penstock.acting.evaluation import evaluate
 from penstock.acting.inference import PolicyRunner
 from penstock.acting.randomness import Streams
-from penstock.acting.single_environments import StepOutcome
+from penstock.acting.single_environments import SingleEnvironments, StepOutcome
+from penstock.acting.variants import MixedEnvironments
 from penstock.algo import weights as policy_weights
 from penstock.algo.policies import Policy
 from penstock.errors import EnvironmentFailed
@@ -127,6 +130,38 @@ def test_an_episode_that_does_not_end_is_cut_at_the_step_limit() -> None:
     assert (result.unfinished, result.out_of_time, result.failure) == (4, False, "")
     assert result.steps == (10,) * 4
     assert result.returns == (55.0,) * 4
+
+
+@pytest.mark.parametrize(
+    ("env_id", "vectorization", "kwargs", "cut"),
+    [
+        ("Counting-v0", "sync", {"length": 1000}, True),
+        ("Counting-v0", "sync", {"length": 1000, "max_episode_steps": 30}, False),
+        ("ResetsAtOnce-v0", "native", {"length": 1000}, True),
+        ("CartPole-v1", "native", {}, False),
+    ],
+)
+def test_episodes_without_a_time_limit_have_a_bound_of_their_own(
+    env_id: str, vectorization: str, kwargs: dict[str, object], cut: bool
+) -> None:
+    task = EvaluationTask(1, fresh_weights(spec_of(env_id)), 2, deterministic=True, seed=3)
+    task = dataclasses.replace(task, max_episode_steps=40, untimed_episode_steps=7)
+    result = evaluate(task, make_environments(env_id, 2, kwargs=kwargs, vectorization=vectorization), lambda: False)
+    assert result is not None
+    assert result.steps == (7, 7) if cut else min(result.steps) > 7
+
+
+@pytest.mark.parametrize(
+    ("wrap", "timed"),
+    [(lambda env: env, False), (lambda env: TimeLimit(env, 9), True), (lambda env: Autoreset(TimeLimit(env, 9)), True)],
+)
+def test_a_time_limit_is_found_below_wrappers_and_among_variants(
+    wrap: Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]], timed: bool
+) -> None:
+    timeless = make_environments("Counting-v0", 1, kwargs={})
+    single = SingleEnvironments([wrap(gymnasium.make("Counting-v0"))], spec_of("Counting-v0"))
+    assert single.timed is timed and not timeless.timed
+    assert not MixedEnvironments([single, timeless]).timed
 
 
 def test_episodes_that_end_at_the_step_limit_are_finished() -> None:

@@ -18,7 +18,7 @@ class Raising:
 
     def __init__(self, error: BaseException, at: str) -> None:
         self._inner, self._error, self._at, self._steps = make_environments("Counting-v0", 2, kwargs={}), error, at, 0
-        self.spec, self.count = self._inner.spec, self._inner.count
+        self.spec, self.count, self.timed = self._inner.spec, self._inner.count, self._inner.timed
 
     @property
     def observation(self) -> tuple[NDArray[np.generic], ...]:

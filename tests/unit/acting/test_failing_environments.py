@@ -1,3 +1,4 @@
+import re
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +14,7 @@ from helpers.environments import assignment, decided_weights, fresh_weights, spe
 from penstock.acting.collector import Collector
 from penstock.acting.environments import Environments, NextStepEnvironments, SameStepEnvironments, make_environments
 from penstock.acting.inference import PolicyRunner
-from penstock.acting.observation_bounds import ObservationBounds
+from penstock.acting.observation_bounds import ObservationBounds, Precision
 from penstock.acting.protocols import WindowPolicy
 from penstock.acting.single_environments import SingleEnvironments
 from penstock.acting.spaces import describe, segment_schema
@@ -319,6 +320,73 @@ def test_an_observation_is_far_outside_beyond_the_width_of_its_bounds(bound: flo
     observation[2, 3, 0] = 1.01 * bound
     message = f"an observation has {1.01 * bound:g} in element 0, and its space allows -10 to 10"
     assert bounds.find_outside(columns) == (2, message)
+
+
+def coarse(values: NDArray[Any]) -> str:
+    """Returns the warning about observations, [rows, 1] or more, of which a window shows two at a time."""
+    shape, dtype = values.shape[1:], values.dtype.type
+    spec = describe("Some-v0", gymnasium.spaces.Box(-9e18, 9e18, shape, dtype), gymnasium.spaces.Discrete(2))
+    precision = Precision(spec)
+    (found,) = [text for rows in np.split(values, len(values) // 2) if (text := precision.find_coarse((rows,)))] or [""]
+    return found
+
+
+WALK = np.random.default_rng(0).normal(0.0, 1.0, (400, 3))
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (1e9 + WALK, "element 0 of the observation changed by only 5.46 around 1e+09, where the policy's float32 has"),
+        (4e6 + WALK * [1e3, 1.0, 1e3], "element 1 of the observation changed by only"),
+        (50.1 + 1e-5 * WALK, "subtract a constant from it"),
+        (1.7e9 + np.arange(400)[:, None] * 0.02, "changed by only"),
+        ((2**26 + 3 * WALK).astype(np.int64), "changed by only"),
+        (-(10**15) + (1e6 * WALK).astype(np.int64), "around 1e+15"),
+    ],
+)
+def test_numbers_that_change_by_few_steps_of_float32_are_reported_once(values: NDArray[Any], said: str) -> None:
+    assert said in coarse(values)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        WALK,
+        1e9 * WALK,
+        1e-9 * WALK,
+        1e4 + WALK,
+        np.full((400, 2), 1e9),
+        np.full((400, 2), 1e9) * (1.0 + 1e-16 * np.arange(800).reshape(400, 2)),
+        1.0 + 1e-9 * WALK,
+        (1e8 * WALK).astype(np.int64),
+        np.full((400, 1), 2**40, np.int64),
+        (1e9 + WALK).astype(np.float32),
+        np.zeros((400, 2), np.int64),
+    ],
+)
+def test_other_numbers_are_not_reported_as_coarse(values: NDArray[Any]) -> None:
+    assert coarse(values) == ""
+
+
+def test_the_collector_reports_coarse_observations() -> None:
+    def offset(env_id: str) -> Any:
+        space = gymnasium.spaces.Box(-np.inf, np.inf, (4,), np.float64)
+        return gymnasium.wrappers.TransformObservation(
+            gymnasium.make(env_id), lambda seen: seen.astype(float) + 1e9, space
+        )
+
+    envs = [offset("CartPole-v1") for _ in range(8)]
+    spec = describe("CartPole-v1", envs[0].observation_space, envs[0].action_space)
+    collecting = Collector(
+        SingleEnvironments(envs, spec), assignment(*range(8)), schema=segment_schema(spec, 8), discount=0.9
+    )
+    warned = []
+    for _ in range(20):
+        collecting.collect(PolicyRunner(decided_weights(spec)))
+        warned.append(collecting.take_warning())
+    (warning,) = filter(None, warned)
+    assert re.fullmatch(r"element \d of the observation changed by only .* \(CartPole-v1\)", warning)
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1", "Acrobot-v1"])

@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.environments import decided_weights, fresh_policy, spec_of
+from helpers.environments import decided_weights, fresh_policy, remembering_policy, spec_of
 from penstock.acting.inference import PolicyRunner
 from penstock.algo import weights as policy_weights
-from penstock.algo.network import Network
+from penstock.algo.network import MemoryKind, Network
 from penstock.algo.policies import Policy
 from penstock.types.spaces import EnvironmentSpec
 
@@ -107,3 +107,27 @@ def test_without_a_temperature_a_runner_acts_like_the_policy_bit_for_bit(env_id:
         (action,), log_prob = same.act((observation,), noise)
         assert np.array_equal(action, expected[0].numpy())
         assert np.array_equal(log_prob, expected_log_prob.numpy())
+
+
+@pytest.mark.parametrize("kind", ["gru", "lstm"])
+@pytest.mark.parametrize(("data_type", "device"), [(torch.float64, "cpu"), (torch.float16, "cpu"), (None, "meta")])
+def test_a_policy_acts_alike_and_keeps_the_defaults_that_an_environment_has_set_in_torch(
+    kind: MemoryKind, data_type: torch.dtype | None, device: str
+) -> None:
+    spec = spec_of("CartPole-v1")
+    weights, later = (policy_weights.dump(remembering_policy(spec, kind), version) for version in (0, 1))
+    observation, noise = (np.ones((2, 4), np.float32),), np.full((2, 1), 0.5, np.float32)
+    expected = PolicyRunner(weights).act(observation, noise)[1]
+    usual = torch.get_default_dtype()
+    torch.set_default_dtype(data_type or usual)
+    torch.set_default_device(device)
+    try:
+        runner = PolicyRunner(weights)
+        log_prob = runner.act(observation, noise)[1]
+        runner.refresh(later)
+        made = torch.zeros(1)
+    finally:
+        torch.set_default_device(None)
+        torch.set_default_dtype(usual)
+    assert np.array_equal(log_prob, expected)
+    assert (made.dtype, made.device.type) == (data_type or usual, device)

@@ -75,7 +75,7 @@ def test_a_box_may_exceed_its_bounds() -> None:
         (PLANE, [0.0, 0.0], np.zeros((1, 2), np.float32), r"of shape \(1, 2\)"),
         (PLANE, [0.0, 0.0], np.array([1j, 0]), "and type complex128"),
         (PLANE, [0.0, 0.0], "left", r"of shape \(\) and type <U4"),
-        (PLANE, [0.0, 0.0], [[1.0], [1.0, 2.0]], "and type object"),
+        (PLANE, [0.0, 0.0], [[1.0], [1.0, 2.0]], "that is not an array"),
         (PLANE, [0.0, 0.0], None, "and type object"),
         (PLANE, [0.0, 0.0], np.array([0.0, np.nan], np.float32), "with nan"),
         (PLANE, [0.0, 0.0], np.array([-np.inf, 0.0], np.float32), "with -inf"),

@@ -13,8 +13,19 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from helpers.spaces import ACTIONS, NAMES, OBSERVATION_NAMES, OBSERVATIONS
-from penstock.acting.leaves import ActionForm, Role, check_keys, flatten, left_out, space_at, tree_of, unflatten
+from penstock.acting.leaves import (
+    ActionForm,
+    Role,
+    action_types,
+    check_keys,
+    flatten,
+    left_out,
+    space_at,
+    tree_of,
+    unflatten,
+)
 from penstock.acting.spaces import ActionMap
+from penstock.algo.network import Network
 from penstock.errors import ConfigurationError
 from penstock.types.spaces import Tree
 
@@ -103,8 +114,9 @@ def test_batches_survive_a_round_trip_without_copies(space: Spaces, seed: int, c
 def test_actions_have_the_nesting_and_the_types_of_their_space(space: Spaces, seed: int, count: int) -> None:
     tree, generator = tree_of("Some-v0", "action", space), np.random.default_rng(seed)
     action = tuple(policy_actions(leaf.space, count, generator) for leaf in tree.leaves)
-    form, mapped = ActionForm(tree, space), ActionMap(tree)(action)
+    form, mapped = ActionForm(tree, action_types(tree, space)), ActionMap(tree, Network())(action)
     rows = form.rows(mapped)
+    assert space.contains(form.single(tuple(leaf[:1] for leaf in mapped)))
     for index in range(count):
         assert space.contains(rows[index])
     assert batch_space(space, count).contains(form.batch(mapped))

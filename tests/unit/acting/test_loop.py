@@ -70,6 +70,7 @@ class Outside:
         self.reports: list[ActorReport] = []
         self.faults: list[EnvironmentFault] = []
         self.events: list[str] = []
+        self.seeds: list[tuple[int | str, ...]] = []
         self.lost_to: list[int] = []
         self.stopping, self.supervised = False, False
 
@@ -111,6 +112,9 @@ class Outside:
 
     def restore_process(self) -> None:
         self.events.append("process restored")
+
+    def seed_generators(self, *key: int | str) -> None:
+        self.seeds.append(key)
 
     def info(self, event: str, **fields: object) -> None:
         self.events.append(event)
@@ -358,3 +362,10 @@ def test_the_end_of_the_run_ends_the_actor() -> None:
         work(outside)
     assert len(outside.windows) == 1
     assert outside.sinks[0].ends == ["closed"]
+
+
+def test_the_generators_of_the_process_follow_the_place_in_the_run() -> None:
+    outside = Outside(grants(0))
+    outside.place = replace(PLACE, seed=5, slot=3, incarnation=2)
+    work(outside)
+    assert outside.seeds == [(5, 3, 2)]

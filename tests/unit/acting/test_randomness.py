@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from penstock.acting import randomness
 from penstock.acting.randomness import Purpose, Streams
 from penstock.algo.action_heads import ActionHead
+from penstock.algo.network import Network
 from penstock.algo.noise import Noise, NoiseKind
 from penstock.types.spaces import BoxSpace, DiscreteSpace, Leaf, MultiBinarySpace, MultiDiscreteSpace, Space, Tree
 
@@ -210,14 +211,14 @@ TREES = [*(Tree.of(space) for space in LEAVES), Tree(tuple(Leaf((i,), space) for
 @pytest.mark.parametrize("tree", TREES, ids=Tree.shown)
 def test_actions_sampled_from_the_drawn_noise_follow_their_distribution(tree: Tree, squash: bool) -> None:
     count = 4_000
-    head = ActionHead(tree, initial_log_std=-0.3, state_dependent_std=False, squash_actions=squash)
+    head = ActionHead(tree, Network(initial_log_std=-0.3, squash_actions=squash))
     outputs = torch.linspace(-2.0, 2.0, head.outputs).expand(count, -1)
     with torch.no_grad():
         distribution = head.distribution(outputs, head.log_std(), None)
         window = torch.from_numpy(Streams(3, 0, np.zeros(1, np.uint32)).draw(head.noise, 0, count)[0])
         surprise = -distribution.log_prob(distribution.sample(window))
         # Log probabilities are those before the tanh.
-        plain = ActionHead(tree, initial_log_std=-0.3, state_dependent_std=False, squash_actions=False)
+        plain = ActionHead(tree, Network(initial_log_std=-0.3))
         entropy = plain.distribution(outputs, head.log_std(), None).entropy()
     # The entropy is the mean of -log p.
     assert abs(surprise.mean() - entropy[0]) < 4.0 * surprise.std() / count**0.5

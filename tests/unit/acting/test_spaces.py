@@ -16,10 +16,12 @@ from helpers.spaces import ACTIONS, NAMES, OBSERVATION, OBSERVATION_NAMES, OBSER
 from penstock.acting.environments import make_environments
 from penstock.acting.frames import with_frames
 from penstock.acting.inference import PolicyRunner
-from penstock.acting.leaves import ActionForm, flatten
+from penstock.acting.leaves import ActionForm, action_types, flatten
 from penstock.acting.randomness import Streams
+from penstock.acting.runners import runner_of
 from penstock.acting.spaces import ActionMap, describe, segment_schema
 from penstock.algo import weights as policy_weights
+from penstock.algo.network import Network
 from penstock.algo.spaces import check_spaces
 from penstock.errors import ConfigurationError
 from penstock.types.block import Extent, Schema
@@ -35,9 +37,12 @@ def described(space: gymnasium.Space[object]) -> Space:
     return leaf.space
 
 
-def mapped(space: Space, actions: NDArray[np.generic], *, squashed: bool = False) -> NDArray[np.generic]:
+def mapped(
+    space: Space, actions: NDArray[np.generic], *, squashed: bool = False, widest_range: float = 1e4
+) -> NDArray[np.generic]:
     """Returns actions of one leaf in the units of the environment."""
-    (leaf,) = ActionMap(Tree.of(space))((actions,), squashed=squashed)
+    network = Network(squash_actions=squashed, widest_range=widest_range)
+    (leaf,) = ActionMap(Tree.of(space), network)((actions,))
     return leaf
 
 
@@ -52,7 +57,7 @@ def test_a_policy_acts_in_every_kind_of_action_space(space: gymnasium.Space[obje
     columns = [schema.columns[schema.index(name)] for name in tree.columns("action")]
     assert [(leaf.dtype.name, leaf.shape) for leaf in actions] == [(each.dtype, (7, *each.shape)) for each in columns]
     assert log_prob.shape == (7,)
-    for action in ActionForm(tree, space).rows(ActionMap(tree)(actions)):
+    for action in ActionForm(tree, action_types(tree, space)).rows(ActionMap(tree, Network())(actions)):
         assert space.contains(action)
 
 
@@ -94,20 +99,38 @@ NUMBERED: Any = {1: Discrete(2)}
         ("observation", Dict(image=Box(0, 255, (84, 84), np.uint8), goal=Tuple([Discrete(3), PLANE])), ""),
         ("observation", Dict(mission=Text(4), plane=PLANE), ""),
         ("observation", Text(4), r"the observation space Text; .*TransformObservation$"),
-        ("observation", Dict(mission=Text(4)), r"the observation space a Dict of texts alone; .*TransformObservation$"),
+        (
+            "observation",
+            Dict(mission=Text(4)),
+            r"an observation space that is a Dict of texts alone; .*TransformObservation$",
+        ),
         ("observation", SEQUENCE, r"the observation space Sequence; Box, .*TransformObservation$"),
         ("observation", Dict(a=Tuple([PLANE, SEQUENCE])), r"Sequence at a\.1 of its observation space; Box, "),
         ("observation", Dict(a=Dict()), r"an empty Dict at a of its observation space; Box, "),
-        ("observation", Dict(NUMBERED), r"the observation space a Dict with the key 1, which is not text; Box, "),
+        (
+            "observation",
+            Dict(NUMBERED),
+            r"an observation space that is a Dict with the key 1, which is not text; Box, ",
+        ),
+        (
+            "observation",
+            Box(0, 1, (2,), np.uint64),
+            r"the observation space Box\(.*\), whose .* uint64, not float64, int64",
+        ),
+        (
+            "observation",
+            Dict(a=Box(0, 1, (2,), np.longdouble)),
+            r"Box\(.*\), whose .* type \S+, not float64, .* at a of",
+        ),
+        ("action", Box(0, 1, (2,), np.longdouble), r"the action space Box\(.*\), whose .* type \S+, not float64"),
         ("observation", Dict(a=Box(0, 1, (0,)), plane=PLANE), ""),
         (
             "observation",
             Dict(a=Box(0, 1, (2, 0))),
-            "the observation space a Dict of spaces without elements alone; Box",
+            "an observation space that is a Dict of spaces without elements alone; Box",
         ),
         ("observation", Box(0, 1, (2, 0)), r"the observation space Box\(.*\), which has no elements; Box, "),
         ("action", Dict(a=Box(0, 1, (2, 0)), b=PLANE), r"Box\(.*\), which has no elements at a of its action space; "),
-        ("observation", Box(0, 1, (2,), np.uint64), r"the observation space Box\(0, 1, \(2,\), uint64\); Box, "),
         ("action", Discrete(3), ""),
         ("action", PLANE, ""),
         ("action", MultiBinary(3), ""),
@@ -146,7 +169,10 @@ def test_the_spec_of_a_box_has_its_element_type_shape_and_bounds() -> None:
 
 @pytest.mark.parametrize(
     ("dtype", "stored"),
-    [("float64", "float32"), ("uint16", "int32"), ("uint8", "uint8"), ("int64", "int64"), ("float16", "float16")],
+    [
+        *(("float64", "float32"), ("float16", "float16")),
+        *(("uint16", "int32"), ("uint8", "uint8"), ("int64", "int64"), ("uint32", "int64")),
+    ],
 )
 def test_wide_and_rare_element_types_are_stored_as_common_ones(dtype: str, stored: str) -> None:
     (space,) = describe("Some-v0", Box(0, 9, (2,), np.dtype(dtype).type), Discrete(2)).observation.spaces
@@ -288,6 +314,65 @@ def test_only_bounded_actions_are_squashed() -> None:
     actions = np.array([[0.0, 3.0], [1.0, -3.0], [50.0, 50.0]], np.float32)
     expected = [[0.0, 3.0], [2.0 * np.tanh(1.0), -3.0], [2.0, 50.0]]
     np.testing.assert_allclose(mapped(space, actions, squashed=True).astype(np.float64), expected, rtol=1e-6)
+
+
+LARGEST = float(np.finfo(np.float32).max)
+NO_BOUNDS = [
+    (Box(-1e6, 1e6, (2,)), 0.0),
+    (Box(-2e4, 2e4, (2,)), 0.0),
+    (Box(-LARGEST, LARGEST, (2,)), 0.0),
+    (Box(-1e300, 1e300, (2,), np.float64), 0.0),
+    (Box(0.0, LARGEST, (2,)), 1.0),
+    (Box(-3.0, 1e300, (2,), np.float64), 0.0),
+    (Box(-1e12, 5.0, (2,)), 0.0),
+    (Box(100.0, np.inf, (2,)), 101.0),
+    (Box(-np.inf, -100.0, (2,)), -101.0),
+    (Box(-np.inf, 0.25, (2,)), -0.75),
+    (Box(7.5, 1e20, (2,)), 8.5),
+    (Box(-np.inf, np.inf, (2,)), 0.0),
+]
+"""Spaces without two bounds that are meant, and the mean with which a policy begins."""
+
+
+@pytest.mark.parametrize(("space", "first"), NO_BOUNDS, ids=str)
+def test_actions_without_two_bounds_that_are_meant_begin_within_one_unit_of_them(space: Box, first: float) -> None:
+    tree = describe("Some-v0", PLANE, Dict(other=Box(-1.0, 1.0, (1,)), odd=Tuple([space]))).action
+    spec = EnvironmentSpec("Some-v0", Tree.of(OBSERVATION), tree)
+    weights = policy_weights.dump(fresh_policy(spec, network=Network(hidden_sizes=(8,), widest_range=1e4)), 0)
+    noise = np.random.default_rng(0).standard_normal((200, 3)).astype(np.float32)
+    for runner in (PolicyRunner(weights), runner_of(weights, inference="auto")):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            actions, _ = runner.act((np.zeros((200, 3), np.float32),), noise)
+            odd = ActionMap(tree, runner.network)(actions)[[leaf.name for leaf in tree.leaves].index("odd.0")].astype(
+                np.float64
+            )
+        assert all(space.contains(action.astype(space.dtype)) for action in odd)
+        assert np.abs(np.median(odd, axis=0) - first).max() < 0.3
+        # One of a hundred may be at each bound.
+        assert len(np.unique(odd)) > 0.6 * odd.size
+
+
+def test_each_element_of_a_box_is_scaled_by_its_own_bounds() -> None:
+    low, high = np.array([-2.0, -1e6, 0.0, 100.0, 0.0]), np.array([6.0, 1e6, 1e6, np.inf, 1e9])
+    actions = np.array([[0.5] * 5, [-0.5] * 5], np.float32)
+    expected = [[4.0, 0.5, 7.5e5, 100.0, 0.5], [0.0, -0.5, 2.5e5, 100.0, 0.0]]
+    assert mapped(described(Box(low, high, dtype=np.float64)), actions).tolist() == expected
+
+
+@pytest.mark.parametrize("squashed", [False, True])
+def test_policies_of_earlier_releases_are_scaled_to_all_finite_bounds(squashed: bool) -> None:
+    space = described(Box(-1e6, 1e6, (1,)))
+    outside = np.array([[50.0], [-50.0]], np.float32)
+    assert mapped(space, outside, squashed=squashed, widest_range=Network().widest_range).tolist() == [[1e6], [-1e6]]
+    # A bound that is not meant is no range of the tanh either.
+    assert mapped(space, outside, squashed=squashed).tolist() == [[50.0], [-50.0]]
+
+
+def test_actions_between_bounds_that_float32_can_not_tell_apart_differ() -> None:
+    space = Box(1e9, 1e9 + 1.0, (1,), np.float64)
+    found = mapped(described(space), np.linspace(-1.0, 1.0, 9, dtype=np.float32)[:, None])
+    np.testing.assert_allclose(found[:, 0].astype(np.float64) - 1e9, np.linspace(0.0, 1.0, 9), atol=1e-6)
 
 
 def test_half_bounded_actions_are_clipped_and_not_scaled() -> None:

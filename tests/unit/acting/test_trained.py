@@ -1,5 +1,6 @@
 """Trained policies that act on single observations: their state, their masks, and what they refuse."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -7,6 +8,8 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 import helpers.exact_tasks  # noqa: F401 - registers tasks with masks
@@ -17,8 +20,9 @@ from penstock.acting.trained import TrainedPolicy
 from penstock.algo import weights as policy_weights
 from penstock.algo.policies import Policy
 from penstock.errors import ConfigurationError
+from penstock.types.differences import same_spaces
 from penstock.types.networks import MemoryKind
-from penstock.types.spaces import EnvironmentSpec
+from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec, Tree
 
 Observation = NDArray[np.float32]
 CONVENTIONS: tuple[Convention, ...] = ("observation", "info", "method")
@@ -255,3 +259,110 @@ def test_a_call_uses_one_thread_and_restores_the_setting() -> None:
         assert set(used) == {1} and torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(before)
+
+
+class Accepting(gymnasium.Env[Any, Any]):
+    """Has one action space, and accepts its members alone."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+    def __init__(self, space: gymnasium.Space[Any]) -> None:
+        self.action_space = space
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action), action
+        return np.zeros(2, np.float32), 1.0, False, False, {}
+
+
+gymnasium.register("Accepting-v0", f"{__name__}:Accepting", disable_env_checker=True)
+
+INTEGERS: dict[str, gymnasium.Space[Any]] = {
+    "box of uint8": Box(0, 20, (2,), np.uint8),
+    "box of int8 below 0": Box(np.array([-3, -9], np.int8), np.array([3, -7], np.int8), dtype=np.int8),
+    "box of int32": Box(-3, 3, (2, 2), np.int32),
+    "box of uint32": Box(0, 3, (1,), np.uint32),
+    "box of int64": Box(-3, 3, (2,), np.int64),
+    "scalar box of int16": Box(-3, 3, (), np.int16),
+    "multi discrete of int32": MultiDiscrete([3, 2], dtype=np.int32),
+    "multi discrete of uint8 with starts": MultiDiscrete([3, 2], start=[5, 1], dtype=np.uint8),
+    "multi discrete of two dimensions": MultiDiscrete(np.array([[3, 2], [4, 5]]), dtype=np.int16),
+    "discrete": Discrete(3),
+    "discrete of int32 from -2": Discrete(5, start=-2, dtype=np.int32),
+    "discrete of uint8": Discrete(200, dtype=np.uint8),
+    "multi binary": MultiBinary([2, 3]),
+    "dict": Dict(grip=Discrete(2, dtype=np.int16), arm=Tuple([Box(-1, 1, (2,), np.int8), MultiBinary(2)])),
+}
+FLOATS: dict[str, gymnasium.Space[Any]] = {
+    "box of float16": Box(-0.1, 0.3, (3,), np.float16),
+    "box of float64 with inexact bounds": Box(0.1, 0.7, (2,), np.float64),
+    "half-bounded box": Box(np.array([0.0, -np.inf]), np.array([np.inf, 1e-7]), dtype=np.float64),
+    "scalar box": Box(-2.0, 2.0, (), np.float32),
+    "tuple": Tuple([Box(-2.0, 2.0, (2, 1), np.float16), Dict(push=Box(0, 3, (1,), np.uint8))]),
+}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", [*INTEGERS, *FLOATS])
+def test_the_space_of_the_environment_contains_every_action(name: str) -> None:
+    env = gymnasium.make("Accepting-v0", space=(INTEGERS | FLOATS)[name])
+    spec = make_environments("Accepting-v0", 1, kwargs={"space": env.action_space}).spec
+    trained, generator = TrainedPolicy(fresh_weights(spec), seed=1), np.random.default_rng(0)
+    observation, _ = env.reset(seed=1)
+    env.step(trained.act(observation))
+    batch = generator.uniform(-1.0, 1.0, (50, 2)).astype(np.float32)
+    for row in batch:
+        env.step(trained.act(row, deterministic=False))
+    actions = trained.act(batch, deterministic=False)
+    assert batch_space(env.action_space, len(batch)).contains(actions)
+
+
+def test_actions_of_weights_without_recorded_types_are_as_before() -> None:
+    spec = make_environments("Accepting-v0", 1, kwargs={"space": INTEGERS["box of uint8"]}).spec
+    assert spec.action_types == ("uint8",)
+    earlier = dataclasses.replace(spec, action_types=())
+    assert earlier == spec and same_spaces(earlier, spec)
+    action = TrainedPolicy(fresh_weights(earlier)).act([0.0, 0.0])
+    assert (action.dtype, action.tolist()) == (np.int64, TrainedPolicy(fresh_weights(spec)).act([0.0, 0.0]).tolist())
+
+
+def seeing(shape: tuple[int, ...], dtype: str = "uint8", high: float = 255.0, frames: int = 1) -> TrainedPolicy:
+    tree = Tree.of(BoxSpace(dtype, shape, (0.0,), (high,)))
+    return TrainedPolicy(fresh_weights(EnvironmentSpec("Seeing-v0", tree, Tree.of(DiscreteSpace(50)), frames)))
+
+
+@pytest.mark.parametrize("shape", [(3, 40, 36), (4, 36, 36), (1, 40, 40)])
+def test_images_may_have_channels_last(shape: tuple[int, ...]) -> None:
+    trained, first = seeing(shape), np.random.default_rng(0).integers(0, 256, (5, *shape), np.uint8)
+    last = np.moveaxis(first, 1, -1)
+    values, probabilities = trained.values(first), trained.probabilities(first)
+    np.testing.assert_array_equal(trained.values(last), values)
+    np.testing.assert_array_equal(trained.probabilities(last), probabilities)
+    assert trained.values(last[0]) == pytest.approx(values[0], rel=1e-5)
+    assert trained.act(last[0]) == trained.act(first[0])
+    with pytest.raises(ConfigurationError, match=rf"expects \({shape[0]}, "):
+        trained.act(first[0][:, :-1])
+
+
+def test_an_image_whose_shape_does_not_decide_has_channels_first() -> None:
+    trained, image = seeing((36, 36, 36)), np.zeros((36, 36, 36), np.uint8)
+    image[0] = 255
+    assert trained.values(image) != trained.values(np.moveaxis(image, 0, -1))
+
+
+@pytest.mark.parametrize(("shape", "given"), [((1, 40, 40), (40, 40)), ((1, 4), (4,)), ((4, 1), (4,)), ((1,), ())])
+def test_one_observation_may_lack_dimensions_of_size_1(shape: tuple[int, ...], given: tuple[int, ...]) -> None:
+    trained = seeing(shape) if len(shape) == 3 else seeing(shape, "float32", 1.0)
+    values = np.random.default_rng(0).integers(0, 2, shape).astype(np.uint8 if len(shape) == 3 else np.float32)
+    assert trained.values(values.reshape(given)) == trained.values(values)
+    assert trained.values(values.reshape(given).tolist()) == trained.values(values)
+
+
+def test_observations_may_be_tensors() -> None:
+    trained, values = drifting(), np.array([0.25, -0.5], np.float32)
+    for tensor in (torch.from_numpy(values), torch.tensor(values.astype(np.float64), requires_grad=True)):
+        assert trained.values(tensor) == trained.values(values)
+    assert trained.act(torch.from_numpy(np.stack([values, values]))).shape == (2, 1)

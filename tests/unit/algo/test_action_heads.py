@@ -8,6 +8,7 @@ from torch import Tensor
 
 from penstock.algo.action_heads import ActionHead, bound
 from penstock.algo.distributions import Categorical, DiagonalGaussian, Joint, MultiCategorical, SquashedGaussian
+from penstock.algo.network import Network
 from penstock.algo.noise import Noise, NoiseKind
 from penstock.types.spaces import BoxSpace, DiscreteSpace, Leaf, MultiBinarySpace, MultiDiscreteSpace, Space, Tree
 
@@ -23,9 +24,10 @@ BITS = sum(HYBRID.choices)
 
 def head_of(space: Space | Tree, *, state_dependent_std: bool = False, squash_actions: bool = False) -> ActionHead:
     tree = space if isinstance(space, Tree) else Tree.of(space)
-    return ActionHead(
-        tree, initial_log_std=-0.5, state_dependent_std=state_dependent_std, squash_actions=squash_actions
+    network = Network(
+        initial_log_std=-0.5, state_dependent_std=state_dependent_std, squash_actions=squash_actions, widest_range=1e4
     )
+    return ActionHead(tree, network)
 
 
 def normal(seed: int, *shape: int) -> Tensor:

@@ -1,12 +1,17 @@
+import math
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from helpers.environments import fresh_policy, spec_of
+from penstock.algo.advantages import Estimates, estimate
 from penstock.algo.network import Network
 from penstock.algo.normalisation import RunningMoments
+from penstock.types.statistics import Features
 
 
 @given(seed=st.integers(0, 10_000), sizes=st.lists(st.integers(0, 9), min_size=1, max_size=8))
@@ -55,6 +60,50 @@ def test_standardised_values_have_mean_zero_and_deviation_one() -> None:
     torch.testing.assert_close(standardised.std(0), torch.ones(2), atol=1e-3, rtol=0.0)
 
 
+@pytest.mark.parametrize("unit", [1e-25, 1e-9, 1e-6, 1.0, 1e9])
+@pytest.mark.parametrize("offset", [0.0, -3.0, 1e4])
+def test_numbers_of_any_unit_are_standardised(unit: float, offset: float) -> None:
+    values = (unit * np.random.default_rng(0).normal(offset, 1.0, (10_000, 2))).astype(np.float32)
+    moments = RunningMoments((2,))
+    for part in np.split(values, 10):
+        moments.update(torch.from_numpy(part))
+    deviation = moments.standardise(torch.from_numpy(values)).std(0)
+    torch.testing.assert_close(deviation, torch.ones(2), atol=2e-3, rtol=0.0)
+
+
+@pytest.mark.parametrize("constant", [0.0, 1e-30, 0.1, -7.3e5, 1e9, 1e14])
+def test_constants_are_0_and_their_rounding_is_not_enlarged(constant: float) -> None:
+    values = torch.full((1000, 1), constant)
+    moments = RunningMoments((1,))
+    for part in torch.split(values, 77):
+        moments.update(part)
+    assert (moments.standardise(values) == 0.0).all()
+    assert moments.scale().isfinite().all()
+    if constant:
+        rounded = torch.nextafter(values, values.new_tensor(2e20))
+        assert moments.standardise(rounded).abs().max() <= 1.3
+
+
+def test_the_moments_of_earlier_releases_hide_small_variances() -> None:
+    values = 1e-9 * torch.randn(1000, 1, generator=torch.Generator().manual_seed(0))
+    moments = RunningMoments((1,), Network().variance_epsilon)
+    moments.update(values)
+    assert moments.scale().item() == pytest.approx(1e4, rel=1e-3)
+
+
+def test_small_rewards_are_scaled_as_large_ones() -> None:
+    rewards = torch.randn(1000, generator=torch.Generator().manual_seed(0))
+    found = []
+    for unit in (1e-12, 1e-9, 1.0, 1e12):
+        network = Network(hidden_sizes=(4,), variance_epsilon=0.0)
+        policy = fresh_policy(spec_of("Counting-v0"), network=network)
+        policy.learn_moments((torch.zeros(1000, 2),), unit * rewards)
+        found.append(policy.scale_rewards(unit * rewards, torch.ones(1000, dtype=torch.bool), 0.99))
+        torch.testing.assert_close(policy.unscale_values(found[-1]), unit * rewards, rtol=1e-4, atol=1e-4 * unit)
+    for each in found:
+        torch.testing.assert_close(each, found[2], rtol=1e-4, atol=1e-5)
+
+
 def test_outliers_are_clipped_at_ten_deviations() -> None:
     moments = RunningMoments((1,))
     moments.update(torch.tensor([[-1.0], [1.0]]))
@@ -69,8 +118,11 @@ def test_a_policy_learns_the_moments_it_uses(on: bool) -> None:
     count = 2.0 if on else 0.0
     assert policy.observation_moments.count.item() == count
     assert policy.return_moments.count.item() == count
-    # The deviation of 10 and 30 is 10. Rewards are divided by it and not centred.
-    assert policy.scale_rewards(torch.tensor([5.0])).item() == pytest.approx(0.5 if on else 5.0)
+    # The mean of 10 and 30 is 20, and the deviation 10. The last reward of an episode is relative to the mean, and
+    # another one to what discounting takes from the mean.
+    scaled = policy.scale_rewards(torch.tensor([25.0, 1.0]), torch.tensor([True, False]), 0.9)
+    assert scaled.tolist() == pytest.approx([0.5, -0.1] if on else [25.0, 1.0])
+    assert policy.unscale_values(torch.tensor([0.5])).item() == pytest.approx(25.0 if on else 0.5)
 
 
 def test_moments_are_not_trained_by_gradients() -> None:
@@ -154,8 +206,76 @@ def test_the_scale_of_a_huge_variance_is_positive() -> None:
     assert moments.scale().item() == pytest.approx(1e-37, rel=1e-3)
 
 
-def test_a_scaled_reward_is_clipped_at_ten_deviations() -> None:
-    policy = fresh_policy(spec_of("CartPole-v1"))
-    # At the first reward of a sparse task, the deviation is almost 0.
-    policy.return_moments.variance.fill_(1e-4)
-    assert policy.scale_rewards(torch.tensor([0.05, 0.5, -0.5])).tolist() == pytest.approx([5.0, 10.0, -10.0], rel=1e-3)
+@pytest.mark.parametrize("offset", [0.0, 1e2, -1e4, 1e6])
+def test_scaled_rewards_do_not_depend_on_an_offset(offset: float) -> None:
+    policy, ended = fresh_policy(spec_of("CartPole-v1")), torch.ones(4, dtype=torch.bool)
+    rewards = torch.tensor([-1.0, 1.0, -1.0, 1.0]) + offset
+    policy.begin_returns(rewards)
+    expected = rewards - policy.return_moments.mean.float()
+    torch.testing.assert_close(policy.scale_rewards(rewards, ended, 0.99), expected)
+
+
+@pytest.mark.parametrize("reward", [1e3, -1e3])
+def test_a_rare_reward_keeps_its_size(reward: float) -> None:
+    policy, rewards = fresh_policy(spec_of("CartPole-v1")), torch.zeros(1000)
+    rewards[7] = reward
+    policy.begin_returns(rewards)
+    scaled = policy.scale_rewards(rewards, torch.ones(1000, dtype=torch.bool), 0.99)
+    torch.testing.assert_close(scaled, ((rewards - rewards.mean()) / rewards.std(unbiased=False)))
+    # No value is farther from the mean than this (Samuelson 1968).
+    assert scaled.abs().max() <= math.sqrt(999.0) + 1e-3
+
+
+@given(seed=st.integers(0, 1000), mean=st.floats(-100.0, 100.0))
+def test_the_mean_of_the_returns_changes_no_advantage(seed: int, mean: float) -> None:
+    policy, generator = fresh_policy(spec_of("CartPole-v1")), torch.Generator().manual_seed(seed)
+    policy.return_moments.variance.fill_(4.0)
+    value, reward = torch.randn(3, 9, generator=generator), 5.0 * torch.randn(3, 8, generator=generator)
+    terminated, truncated, usable = torch.rand(3, 3, 8, generator=generator) < torch.tensor([0.2, 0.2, 0.9]).view(
+        3, 1, 1
+    )
+
+    def estimated(value: torch.Tensor) -> Estimates:
+        return estimate(
+            value=value,
+            reward=policy.scale_rewards(reward, terminated, 0.9),
+            terminated=terminated,
+            truncated=truncated,
+            usable=usable,
+            log_ratio=torch.zeros(3, 8),
+            discount=0.9,
+            trace_decay=0.8,
+            rho_clip=1.0,
+            trace_clip=1.0,
+        )
+
+    plain = estimated(value)
+    policy.return_moments.mean.fill_(mean)
+    relative = estimated(value - mean / 2.0)
+    torch.testing.assert_close(relative.advantage, plain.advantage, rtol=1e-4, atol=1e-3)
+    torch.testing.assert_close(relative.correction, plain.correction, rtol=1e-4, atol=1e-3)
+
+
+def features_of(*columns: NDArray[np.float64]) -> Features | None:
+    """Returns the features of moments that are updated with these columns, as float32, in parts."""
+    moments = RunningMoments((len(columns),))
+    for part in np.array_split(np.stack(columns, 1).astype(np.float32), 7):
+        moments.update(torch.from_numpy(part))
+    return moments.features()
+
+
+def test_features_that_do_not_vary_or_vary_too_finely_for_float32_are_counted() -> None:
+    normal = np.random.default_rng(1).normal(0.0, 1.0, 700)
+    usual = (normal, 1e-9 * normal, 1e9 * normal, 1e4 + normal, np.where(normal > 2.0, 1.0, 0.0))
+    constant = (0.0 * normal, 0.0 * normal + 0.1, 0.0 * normal - 1e9, 1e10 + normal)
+    coarse = (4e6 + normal, -4e6 + normal, 1e9 + 100.0 * normal)
+    assert features_of(*usual) == Features(5, 0, 0)
+    assert features_of(*usual, *constant, *coarse) == Features(12, 4, 3)
+
+
+def test_features_are_unknown_before_enough_values_and_without_numbers() -> None:
+    assert features_of(np.zeros(99)) is None
+    assert features_of(np.zeros(100)) == Features(1, 1, 0)
+    moments = RunningMoments(())
+    moments.update(torch.zeros(1000))
+    assert moments.features() is None

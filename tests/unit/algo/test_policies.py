@@ -14,11 +14,20 @@ from penstock.algo.distributions import Categorical, DiagonalGaussian, SquashedG
 from penstock.algo.network import Network
 from penstock.algo.noise import Noise, NoiseKind
 from penstock.algo.policies import Inputs, Policy
-from penstock.algo.spaces import check_spaces
+from penstock.algo.spaces import check_spaces, encoders_of, encoders_of_new, shown_encoders
 from penstock.errors import ConfigurationError
 from penstock.types.networks import Encoder
 from penstock.types.run import Weights
-from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec, Space, Tree
+from penstock.types.spaces import (
+    BoxSpace,
+    DiscreteSpace,
+    EnvironmentSpec,
+    Leaf,
+    MultiBinarySpace,
+    MultiDiscreteSpace,
+    Space,
+    Tree,
+)
 
 OBSERVATION = BoxSpace("float32", (3,), (-math.inf, -1.0, 0.0), (math.inf, 1.0, 5.0))
 
@@ -59,7 +68,8 @@ def test_a_policy_is_restored_from_its_weights_alone(spec: EnvironmentSpec) -> N
     assert torch.equal(
         distribution_of(loaded, observations()).entropy(), distribution_of(policy, observations()).entropy()
     )
-    assert torch.equal(loaded.scale_rewards(torch.ones(1)), policy.scale_rewards(torch.ones(1)))
+    one, ended = torch.ones(1), torch.zeros(1, dtype=torch.bool)
+    assert torch.equal(loaded.scale_rewards(one, ended, 0.99), policy.scale_rewards(one, ended, 0.99))
 
 
 @SPECS
@@ -302,3 +312,66 @@ def test_extreme_observations_give_finite_actions_and_values() -> None:
         assert value.isfinite().all()
         action = distribution.sample(torch.full((1, 1), 0.5))
         assert distribution.log_prob(action).isfinite().all()
+
+
+def numbers(*shape: int, dtype: str = "float32", high: float = 255.0) -> BoxSpace:
+    return BoxSpace(dtype, shape, (0.0,), (high,))
+
+
+def codes(*shape: int, n: int) -> MultiDiscreteSpace:
+    size = math.prod(shape)
+    return MultiDiscreteSpace(shape, (n,) * size, (0,) * size)
+
+
+@pytest.mark.parametrize(
+    ("space", "encoder"),
+    [
+        (numbers(2, 3), "flat"),
+        (numbers(1, 4), "flat"),
+        (numbers(4, 1), "flat"),
+        (numbers(10, 10), "flat"),
+        (numbers(3, 20, 20), "flat"),
+        (numbers(50, 6), "flat"),
+        (numbers(84, 84, 3), "board"),
+        (numbers(3, 36, 36, high=math.inf), "board"),
+        (numbers(7, 7, 3, dtype="uint8"), "flat"),
+        (numbers(16, 16, 3, dtype="uint8"), "board"),
+        (numbers(36, 36, 3, dtype="uint8"), "image"),
+        (numbers(3, 3, dtype="int8", high=2.0), "flat"),
+        (numbers(1, 9, dtype="int8", high=2.0), "flat"),
+        (numbers(6, 7, dtype="int8", high=2.0), "board"),
+        (numbers(5, 5, 2, dtype="int32", high=31.0), "board"),
+        (numbers(10, 10, 4, dtype="bool", high=1.0), "board"),
+        (numbers(4, 5, dtype="int64", high=math.inf), "flat"),
+        (numbers(9, 9, dtype="int64", high=math.inf), "board"),
+        (codes(3, 3, n=3), "one_hot"),
+        (codes(1, 4, n=3), "one_hot"),
+        (codes(3, 3, n=1000), "embedding"),
+        (codes(5, 5, n=3), "board"),
+        (MultiBinarySpace((1, 8)), "flat"),
+        (MultiBinarySpace((8, 8)), "board"),
+        (OBSERVATION, "flat"),
+        (DiscreteSpace(5), "one_hot"),
+    ],
+)
+def test_a_new_policy_convolves_images_and_boards_alone(space: Space, encoder: Encoder) -> None:
+    spec = spec_for("Parts-v0", space, DiscreteSpace(2))
+    chosen = encoders_of_new(spec)
+    assert encoders_of(spec, chosen) == (encoder,)
+    check_spaces(spec, chosen)
+    assert shown_encoders(spec, chosen) == f"encoders: observation {encoder} (policy.encoders)"
+
+
+def test_the_board_of_moves_keeps_its_planes_at_any_size() -> None:
+    spec = spec_for("Slide-v0", numbers(3, 3, dtype="int8", high=2.0), DiscreteSpace(81))
+    assert encoders_of_new(spec) == {"observation": "flat"}
+    chosen = encoders_of_new(spec, "observation")
+    check_spaces(spec, chosen, "observation")
+    assert encoders_of(spec, chosen) == ("board",)
+
+
+def test_the_encoders_of_many_parts_are_shown_in_one_short_line() -> None:
+    leaves = tuple(Leaf(("arm", position), numbers(2)) for position in range(40))
+    spec = EnvironmentSpec("Arms-v0", Tree(leaves), Tree.of(DiscreteSpace(2)))
+    line = shown_encoders(spec, {"arm.1": "flat"})
+    assert line.startswith("encoders: arm.0 flat, arm.1 flat, ") and line.endswith(" and 32 more (policy.encoders)")

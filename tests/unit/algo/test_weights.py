@@ -1,5 +1,6 @@
 """Weights describe policies of every space, encoder and memory, and restore them alone."""
 
+import dataclasses
 import json
 import math
 from typing import Any
@@ -100,6 +101,13 @@ def test_weights_with_masks_memory_and_encoders_describe_them() -> None:
     ]
     assert (described["network"]["memory"], described["network"]["memory_size"]) == ("gru", 5)
     assert metadata_of(NESTED, NETWORKS[3])["network"]["encoders"] == NETWORKS[3].encoders
+
+
+def test_weights_describe_the_types_of_actions_that_are_not_those_of_a_policy() -> None:
+    types = tuple("uint8" if position == 0 else "" for position in range(len(NESTED.action.leaves)))
+    spec = dataclasses.replace(NESTED, action_types=types)
+    assert metadata_of(spec, NETWORKS[0])["environment"]["action_types"] == list(types)
+    assert policy_weights.load(policy_weights.dump(fresh_policy(spec), 1)).spec.action_types == types
 
 
 @pytest.mark.parametrize("spec", [PLAIN, NESTED], ids=["not nested", "nested"])

@@ -1,4 +1,4 @@
-from penstock.cli.batch_line import batch_line
+from penstock.cli.batch_line import FEW_BATCHES, batch_line, steps_line
 from penstock.config import Config, build, merge
 
 HALF_FRESH: dict[str, object] = {"sampling": {"fresh_fraction": 0.5}}
@@ -38,3 +38,26 @@ def test_a_run_that_is_resumed_with_other_actors_keeps_its_batches_and_names_the
     assert batch_line(adopted, resumed=True) == (
         "batch of 256 segments (128 fresh), 32 minibatches; derived from 8 actors x 16 environments"
     )
+
+
+def test_the_new_steps_of_a_batch_and_the_batches_of_the_run_are_shown() -> None:
+    run = {"total_steps": 50_000}
+    shown = "2 actors x 8 environments x 32 steps: 512 new steps per batch, 98 batches in this run"
+    assert steps_line(config_of(2, 8, run=run)) == shown
+    given = config_of(2, 8, sampling={"batch_segments": 64}, run=run)
+    assert steps_line(given).startswith("32 fresh segments x 32 steps: 1,024 new steps per batch, 49 batches in this")
+    endless = config_of(2, 8, run={"total_minutes": 5})
+    assert steps_line(endless) == "2 actors x 8 environments x 32 steps: 512 new steps per batch"
+    raw = {"normalise_observations": False, "normalise_returns": False}
+    assert steps_line(config_of(2, 8, sampling={"fresh_fraction": 0.0, "batch_segments": 64}, policy=raw)) == ""
+
+
+def test_a_run_of_few_batches_is_warned_with_the_settings_to_change() -> None:
+    for actors, environments, steps in ((16, 8, 20_000), (2, 64, 20_000), (2, 8, 512 * FEW_BATCHES - 512)):
+        line = steps_line(config_of(actors, environments, run={"total_steps": steps}))
+        assert "fewer than 50 rarely suffice: raise run.total_steps, or lower train.actors" in line
+    assert (
+        "16 actors x 8 environments x 32 steps: 4,096 new steps per batch, 5 batches in this run; fewer"
+        in steps_line(config_of(16, 8, run={"total_steps": 20_000}))
+    )
+    assert "fewer" not in steps_line(config_of(2, 8, run={"total_steps": 512 * FEW_BATCHES}))

@@ -3,9 +3,13 @@ import io
 import pytest
 from rich.console import Console
 
-from penstock.cli.coordination import in_short, in_words, sections
+from penstock.cli.coordination import in_short, in_words, sections, summary_lines
+from penstock.summary import Summary
+from penstock.types.extents import RunLimit
 from penstock.types.statistics import Ages, CoordinatorStatistics, Drops, LearningNumbers, MeanTimes, Wait
+from penstock.types.status import Stopped
 from penstock.types.waits import WaitReason
+from tests.unit.cli.recorded_runs import recorded
 
 STATISTICS = CoordinatorStatistics(
     mode="asynchronous",
@@ -42,7 +46,7 @@ def test_the_sections_show_every_statistic() -> None:
     for part in (
         "asynchronous: collection up to 2 batches ahead of training",
         "10.5 collected, 1,010 trained, 3 evaluations",
-        "by priority (alpha 0.6) and age; priorities lower the second moment of the gradient by 15%",
+        "by priority (alpha 0.6) and age; priorities lower the variance of the gradient by 15%",
         "1.2 versions now, 1.0 on average, 2 at most",
         "12.0 versions now, 10.0 on average, 64 at most",
         "120 ms of actor time per batch (environment 80 ms, policy 30 ms, building 10 ms); actors wait 25% of the time",
@@ -85,10 +89,25 @@ def test_an_ended_run_is_described_in_two_lines() -> None:
     ("alpha", "gain", "line"),
     [
         (0.0, None, "by age alone\n"),
-        (0.0, -0.034, "by age alone; priorities raise the second moment of the gradient by 3%\n"),
+        (0.0, -0.034, "by age alone; priorities raise the variance of the gradient by 3%\n"),
         (0.6, None, "by priority (alpha 0.6) and age\n"),
     ],
 )
 def test_the_draw_and_the_gain_of_priorities_are_shown(alpha: float, gain: float | None, line: str) -> None:
     last = LearningNumbers(priority_gain=gain)
     assert f"draw         {line}" in shown(CoordinatorStatistics("asynchronous", 1, alpha, last=last))
+
+
+def test_the_end_of_a_run_has_the_hints_on_its_length_and_an_interrupted_one_has_not() -> None:
+    *_, end = recorded("a short run")
+    ends: tuple[tuple[Stopped, bool], ...] = (("total_steps", True), ("interrupted", False))
+    for stopped, given in ends:
+        limit = RunLimit("steps", 6000, 6000)
+        summary = Summary(
+            *("run", "CartPole-v1", 1, 6000, 9.0, 700.0, None, None, None, 12, 1.0, 1.0),
+            stopped=stopped,
+            statistics=end.statistics,
+            limit=limit,
+        )
+        text = "\n".join(line.plain for line in summary_lines(summary))
+        assert ("hint         evaluations still rose when the run ended" in text) is given

@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from penstock.cli import display
 from penstock.cli.display import LineDisplay, PanelDisplay
 from penstock.cli.run_facts import replay_lines, status_line
 from penstock.types.evaluation import EvaluationSummary
 from penstock.types.extents import RunLimit
-from penstock.types.statistics import CoordinatorStatistics, LearningNumbers, Replayed
+from penstock.types.statistics import CoordinatorStatistics, Drops, LearningNumbers, Replayed
 from penstock.types.status import RunStatus
 
 WAITS = {
@@ -98,7 +99,7 @@ def panel_of(status: RunStatus, width: int) -> list[str]:
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_panel_of_a_run_that_replays_shows_every_figure(width: int) -> None:
     lines = panel_of(REPLAYING, width)
-    assert [" ".join(line.strip("│ ").split()) for line in lines[2:11]] == [
+    assert [" ".join(line.strip("│ ").split()) for line in lines[2:12]] == [
         "return, last 100 -1234.5 steps/s 123,456",
         "evaluation of 20 -1234.5 ± 345.6 updates/s 0",
         "best evaluation -1234.5 ± 345.6 actors 0",
@@ -107,7 +108,8 @@ def test_the_panel_of_a_run_that_replays_shows_every_figure(width: int) -> None:
         "value loss 0.457 buffer 100% of 50,000",
         "entropy - uses 8.2, 93% effective",
         "KL per batch - replay age, 90% 13.1, 49.0 versions",
-        "explained variance - priority, gain 11.8 x, 12%",
+        "explained variance - priority 11.8 x",
+        "grad. variance -12%",
     ]
     assert not any("…" in line for line in lines)
     assert {len(line) for line in lines[1:]} == {width}
@@ -116,7 +118,7 @@ def test_the_panel_of_a_run_that_replays_shows_every_figure(width: int) -> None:
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_columns_of_the_panel_do_not_move_when_its_numbers_change(width: int) -> None:
     unknown = CoordinatorStatistics("asynchronous", 1, replayed=Replayed(1.0, 1.0))
-    for label in ("lag, age", "updates/s", "uses", "replay age, 90%", "priority, gain"):
+    for label in ("lag, age", "updates/s", "uses", "replay age, 90%", "priority", "grad. variance"):
         places = {
             line.find(f"  {label} ")
             for status in (REPLAYING, RunStatus(phase="training", env_steps=9, coordinator=unknown))
@@ -149,3 +151,25 @@ def test_news_is_shown_immediately_and_unchanged() -> None:
         display(RunStatus(), [f"actor-{number} ended with exit code 1: ValueError: [bold] and a long line of text"])
     assert shown.getvalue().count("ValueError: [bold] and a long line of text\n") == 3
     assert shown.getvalue().count("waiting\n") == 1
+
+
+FAULTY = replace(REPLAYING, coordinator=CoordinatorStatistics("asynchronous", 1, drops=Drops(refused_steps=2)))
+
+
+def test_lines_show_each_hint_once_even_if_its_numbers_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(display, "_LINE_INTERVAL_S", 0.0)
+    shown = io.StringIO()
+    lines = LineDisplay(Console(file=shown, width=40))
+    worse = CoordinatorStatistics("asynchronous", 1, drops=Drops(refused_steps=9, refused_segments=1))
+    for coordinator in (REPLAYING.coordinator, FAULTY.coordinator, worse, worse):
+        lines(replace(REPLAYING, coordinator=coordinator), [])
+    found = [line for line in shown.getvalue().splitlines() if line.startswith("hint: ")]
+    assert [line.split()[1:4] for line in found] == [["2", "gradient", "steps"], ["1", "segments", "were"]]
+
+
+def test_the_panel_shows_hints_below_its_curve_until_the_run_stops() -> None:
+    text = " ".join(" ".join(panel_of(FAULTY, 80)).replace("│", "").split())
+    assert "hint: 2 gradient steps were refused" in text and "rewards ╰" in text
+    assert not any(
+        "hint" in line for status in (REPLAYING, replace(FAULTY, phase="stopping")) for line in panel_of(status, 80)
+    )

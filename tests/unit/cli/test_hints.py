@@ -1,8 +1,9 @@
 """Each hint appears only beyond its threshold and names a setting to change."""
 
+import inspect
+import json
 import re
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +11,30 @@ import pytest
 from penstock.cli import hints as module
 from penstock.cli.hints import hints
 from penstock.config import Config
-from penstock.types.statistics import CoordinatorStatistics, Drops, LearningNumbers, MeanTimes, Wait
+from penstock.types.statistics import (
+    CoordinatorStatistics,
+    Curve,
+    CurvePoint,
+    Drops,
+    LearningNumbers,
+    MeanTimes,
+    Returns,
+    Wait,
+)
 from penstock.types.waits import WaitReason
+from tests.docs.pages import ROOT
+from tests.unit.cli.recorded_runs import NEEDY, USUAL, observed, recorded
+
+_TUNING = (ROOT / "docs" / "OPERATIONS.md").read_text().split("## Tuning\n")[1].split("\n## ")[0]
+ROWS = {
+    observation.strip(): rest
+    for _, observation, *rest in (line.split("|") for line in _TUNING.splitlines() if line.startswith("| "))
+    if observation.strip() != "observation"
+}
+"""Cells of the table "Tuning" after the first one, by observation."""
+
+AT_THE_END = {"the run was too short", "the run forgets"}
+"""Observations that the middle of their recorded runs does not show yet."""
 
 NUMBERS = LearningNumbers(
     effective_sample_share=0.9,
@@ -57,6 +80,8 @@ def test_a_healthy_run_gets_no_hint() -> None:
         (replace(with_numbers(fresh_effective_share=0.29), off_policy_degree=0), "sampling.publish_interval"),
         (with_numbers(effective_sample_share=0.29), "sampling.half_life"),
         (with_numbers(clipped_share=0.51), "51% of the ratios are clipped: lower ppo.learning_rate"),
+        (with_numbers(actions_at_bound=0.91), "91% of the actions of an element are at one bound, "),
+        (with_numbers(actions_at_bound=1.0), "set policy.squash_actions"),
         (with_numbers(approximate_kl=5e-5), "the policy hardly changes"),
         (replace(with_numbers(approximate_kl=-5e-5, entropy=0.005), first_entropy=-0.004), "the policy hardly changes"),
         (with_numbers(explained_variance=-0.01), "policy.normalise_returns"),
@@ -76,8 +101,8 @@ def test_a_healthy_run_gets_no_hint() -> None:
     ],
 )
 def test_an_unusual_statistic_yields_a_hint_with_a_remedy(statistics: CoordinatorStatistics, text: str) -> None:
-    (line,) = hints(statistics)
-    assert text in line
+    (hint,) = hints(statistics)
+    assert text in hint.text
 
 
 @pytest.mark.parametrize(
@@ -87,6 +112,7 @@ def test_an_unusual_statistic_yields_a_hint_with_a_remedy(statistics: Coordinato
         with_numbers(approximate_kl=2e-4),
         with_numbers(approximate_kl=5e-5, entropy=0.6),
         with_numbers(explained_variance=0.0),
+        with_numbers(actions_at_bound=0.9),
         waiting("fresh segments", 0.49),
         replace(HEALTHY, drops=Drops(late_segments=100, overwritten_priorities=200, refunded_segments=900)),
         # An unknown value yields no hint.
@@ -104,10 +130,101 @@ def test_the_first_batches_yield_hints_only_for_broken_values() -> None:
     assert hints(CoordinatorStatistics("synchronous", 0)) == []
 
 
-def test_every_setting_that_a_hint_names_exists() -> None:
-    named = set(re.findall(r"\b([a-z]+)\.([a-z_]+)\b", Path(module.__file__).read_text()))
-    sections: dict[str, Any] = {name: getattr(Config(), name) for name in Config.model_fields}
-    settings = {(section, name) for section, name in named if section in sections}
-    assert len(settings) >= 10
-    for section, name in settings:
-        assert name in type(sections[section]).model_fields, f"{section}.{name}"
+@pytest.mark.parametrize("task", USUAL)
+def test_no_usual_task_gets_a_hint(task: str) -> None:
+    *during, end = recorded(task)
+    found = [hint for moment in during for hint in hints(moment.statistics, moment.share_done)]
+    found += hints(end.statistics, end.share_done, ended=True)
+    assert found == []
+
+
+@pytest.mark.parametrize("run", NEEDY)
+def test_a_run_that_needs_a_hint_gets_it(run: str) -> None:
+    observation, _ = NEEDY[run]
+    *during, end = recorded(run)
+    found = [hint for moment in during for hint in hints(moment.statistics, moment.share_done)]
+    found += hints(end.statistics, end.share_done, ended=True)
+    assert observation in {hint.observation for hint in found}
+
+
+@pytest.mark.parametrize("run", [name for name, (observation, _) in NEEDY.items() if observation not in AT_THE_END])
+def test_a_run_that_needs_a_hint_gets_it_before_its_end(run: str) -> None:
+    observation, _ = NEEDY[run]
+    _, later, _ = recorded(run)
+    assert observation in {hint.observation for hint in hints(later.statistics, later.share_done)}
+
+
+def curve_of(run: dict[str, Any]) -> CoordinatorStatistics:
+    """Returns the curve of a published run, of whose evaluations only the means are known: none of them is chance."""
+    points = [
+        CurvePoint(steps, Returns(20, mean, 0.0)) for steps, mean in zip(run["env_steps"], run["returns"], strict=True)
+    ]
+    returns = sorted((point.evaluation for point in points), key=lambda returns: returns.mean)
+    return CoordinatorStatistics(
+        "asynchronous", 1, curve=Curve(points=tuple(points[-10:]), best=returns[-1], worst=returns[0])
+    )
+
+
+def test_of_published_runs_those_that_fall_and_no_others_forget() -> None:
+    runs = json.loads((ROOT / "docs" / "results" / "defaults.json").read_text())
+    forgot = {
+        (run["task"], run["setting"], run["seed"])
+        for run in runs
+        if "the run forgets" in {hint.observation for hint in hints(curve_of(run), 1.0, ended=True)}
+    }
+    fell = {
+        (run["task"], run["setting"], run["seed"])
+        for run in runs
+        if max(run["returns"]) - max(run["returns"][-3:]) > 0.3 * (max(run["returns"]) - min(run["returns"]))
+    }
+    assert forgot == fell and 0 < len(fell) < len(runs) / 10
+    assert not any(setting == "defaults" for _, setting, _ in fell)
+
+
+def test_a_recorded_run_is_repeated() -> None:
+    name = "equal rewards of single steps"
+    observation, task = NEEDY[name]
+    end = observed(task.config)[-1]
+    assert (end.share_done, end.statistics.curve) == (
+        recorded(name)[-1].share_done,
+        recorded(name)[-1].statistics.curve,
+    )
+    assert observation in {hint.observation for hint in hints(end.statistics, end.share_done)}
+
+
+def test_every_hint_is_a_row_of_the_tuning_table() -> None:
+    unhinted = {"actors are gated", "the learner waits for the evaluator", "everything is busy and too slow"}
+    assert set(ROWS) - unhinted == {observation for observation, _ in module._RULES}
+
+
+@pytest.mark.parametrize(("observation", "rule"), module._RULES)
+def test_the_settings_of_a_hint_exist_and_are_those_of_its_row(observation: str, rule: Any) -> None:
+    texts = re.sub(r"{[^}]*}", "", " ".join(re.findall(r'f?"([^"]*)"', inspect.getsource(rule))))
+    for section, name in re.findall(rf"\b({'|'.join(Config.model_fields)})\.([a-z_]+)\b", texts):
+        assert name in type(getattr(Config(), section)).model_fields
+        change = ROWS[observation][1]
+        assert f"`{section}.{name}" in change or change.strip().startswith("[Penstock")
+
+
+@pytest.mark.parametrize(
+    ("observation", "threshold"),
+    [
+        ("fresh data is too old", f"below {module.LEAST_EFFECTIVE_SHARE:.0%}"),
+        ("replayed data is too old", f"below {module.LEAST_EFFECTIVE_SHARE:.0%}"),
+        ("the policy changes too much", f"above {module.MOST_CLIPPED:.0%}"),
+        ("the policy hardly changes", f"below {module.LEAST_KL:g}"),
+        ("no action is better than another", f"below {module.LEAST_POLICY_LOSS:f}"),
+        ("no action is better than another", f"above {module.MOST_EXPLAINED:g}"),
+        ("priorities do not help", f"above +{module.MOST_GAIN_LOST:.0%}"),
+        ("the learner is starved, actors are busy", f"above {module.MOST_WAITED:.0%}"),
+        ("both wait, because they alternate", f"above {module.MOST_WAITED:.0%}"),
+        ("segments arrive late", f"above {module.MOST_LATE:.0%}"),
+        ("priorities arrive too late", f"above {module.MOST_OVERWRITTEN:.0%}"),
+        ("returns do not rise", f"by {module.SIGNIFICANT:.0f} standard errors, after {module.LATE:.0%} of the run"),
+        ("returns do not rise", f"after {module.LATER:.0%} if the `entropy` is unchanged"),
+        ("the run forgets", f"by {module.MOST_FORGOTTEN:.0%} of the rise"),
+        ("the run was too short", f"by {module.LEAST_RISE:.0%} of the rise"),
+    ],
+)
+def test_the_tuning_table_has_the_threshold_of_a_hint(observation: str, threshold: str) -> None:
+    assert threshold in ROWS[observation][0]

@@ -1,5 +1,6 @@
 """Start and end of the process of the `penstock` command."""
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -43,6 +44,47 @@ def test_ctrl_c_while_a_library_defines_a_class_is_an_ordinary_interrupt(tmp_pat
     """
     end = run(["-c", textwrap.dedent(script)], tmp_path)
     assert (end.returncode, end.stderr) == (130, "")
+
+
+@pytest.mark.parametrize("buffered", [True, False])
+@pytest.mark.parametrize(
+    "arguments", ["--help", "--version", "train --help", "train --help-all", "doctor", "runs", "plot --help"]
+)
+def test_a_command_whose_reader_has_left_ends_without_a_traceback(
+    arguments: str, buffered: bool, tmp_path: Path
+) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    variables = {**os.environ, "PYTHONUNBUFFERED": "" if buffered else "1"}
+    command = [sys.executable, "-m", "penstock", *arguments.split()]
+    end = subprocess.run(command, cwd=tmp_path, stdout=writing, stderr=subprocess.PIPE, env=variables, timeout=LONG_S)
+    os.close(writing)
+    assert (end.returncode, end.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize(
+    "arguments", ["train", "status", "runs", "evaluate", "plot", "launch", "doctor", "learner", "replay snapshots"]
+)
+def test_every_command_refuses_a_folder_whose_name_is_not_utf_8(arguments: str, tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    folder.mkdir()
+    for command, directory in ((arguments.split(), folder), ([*arguments.split(), str(folder)], tmp_path)):
+        end = run(["-m", "penstock", *command], directory)
+        assert end.returncode == 2
+        refusal = f"penstock: {str(folder)!a} is not text in UTF-8, which messages between services need; rename"
+        assert end.stderr == f"{refusal} the file or folder\n"
+        assert not list(folder.iterdir())
+
+
+def test_an_accent_is_refused_with_a_remedy_if_python_does_not_read_names_as_utf_8(tmp_path: Path) -> None:
+    folder = tmp_path / "café"
+    folder.mkdir()
+    variables = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, "-m", "penstock", "train"]
+    end = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=variables, timeout=LONG_S)
+    assert end.returncode == 2 and end.stderr.endswith(
+        "rename the file or folder, or start Python in UTF-8 mode, not with ascii (PYTHONUTF8=1)\n"
+    )
 
 
 @pytest.mark.parametrize(("ends", "code"), [("return 0", 0), ("raise SystemExit(5)", 5), ("1 / 0", 1)])

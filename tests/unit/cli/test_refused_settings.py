@@ -128,10 +128,20 @@ REFUSED = {
     "more_actors_than_places": Refused("--actors=300", "set both to 300, or train.actors to 256", "--actors=256"),
     "no_actors": Refused("--actors=0", "train.actors must be a whole number from 1, or auto", "--actors=auto"),
     "more_minibatches_than_steps": Refused(
-        "--ppo.minibatches=4000", "ppo.minibatches to auto, or to 2048 or less", "--ppo.minibatches=2048"
+        "--ppo.minibatches=4000", "ppo.minibatches to auto, or to 256 or less", "--ppo.minibatches=256"
     ),
     "more_minibatches_than_segments_with_memory": Refused(
         "--ppo.minibatches=65 --policy.memory=gru", "auto, or to 64 or less", "--ppo.minibatches=64"
+    ),
+    "minibatches_of_one_step": Refused(
+        "--ppo.minibatches=2048", "standardised over 8 steps or more; set ppo.minibatches", "--ppo.minibatches=auto"
+    ),
+    "a_batch_of_a_few_steps": Refused(
+        "--sampling.batch-segments=2 --sampling.fresh-fraction=0.5 --actors=1 --envs-per-actor=1"
+        " --actor.unroll-length=2",
+        "set sampling.batch_segments to 4 or more",
+        "--sampling.batch-segments=4 --sampling.fresh-fraction=0.5 --actors=1 --envs-per-actor=1"
+        " --actor.unroll-length=2",
     ),
     "a_segment_of_one_step": Refused(
         "--actor.unroll-length=1", "actor.unroll_length must be a whole number from 2", "--actor.unroll-length=2"

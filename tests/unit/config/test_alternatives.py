@@ -1,10 +1,9 @@
 import re
-import tomllib
 from typing import Any
 
 import pytest
 
-from penstock.config import Config, build, merge
+from penstock.config import Config, build, merge, parse_toml
 from penstock.errors import ConfigurationError
 from penstock.presets import configured
 from penstock.types.extents import Amounts
@@ -76,7 +75,7 @@ def test_names_in_the_arguments_of_an_environment_are_not_limits() -> None:
 )
 def test_the_file_of_a_run_keeps_the_units(values: dict[str, object]) -> None:
     config = build(values)
-    assert build(tomllib.loads(config.to_toml())) == config
+    assert build(parse_toml(config.to_toml())) == config
 
 
 REFUSED: list[tuple[str, str, object, str]] = [
@@ -154,7 +153,7 @@ def test_one_interval_between_checkpoints_replaces_both_defaults_and_none_remove
 ) -> None:
     config = build({"checkpoint": checkpoint})
     assert config.checkpoint.intervals == intervals
-    assert build(tomllib.loads(config.to_toml())) == config
+    assert build(parse_toml(config.to_toml())) == config
     assert config.changed({"run": {"seed": 3}}).checkpoint == config.checkpoint
 
 

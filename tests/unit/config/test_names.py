@@ -223,3 +223,18 @@ def test_what_a_setting_accepts_is_described(setting: str) -> None:
     from penstock.config.wanted import wanted
 
     assert re.fullmatch(r"[a-z0-9][^\n]{2,120}", wanted(fields()[setting]))
+
+
+@pytest.mark.parametrize(
+    "given", ["--n-envs=1", "--num-envs=1 --env-id=Pendulum-v1 --preset=none", "--n-envs=1 --ppo.epochs=2"]
+)
+def test_fewer_environments_than_the_default_actors_are_as_many_actors(given: str) -> None:
+    config = config_of(*given.split())
+    assert (config.train.actors, config.actor.environments) == (1, 1)
+    assert Config(n_envs=1).train.actors == 1
+
+
+@pytest.mark.parametrize("given", ["--n-envs=1 --actors=2", "--n-envs=2 --train.actors=4", "--num-envs=3"])
+def test_a_number_of_environments_that_does_not_fit_the_given_actors_is_refused(given: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"must be a multiple of the \d actors; got \d\. Set it to \d, or set"):
+        config_of(*given.split())

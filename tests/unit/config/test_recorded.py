@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import tomli_w
 
+from penstock.algo.network import Network
 from penstock.cli.options import Options, parse
 from penstock.config import Config, load_toml, read_recorded, read_settings
 from penstock.config.recorded import ENVIRONMENT, LIMITS, texts
@@ -140,8 +141,12 @@ def test_a_run_without_settings_that_did_not_exist_keeps_its_behaviour(tmp_path:
     resumed = resume(file)
     config = resumed.config
     assert (config.environment.action_masks, config.ppo.clip_anchor, config.ppo.target_kl) == (False, 0.0, None)
+    # The defaults of `Network`, which the policies of such a run mean.
+    network = Network()
+    scales = network.variance_epsilon, network.widest_range
+    assert (config.policy.variance_epsilon, config.policy.widest_range) == scales
     (note,) = resumed.notes
-    assert "environment.action_masks false, ppo.clip_anchor 0.0, ppo.target_kl none" in note
+    assert "environment.action_masks false, policy.variance_epsilon 1e-08, policy.widest_range 1e+38, ppo." in note
     assert not read_settings(file, *ENVIRONMENT).environment.action_masks
 
 

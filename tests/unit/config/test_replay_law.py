@@ -9,6 +9,7 @@ from penstock.config import build
 from penstock.config.replay_law import (
     EPSILONS,
     LARGEST_ALPHA,
+    LEAST_STEPS,
     decay_conflict,
     first_replay_age,
     minibatch_conflict,
@@ -41,16 +42,37 @@ def test_a_conflict_names_the_least_value_that_has_none(age: int) -> None:
 
 
 def test_a_batch_has_a_step_or_with_memory_a_segment_for_every_minibatch() -> None:
-    assert minibatch_conflict(minibatches=64, segments=4, unroll_length=16, recurrent=False) is None
-    assert minibatch_conflict(minibatches=65, segments=4, unroll_length=16, recurrent=False) == (
-        "ppo.minibatches 65 exceeds the 64 steps of a batch (sampling.batch_segments 4, actor.unroll_length 16); set"
-        " ppo.minibatches to auto, or to 64 or less"
+    def conflict(minibatches: int, segments: int = 4, unroll_length: int = 16, **kind: bool) -> str | None:
+        kind = {"recurrent": False, "normalise": False} | kind
+        return minibatch_conflict(minibatches=minibatches, segments=segments, unroll_length=unroll_length, **kind)
+
+    assert conflict(64) is None
+    assert conflict(65) == (
+        "ppo.minibatches 65 divides the 64 steps of a batch (sampling.batch_segments 4, actor.unroll_length 16) into"
+        " parts of fewer than 1; set ppo.minibatches to auto, or to 64 or less"
     )
-    assert minibatch_conflict(minibatches=4, segments=4, unroll_length=16, recurrent=True) is None
-    assert minibatch_conflict(minibatches=5, segments=4, unroll_length=16, recurrent=True) == (
-        "ppo.minibatches 5 exceeds the 4 segments of a batch (sampling.batch_segments 4); set ppo.minibatches to auto,"
-        " or to 4 or less"
-    )
+    assert conflict(4, recurrent=True) is None
+    assert "to 4 or less" in str(conflict(5, recurrent=True))
+
+
+@pytest.mark.parametrize(("segments", "unroll_length"), [(4, 16), (5, 7), (64, 32), (1, 8), (3, 2), (2, 5), (8, 4)])
+@pytest.mark.parametrize("recurrent", [False, True])
+def test_standardised_advantages_need_eight_steps_in_every_minibatch(
+    segments: int, unroll_length: int, recurrent: bool
+) -> None:
+    def smallest(minibatches: int, segments: int) -> int:
+        parts = segments if recurrent else segments * unroll_length
+        return parts // minibatches * (unroll_length if recurrent else 1)
+
+    def conflict(minibatches: int, segments: int) -> str | None:
+        sizes = {"segments": segments, "unroll_length": unroll_length}
+        return minibatch_conflict(minibatches=minibatches, **sizes, recurrent=recurrent, normalise=True)
+
+    for minibatches in range(1, 100):
+        assert (conflict(minibatches, segments) is None) == (smallest(minibatches, segments) >= LEAST_STEPS)
+    reason = str(conflict(1000, segments))
+    remedy, value = reason.split("set ")[1].split()[0], int(reason.split(" or ")[-2].split()[-1])
+    assert conflict(*((1, value) if remedy == "sampling.batch_segments" else (value, segments))) is None
 
 
 @pytest.mark.parametrize("degree", [0, 1, 8, 64])

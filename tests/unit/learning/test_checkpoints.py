@@ -12,12 +12,15 @@ from helpers.training import SMALL, make_batch, make_learner, parameters_of, sam
 from penstock import checkpoint_file
 from penstock.acting.trained import load_policy
 from penstock.algo.network import Network
+from penstock.config import Config
 from penstock.errors import ConfigurationError
 from penstock.learning import checkpoints
+from penstock.learning.assembly import learner_of
 from penstock.learning.checkpoints import RunProgress
 from penstock.learning.learner import Learner
 from penstock.run_folder import RunFolder
 from penstock.types.evaluation import EvaluationSummary
+from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec, Tree
 
 PROGRESS = RunProgress(version=4, env_steps=1_234, updates=16, training_s=2.5, best_return=-0.1)
 
@@ -244,3 +247,23 @@ def test_a_checkpoint_loads_as_a_policy(folder: RunFolder) -> None:
         assert found.version == PROGRESS.version
         assert torch.equal(value_of(found.policy, observation), value_of(learner.policy, observation))
         assert found.act(observation.numpy()) == distribution_of(learner.policy, observation).mode().item()
+
+
+def test_a_continued_policy_keeps_its_encoders_and_a_new_one_has_those_of_this_release(folder: RunFolder) -> None:
+    spec = EnvironmentSpec("Parts-v0", Tree.of(BoxSpace("float32", (2, 3), (-1.0,), (1.0,))), Tree.of(DiscreteSpace(2)))
+    config, cpu = Config(), torch.device("cpu")
+    # Earlier releases record no encoder, and convolve every matrix.
+    earlier = learner_of(config, spec, cpu, continued=Network())
+    assert earlier.policy.observer.encoders == ("board",)
+    path = save(folder, earlier)
+    continued = learner_of(config, spec, cpu, continued=checkpoints.read_network(path))
+    checkpoints.restore(continued, path)
+    assert same_parameters(earlier, continued)
+    assert load_policy(path).policy.observer.encoders == ("board",)
+    new = learner_of(config, spec, cpu)
+    assert new.policy.observer.encoders == ("flat",)
+    path = save(folder, new, env_steps=2_000)
+    assert checkpoints.read_network(path).encoders == {"observation": "flat"}
+    assert load_policy(path).policy.observer.encoders == ("flat",)
+    with pytest.raises(ConfigurationError, match=r"does not fit this run.*policy\.encoders"):
+        checkpoints.restore(learner_of(config.changed(policy={"encoders": {"observation": "board"}}), spec, cpu), path)

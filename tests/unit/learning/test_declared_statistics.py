@@ -20,6 +20,7 @@ from penstock.learning.records import Record
 from penstock.learning.session_totals import SessionTotals
 from penstock.summary import Summary
 from penstock.telemetry import metrics
+from penstock.types.evaluation import EvaluationSummary
 from penstock.types.records import plain, record_of
 from penstock.types.run import ActorReport
 from penstock.types.statistics import (
@@ -112,7 +113,9 @@ def test_a_learning_statistic_is_exported_by_its_name(name: str) -> None:
 
 
 def test_every_learning_statistic_is_measured() -> None:
-    learner, batch = make_learner(epochs=1, minibatches=1), make_batch(fresh=2)
+    # Its actions have bounds.
+    task = "Pendulum-v1"
+    learner, batch = make_learner(task, epochs=1, minibatches=1), make_batch(task, fresh=2)
     for number in range(1, 9):
         learning = plain(learner.train(batch, 0.0).statistics.learning)
         # The 8th batch is the first that is measured.
@@ -131,7 +134,7 @@ def test_every_mean_time_is_computed_from_the_totals() -> None:
     session.report(some(ActorReport))
     session.waited(WaitReason(Awaited.ACTORS), 1.0)
     session.trained(counted_batch(), TRAINING, fresh_steps=10, train_s=1.0)
-    session.evaluated(1.0)
+    session.evaluated(some(EvaluationSummary), 1.0)
     statistics = session.statistics()
     assert statistics is not None and None not in plain(statistics.times).values()
 

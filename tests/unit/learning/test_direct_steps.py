@@ -20,6 +20,7 @@ from penstock.algo.losses import LossSettings
 from penstock.algo.network import Network
 from penstock.algo.parameters import beginning_of, flatten
 from penstock.algo.policies import Inputs, Policy
+from penstock.algo.priorities import importance_weights, preferences, segment_priorities
 from penstock.learning.adam import Adam
 from penstock.learning.direct_steps import DirectSteps, direct_steps
 from penstock.learning.execution import Descent, Eager
@@ -159,6 +160,42 @@ def test_the_gradient_is_that_of_autograd(
         found = expected[begin : begin + parameter.numel()].view_as(parameter)
         scale = rounding * (float(found.abs().max()) + 1e-3)
         torch.testing.assert_close(parameter.grad, found, rtol=1e-4, atol=3e-6 * scale, msg=name)
+
+
+@pytest.mark.parametrize("execution", [make_step, lambda policy: direct(make_step(policy), policy)])
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
+def test_draws_by_priority_estimate_the_gradient_of_uniform_draws(
+    env_id: str, execution: Callable[[Policy], GradientStep | DirectSteps]
+) -> None:
+    """For fixed parameters and a pool of segments with unequal advantages, over many draws."""
+    settings = dataclasses.replace(SETTINGS, value_coefficient=0.0, entropy_coefficient=0.0, clip_anchor=0.0)
+    policy, pool, rows, drawn, draws = fresh_policy(spec_of(env_id)), 64, 4, 1024, 100
+    steps, generator = random_steps(policy, pool * rows, 0), torch.Generator().manual_seed(1)
+    # Sizes whose weights stay below the bound of `importance_weights`.
+    size = (0.7 * torch.randn(pool, generator=generator)).exp().repeat_interleave(rows)
+    advantage = size * (torch.randn(pool * rows, generator=generator) + 0.5)
+    steps = dataclasses.replace(steps, advantage=advantage, anchor_log_prob=steps.proximal_log_prob)
+    priority = segment_priorities(advantage.view(pool, rows), torch.ones(pool, rows, dtype=torch.bool)).double()
+    write = execution(policy)
+    gradient = next(policy.actor.parameters()).grad
+    assert gradient is not None
+    found = []
+    for alpha in (0.0, 0.6, 1.0):
+        share = priority**alpha / (priority**alpha).sum()
+        gradients = []
+        for _ in range(draws):
+            segments = torch.multinomial(share, drawn, replacement=True, generator=generator)
+            weights = importance_weights(preferences(share[segments], torch.zeros(drawn), 1.0), 0, 1.0)
+            importance = weights.repeat_interleave(rows)
+            taken = steps.take((segments[:, None] * rows + torch.arange(rows)).flatten())
+            taken = dataclasses.replace(taken, importance=importance, policy_weight=importance)
+            write.gradients(taken, settings)(slice(0, drawn * rows))
+            gradients.append(gradient.flatten().double().clone())
+        found.append(torch.stack(gradients))
+    uniform, *prioritized = [each.mean(0) for each in found]
+    errors = [float(each.std(0).norm()) / math.sqrt(draws) for each in found]
+    for mean, error in zip(prioritized, errors[1:], strict=True):
+        assert (mean - uniform).norm() < 3.0 * math.hypot(error, errors[0])
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])

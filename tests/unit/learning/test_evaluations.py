@@ -24,6 +24,8 @@ from penstock.learning.statistics import RunStatistics
 from penstock.run_folder import RunFolder
 from penstock.types.evaluation import EvaluationResult, EvaluationTask
 from penstock.types.extents import Amounts, Extent
+from penstock.types.run import ActorReport, Episode
+from penstock.types.statistics import Timing
 
 EPISODES = 2
 
@@ -285,7 +287,7 @@ def test_episodes_cut_by_the_step_limit_are_reported_and_count_with_their_return
     folder: RunFolder, learner: Learner
 ) -> None:
     session = Session(folder, max_episode_steps=50)
-    session.answer(learner, 3, 100.0, unfinished=1)
+    session.answer(learner, 3, 100.0, steps=(3, 50), unfinished=1)
     assert session.evaluator.tasks[0].max_episode_steps == 50
     assert session.notices == [
         "evaluation of version 3: 1 of 2 episodes did not end within 50 steps (evaluation.max_episode_steps); their"
@@ -294,6 +296,42 @@ def test_episodes_cut_by_the_step_limit_are_reported_and_count_with_their_return
     assert best_version(folder) == 3
     last = session.statistics.status().last_evaluation
     assert last is not None and last.unfinished == 1
+
+
+def test_the_bound_without_a_time_limit_follows_the_training_episodes(folder: RunFolder, learner: Learner) -> None:
+    session = Session(folder)
+
+    def trained(*steps: int) -> int:
+        episodes = tuple(Episode(1.0, each, environment=0, truncated=False) for each in steps)
+        session.statistics.report(ActorReport(sum(steps), 1.0, episodes, Timing()))
+        session.answer(learner, 3, 100.0)
+        return session.evaluator.tasks[-1].untimed_episode_steps
+
+    # No episode has ended in the first 8,000 steps of 8 environments.
+    session.statistics.report(ActorReport(8000, 1.0, (), Timing()))
+    session.answer(learner, 3, 100.0)
+    assert session.evaluator.tasks[-1].untimed_episode_steps == 10_000
+    assert trained(300, 700, 500) == 7000
+    assert trained(*[20] * 100) == 1000
+    assert trained(9000) == session.evaluator.tasks[-1].max_episode_steps == 30_000
+
+
+def test_a_set_bound_on_the_steps_of_episodes_is_kept_without_a_time_limit(folder: RunFolder, learner: Learner) -> None:
+    session = Session(folder, max_episode_steps=5000)
+    session.answer(learner, 3, 100.0)
+    assert session.evaluator.tasks[-1].untimed_episode_steps == 5000
+
+
+def test_one_line_says_which_bound_has_cut_an_environment_without_a_time_limit(
+    folder: RunFolder, learner: Learner
+) -> None:
+    session = Session(folder)
+    for version in (3, 4):
+        session.answer(learner, version, -1000.0, steps=(1000, 1000), unfinished=2)
+    assert session.notices == [
+        "evaluation of version 3: 2 of 2 episodes did not end within 1,000 steps (evaluation.max_episode_steps auto:"
+        " the environment has no time limit, and training episodes are shorter); their partial returns count"
+    ]
 
 
 def test_episodes_cut_by_the_time_limit_are_reported_and_reach_neither_best_nor_threshold(

@@ -47,7 +47,8 @@ def random_steps(env_id: str, count: int, seed: int) -> Steps:
     action = torch.randint(2, (count,), generator=generator) if discrete else normal(1)
     inputs = Inputs((normal(4 if discrete else 3),))
     rest: tuple[Any, ...] = (*(normal() for _ in range(7)), None)
-    return Steps(inputs, (action,), *rest)
+    steps = Steps(inputs, (action,), *rest)
+    return dataclasses.replace(steps, importance=steps.importance.abs())
 
 
 def descend(descent: Descent, env_id: str, counts: tuple[int, ...]) -> Descended:

@@ -9,11 +9,14 @@ import torch
 from helpers.policy_outputs import distribution_of, value_of
 from helpers.statistics import all_finite
 from helpers.training import SMALL, make_batch, make_learner, parameters_of, same_parameters
+from penstock.algo.action_heads import ActionHead
 from penstock.algo.advantages import Estimates, estimate
+from penstock.algo.network import Network
 from penstock.algo.priorities import segment_priorities
-from penstock.config import SamplingConfig
+from penstock.config import Execution, SamplingConfig
 from penstock.learning.batches import TrainingBatch
 from penstock.learning.learner import Learner, TrainingOutcome
+from penstock.types.spaces import BoxSpace, Tree
 
 UNNORMALISED = dataclasses.replace(SMALL, normalise_observations=False, normalise_returns=False)
 TASKS = pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
@@ -28,7 +31,7 @@ def estimates_of(learner: Learner, batch: TrainingBatch, rho_clip: float = 1.0, 
     log_prob = log_prob_of(learner, batch)
     return estimate(
         value=value_of(learner.policy, batch.observation[0]),
-        reward=learner.policy.scale_rewards(batch.reward),
+        reward=learner.policy.scale_rewards(batch.reward, batch.terminated, 0.99),
         terminated=batch.terminated,
         truncated=batch.truncated,
         usable=batch.valid,
@@ -104,7 +107,7 @@ def test_the_final_observation_in_a_row_that_only_resets_bootstraps_a_truncated_
 
 
 def test_priorities_are_those_of_the_parameters_before_the_batch() -> None:
-    learner, batch = make_learner(), make_batch(fresh=4)
+    learner, batch = make_learner(network=UNNORMALISED), make_batch(fresh=4)
     before = estimates_of(learner, batch)
     outcome = learner.train(batch, 0.0)
     expected = segment_priorities(before.advantage, batch.valid)
@@ -252,11 +255,19 @@ def test_replayed_segments_are_weighted_by_their_probabilities() -> None:
     assert same_parameters(learners[0], learners[2])
 
 
-def test_a_batch_with_fewer_steps_than_minibatches_is_trained_in_minibatches_of_one_step() -> None:
-    learner = make_learner(epochs=2, minibatches=8)
-    outcome = learner.train(make_batch(segments=1, unroll_length=3), 0.0)
-    assert all_finite(outcome.statistics)
-    assert learner.optimizer.state["step"].item() == 2.0 * 3.0
+@pytest.mark.parametrize("execution", ["eager", "auto"])
+@pytest.mark.parametrize(("normalise", "valid", "minibatches"), [(True, 5, 1), (True, 17, 3), (False, 5, 5)])
+def test_a_batch_with_few_usable_steps_has_fewer_minibatches(
+    execution: Execution, normalise: bool, valid: int, minibatches: int
+) -> None:
+    learner = make_learner(epochs=2, minibatches=8, normalise_advantages=normalise, execution=execution)
+    batch = make_batch(segments=4, unroll_length=8)
+    rows = batch.valid & (batch.valid.flatten().cumsum(0).view(batch.valid.shape) <= valid)
+    outcome = learner.train(dataclasses.replace(batch, valid=rows), 0.0)
+    assert all_finite(outcome.statistics) and outcome.statistics.learning.gradient_norm
+    assert learner.optimizer.state["step"].item() == 2.0 * minibatches
+    # Advantages minus their mean are all 0 in minibatches of one step.
+    assert outcome.statistics.learning.policy_loss
 
 
 def test_without_v_trace_no_trace_is_cut() -> None:
@@ -273,6 +284,7 @@ def gradient_of(batch: TrainingBatch) -> torch.Tensor:
     """Returns the gradient of policy and values over a batch with full correction for its draw."""
     sampling = SamplingConfig(beta=1.0, final_beta=1.0)
     learner = make_learner(
+        network=UNNORMALISED,
         epochs=1,
         minibatches=1,
         normalise_advantages=False,
@@ -301,17 +313,19 @@ def test_the_gradient_of_a_replayed_segment_is_multiplied_by_its_importance_weig
     torch.testing.assert_close(gradient_of(batch), expected, rtol=1e-4, atol=1e-6)
 
 
-def test_rewards_are_divided_by_the_standard_deviation_of_returns() -> None:
-    batch = make_batch()
+@pytest.mark.parametrize("scale", [1e-3, 10.0, 1e6])
+def test_neither_the_first_batch_nor_later_ones_depend_on_the_scale_of_rewards(scale: float) -> None:
     one, other = make_learner(), make_learner()
-    other.policy.return_moments.variance.fill_(100.0)
-    ours = one.train(batch, 0.0).priorities
-    theirs = other.train(dataclasses.replace(batch, reward=10.0 * batch.reward), 0.0).priorities
-    np.testing.assert_allclose(theirs, ours, rtol=1e-4)
+    for segments in (6, 7):
+        batch = make_batch(segments=segments)
+        scaled = {name: scale * getattr(batch, name) for name in ("reward", "discounted_return")}
+        ours = one.train(batch, 0.0).priorities
+        theirs = other.train(dataclasses.replace(batch, **scaled), 0.0).priorities
+        np.testing.assert_allclose(theirs, ours, rtol=1e-2)
 
 
 def test_rho_clip_and_trace_clip_bound_different_ratios() -> None:
-    learner = make_learner(rho_clip=2.0, trace_clip=0.5)
+    learner = make_learner(network=UNNORMALISED, rho_clip=2.0, trace_clip=0.5)
     batch = make_batch(learner=learner)
     # Each action is three times as likely as it was when it was taken.
     batch = dataclasses.replace(batch, behaviour_log_prob=batch.behaviour_log_prob - math.log(3.0))
@@ -346,3 +360,26 @@ def test_beta_moves_from_its_first_to_its_final_value_over_the_run(progress: flo
         learner.train(batch, progress)
     assert same_parameters(annealed, fixed)
     assert not same_parameters(annealed, other)
+
+
+@pytest.mark.parametrize(("bound", "share"), [(1.0, 0.75), (-1.0, 0.25), (0.0, 0.0)])
+@pytest.mark.parametrize("squashed", [False, True])
+def test_the_share_of_actions_at_one_bound_is_that_of_the_element_with_the_most(
+    bound: float, share: float, squashed: bool
+) -> None:
+    network = Network(hidden_sizes=(16,), squash_actions=squashed)
+    batch = make_batch("Pendulum-v1", segments=4, fresh=4, network=network)
+    torque = torch.zeros_like(batch.action[0])
+    # Beyond a bound, and just within it; a tanh never reaches it.
+    torque[:3] = 4.0 * max(bound, 0.0)
+    torque[3:] = 4.0 * min(bound, 0.0) + 0.99 * (1.0 if bound == 0.0 else 0.0)
+    learner = make_learner("Pendulum-v1", network=network)
+    found = learner.train(dataclasses.replace(batch, action=(torque,)), 0.0).statistics.learning.actions_at_bound
+    assert found == pytest.approx(share)
+
+
+def test_actions_without_bounds_are_never_at_one() -> None:
+    head = ActionHead(Tree.of(BoxSpace("float32", (2,), (-math.inf, 5.0), (math.inf, math.inf))), Network())
+    (limits,) = head.limits
+    assert limits is not None and limits.tolist() == [[pytest.approx(-1e30), 5.0], [pytest.approx(1e30)] * 2]
+    assert make_learner().train(make_batch(fresh=2), 0.0).statistics.learning.actions_at_bound is None

@@ -180,7 +180,7 @@ def masked_steps(policy: Policy, count: int, seed: int, length: int | None) -> S
     inputs = Inputs((normal(3), torch.randint(4, rows, generator=generator)), packed, state, begun)
     action = (torch.full(rows, 2), torch.tensor([1, 3]).expand(*rows, 2).clone())
     usable = None if length is None else torch.rand(rows, generator=generator) < 0.8
-    return Steps(inputs, action, normal(), normal(), normal(), normal(), normal(), normal(), normal(), usable)
+    return Steps(inputs, action, normal(), normal(), normal(), normal(), normal(), normal().abs(), normal(), usable)
 
 
 def masked_step(memory: MemoryKind | None) -> tuple[Policy, GradientStep]:

@@ -44,6 +44,7 @@ def steps_of(count: int = 16, target: float | None = None) -> Steps:
     observation, action = torch.randn(count, 3, generator=generator), torch.randn(count, 1, generator=generator)
     rest: tuple[Any, ...] = (*columns, None)
     steps = Steps(Inputs((observation,)), (action,), *rest)
+    steps = dataclasses.replace(steps, importance=steps.importance.abs())
     return steps if target is None else dataclasses.replace(steps, target=torch.full((count,), target))
 
 

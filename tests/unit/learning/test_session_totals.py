@@ -10,10 +10,13 @@ from prometheus_client import REGISTRY
 from helpers.segments import PLAN
 from helpers.statistics import TRAINING, counted_batch, learnt
 from penstock.learning.session_totals import RECENT_BATCHES, SessionTotals
+from penstock.types.evaluation import EvaluationSummary
 from penstock.types.replay import CommitOutcome, StoreCounts
 from penstock.types.run import ActorReport
 from penstock.types.statistics import Ages, CoordinatorStatistics, Drops, Timing, Wait
 from penstock.types.waits import Awaited, WaitReason
+
+EVALUATION = EvaluationSummary(3, 100, episodes=5, return_mean=22.125, return_std=1.0)
 
 
 class Clock:
@@ -130,8 +133,8 @@ def test_actor_times_are_scaled_to_the_fresh_steps_of_a_batch() -> None:
     session.report(report(40, 0.06, 0.05, 0.6, 0.03))
     session.trained(counted_batch(), TRAINING, fresh_steps=30, train_s=0.1)
     session.trained(counted_batch(), TRAINING, fresh_steps=20, train_s=0.3)
-    session.evaluated(1.0)
-    session.evaluated(2.0)
+    session.evaluated(EVALUATION, 1.0)
+    session.evaluated(EVALUATION, 2.0)
     times = statistics_of(session).times
     assert times.collect_environment_s == pytest.approx(0.05)
     assert times.collect_policy_s == pytest.approx(0.02)
@@ -185,7 +188,7 @@ def test_mean_times_since_earlier_totals_cover_only_that_interval() -> None:
     session = begin_session()
     session.report(report(10, 0.1, 0.1, 0.1, 0.0))
     session.trained(counted_batch(), TRAINING, fresh_steps=10, train_s=1.0)
-    session.evaluated(9.0)
+    session.evaluated(EVALUATION, 9.0)
     earlier = session.totals()
     session.report(report(20, 0.6, 0.4, 0.0, 0.2))
     session.waited(WaitReason(Awaited.FRESH_SEGMENTS), 0.5)

@@ -32,6 +32,8 @@ POLICY = {
     "squash_actions": True,
     "normalise_observations": False,
     "normalise_returns": False,
+    "variance_epsilon": 0.1,
+    "widest_range": 1.0,
     "encoders": {"observation": "embedding"},
     "memory": "gru",
     "memory_size": 8,
@@ -98,6 +100,8 @@ NEEDS: dict[str, dict[str, object]] = {
     # Its actions are moves on a board.
     "moves": {"environment": {"id": "Pieces-v0"}},
     "burn_in_steps": {"policy": {"memory": "gru"}},
+    # The range is 2. Actors scale the actions, and the learner knows the tanh after them.
+    "widest_range": {"policy": {"squash_actions": True}},
 }
 """Further settings without which a setting can have no effect."""
 

@@ -43,9 +43,9 @@ def template(shared: Template) -> Template:
     return shared
 
 
-def fork(template: Template, output: Path, *arguments: str) -> ForkedProcess:
+def fork(template: Template, output: Path, *arguments: str, name: str = "a service") -> ForkedProcess:
     with output.open("wb") as file:
-        process = template.fork(service_command(*arguments), "a service", [file.fileno()], output)
+        process = template.fork(service_command(*arguments), name, [file.fileno()], output)
     assert process is not None
     return process
 
@@ -106,21 +106,26 @@ def draws_in(output: Path) -> list[tuple[str, str]]:
     return re.findall("draws (.+) (.+)", output.read_text())[:1]
 
 
-def test_the_global_generators_of_two_services_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_global_generators_of_two_services_differ_and_repeat_with_the_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     code = "import random, numpy; print('draws', random.random(), numpy.random.random(), flush=True)"
     (tmp_path / "drawing.py").write_text(code)
     monkeypatch.chdir(tmp_path)
     draws = []
     with Template() as template:
         wait_for(lambda: not template.pending, "the imports")
-        for output in (tmp_path / "one", tmp_path / "other"):
+        for index, name in enumerate(("actor-0", "actor-1", "actor-0")):
+            output = tmp_path / str(index)
             arguments = ("actor", "--env-id=CartPole-v1", '--environment.imports=["drawing"]', "--actor.metrics-port=0")
-            actor = fork(template, output, *arguments)
+            actor = fork(template, output, *arguments, name=name)
             draws += wait_for(functools.partial(draws_in, output), "the draws")
             actor.send_signal(signal.SIGKILL)
             end(actor)
-    assert draws[0][0] != draws[1][0]
-    assert draws[0][1] != draws[1][1]
+    first, other, again = draws
+    assert first[0] != other[0]
+    assert first[1] != other[1]
+    assert again == first
 
 
 def test_the_end_of_a_service_waits_for_threads_and_runs_exit_handlers(
@@ -154,3 +159,39 @@ def test_without_its_template_a_service_is_restarted_as_a_command(template: Temp
         assert child.group is not None
         assert psutil.Process(child.group.pid).ppid() == psutil.Process().pid
     assert child.exit_code == 0
+
+
+NO_PIDFD = {
+    "the kernel": "def refused(*arguments): raise OSError(38, 'Function not implemented')\nos.pidfd_open = refused",
+    "a filter": "def refused(*arguments): raise PermissionError(1, 'Operation not permitted')\nos.pidfd_open = refused",
+    "Python": "del os.pidfd_open",
+}
+
+
+@pytest.mark.parametrize(
+    ("lacking", "reason"), list(zip(NO_PIDFD, ("not impl", "not permitted", "no attribute"), strict=True))
+)
+def test_a_template_without_pidfd_open_says_so_and_forks_nothing(
+    lacking: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(f"import os\n{NO_PIDFD[lacking]}\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with Template() as template:
+        wait_for(lambda: not template.pending, "the reason")
+        assert template.unusable.startswith(
+            "services load one by one, because their template is not usable: pidfd_open: "
+        )
+        assert reason in template.unusable and "\n" not in template.unusable
+        with (tmp_path / "output").open("wb") as file:
+            assert template.fork(service_command("--version"), "one", [file.fileno()], Path(file.name)) is None
+
+
+def test_a_template_that_dies_before_it_is_ready_says_so_and_an_ordinary_one_says_nothing(
+    template: Template, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not template.unusable
+    (tmp_path / "numba.py").write_text("raise ImportError\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with Template() as dying:
+        wait_for(lambda: not dying.pending, "the end of the process")
+        assert dying.unusable.endswith("not usable: it has ended")

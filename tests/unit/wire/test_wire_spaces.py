@@ -135,6 +135,21 @@ def test_a_mask_of_another_size_than_the_choices_of_the_action_is_refused(bits: 
     assert decode_environment(message) == masked(NESTED)
 
 
+def test_the_types_of_an_action_are_sent_though_specs_without_them_are_equal() -> None:
+    spec = replace(NESTED, action_types=("uint8",))
+    assert decode_environment(encode_environment(spec)).action_types == ("uint8",)
+    assert decode_environment(encode_environment(NESTED)).action_types == ()
+
+
+@pytest.mark.parametrize("types", [["float32"], ["object"], ["", ""], ["int8"] * 300, ["O" * 1000]])
+def test_types_that_no_action_has_are_refused(types: list[str]) -> None:
+    message = encode_environment(NESTED)
+    message.action_types.extend(types)
+    with pytest.raises(InvalidSegment, match=r"^[^\n]*do not fit an action of 1 leaves") as caught:
+        decode_environment(message)
+    assert len(str(caught.value)) < 700
+
+
 def test_a_space_of_an_unknown_kind_is_refused() -> None:
     message = run_pb2.EnvironmentSpec(id="E-v0", observation=run_pb2.Space(), action=run_pb2.Space())
     with pytest.raises(InvalidSegment, match="no known kind"):
