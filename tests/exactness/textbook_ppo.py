@@ -404,9 +404,8 @@ class TextbookPPO:
     def generalized_advantages(self, values: Tensor, rollout: Rollout) -> Tensor:
         s, rewards, terminated = self.settings, rollout.rewards, rollout.terminated
         if s.normalise_returns:
-            # Values are relative to the mean return, which is a potential (Ng, Harada & Russell 1999).
-            potential = torch.where(terminated, self.returns.mean, (1.0 - s.gamma) * self.returns.mean)
-            rewards = ((rewards.double() - potential) * self.returns.inverse_deviation()).float()
+            # Without an offset, which no task of the comparison has.
+            rewards = rewards * self.returns.inverse_deviation()
         advantages, following = torch.zeros_like(rewards), torch.zeros(s.environments)
         for t in reversed(range(s.steps)):
             bootstrap = s.gamma * (~terminated[:, t]).float() * values[:, t + 1]

@@ -16,6 +16,11 @@ LEAST_VARIANCE = 1e-60
 AT_BOUND = 0.999
 """Share of half of the range of a squashed action from which on it is at its bound, which it never reaches."""
 
+LARGEST_MEAN = 10.0
+"""Mean of returns, in their standard deviations, above which values are relative to it. The error of a critic that
+begins at 0 would dominate the gradients of layers that policy and value share. A smaller mean is not an offset: long
+episodes of equal rewards have one, and a critic that begins there explores less where all rewards are negative."""
+
 LOG_STD_RANGE = (-5.0, 2.0)
 """Bounds of the log standard deviations of continuous actions."""
 

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +12,7 @@ from penstock.algo.action_heads import ActionHead
 from penstock.algo.distributions import Joint
 from penstock.algo.encoders import Activation, Features, Observer, encoder_layers
 from penstock.algo.initialisation import initialised
+from penstock.algo.limits import LARGEST_MEAN
 from penstock.algo.masks import unpack
 from penstock.algo.memory import Memory, Unroll, by_rows
 from penstock.algo.moves import Moves
@@ -64,7 +65,10 @@ class Policy(nn.Module):
 
     Attributes:
         unroll: Function that computes the memory's outputs in `evaluate`, after the burn-in.
+        return_offset: <float64>[] number to which values are relative, in units of the rewards.
     """
+
+    return_offset: Tensor
 
     def __init__(self, spec: EnvironmentSpec, network: Network) -> None:
         """Builds the networks with orthogonal initialisation.
@@ -108,6 +112,7 @@ class Policy(nn.Module):
         self.log_std = self._head.log_std()
         self.observation_moments = RunningMoments(self.observer.moments_shape, network.variance_epsilon)
         self.return_moments = RunningMoments((), network.variance_epsilon)
+        self.register_buffer("return_offset", torch.zeros((), dtype=torch.float64))
 
     @property
     def noise(self) -> tuple[Noise, ...]:
@@ -173,24 +178,24 @@ class Policy(nn.Module):
     def scale_rewards(self, reward: Tensor, terminated: Tensor, discount: float) -> Tensor:
         """Converts rewards, <float32>[...], to the units of the values.
 
-        Values are relative to the mean return m, in deviations s of the returns, so that the critic need not learn an
-        offset of all returns. Their rewards include the difference of the constant potential m (Ng, Harada & Russell
-        1999, "Policy invariance under reward transformations"), which leaves all advantages as they are:
+        Values are relative to the offset m of the returns, in deviations s of the returns. Their rewards include the
+        difference of the constant potential m (Ng, Harada & Russell 1999, "Policy invariance under reward
+        transformations"), which is the same as a critic that begins at m (Wiewiora 2003, "Potential-based shaping and
+        Q-value initialization are equivalent"):
 
             (r_t + gamma (1 - terminated_t) m - m) / s
         """
         if not self.network.normalise_returns:
             return reward
-        moments = self.return_moments
         # In double precision, because the offset may be a million deviations.
-        shaped = reward.double() - torch.where(terminated, moments.mean, (1.0 - discount) * moments.mean)
-        return (shaped * moments.scale()).float()
+        shaped = reward.double() - torch.where(terminated, self.return_offset, (1.0 - discount) * self.return_offset)
+        return (shaped * self.return_moments.scale()).float()
 
     def unscale_values(self, value: Tensor) -> Tensor:
         """Converts values to discounted returns in the units of the rewards."""
         if not self.network.normalise_returns:
             return value
-        return (value / self.return_moments.scale() + self.return_moments.mean).float()
+        return (value / self.return_moments.scale() + self.return_offset).float()
 
     def learn_moments(self, observation: tuple[Tensor, ...], discounted_return: Tensor) -> MomentsUpdates:
         """Updates the normalisers as `begin_observations` and `begin_returns` do, and waits for the device."""
@@ -207,11 +212,30 @@ class Policy(nn.Module):
         return None if numbers is None else self.observation_moments.begin(numbers)
 
     def begin_returns(self, discounted_return: Tensor) -> BegunUpdate | None:
-        """Updates a normaliser with fresh discounted returns, <float32>[N], at once.
+        """Updates a normaliser with fresh discounted returns, <float32>[N], at once, and sets the offset by the first.
 
-        Does not wait for the device. `end_moments` tells the effect.
+        The offset is their mean if that is above `LARGEST_MEAN`, and then stays. Does not wait for the device.
+        `end_moments` tells the effect.
         """
-        return self.return_moments.begin(discounted_return, at_once=True) if self.network.normalise_returns else None
+        if not self.network.normalise_returns:
+            return None
+        moments = self.return_moments
+        first = moments.count == 0
+        begun = moments.begin(discounted_return, at_once=True)
+        is_offset = first & (moments.mean.square() > LARGEST_MEAN**2 * moments.variance)
+        self.return_offset.copy_(torch.where(is_offset, moments.mean, self.return_offset))
+        return begun
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Replaces parameters and normalisers in place by those in a checkpoint or in weights. Ignores other tensors.
+
+        Raises `RuntimeError` if they belong to another architecture.
+        """
+        # Policies of release 0.2.0 and before have no offset.
+        none = torch.zeros_like(self.return_offset)
+        self.load_state_dict(
+            {"return_offset": none, **{name: each for name, each in tensors.items() if "/" not in name}}
+        )
 
     def _features(self, inputs: Inputs, burn_in: int) -> Features:
         prepared = self._prepared(inputs.observation)

@@ -117,6 +117,6 @@ def load_into(policy: Policy, weights: Weights) -> None:
     except SafetensorError as error:
         raise damaged(str(error)) from None
     try:
-        policy.load_state_dict({name: tensor for name, tensor in tensors.items() if "/" not in name})
+        policy.load(tensors)
     except RuntimeError as error:
         raise unfitting(str(error)) from None

@@ -118,11 +118,31 @@ def test_a_policy_learns_the_moments_it_uses(on: bool) -> None:
     count = 2.0 if on else 0.0
     assert policy.observation_moments.count.item() == count
     assert policy.return_moments.count.item() == count
-    # The mean of 10 and 30 is 20, and the deviation 10. The last reward of an episode is relative to the mean, and
-    # another one to what discounting takes from the mean.
+    # The deviation of 10 and 30 is 10.
     scaled = policy.scale_rewards(torch.tensor([25.0, 1.0]), torch.tensor([True, False]), 0.9)
-    assert scaled.tolist() == pytest.approx([0.5, -0.1] if on else [25.0, 1.0])
-    assert policy.unscale_values(torch.tensor([0.5])).item() == pytest.approx(25.0 if on else 0.5)
+    assert scaled.tolist() == pytest.approx([2.5, 0.1] if on else [25.0, 1.0])
+    assert policy.unscale_values(torch.tensor([0.5])).item() == pytest.approx(5.0 if on else 0.5)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_values_are_relative_to_the_mean_of_the_first_returns_if_it_is_large(sign: float) -> None:
+    policy = fresh_policy(spec_of("Counting-v0"))
+    policy.begin_returns(sign * torch.tensor([1190.0, 1210.0]))
+    policy.begin_returns(sign * torch.tensor([0.0, 20.0]))
+    assert policy.return_offset.item() == sign * 1200.0
+    deviation = 1.0 / policy.return_moments.scale()
+    # The last reward of an episode is relative to the offset, and another one to what discounting takes from it.
+    scaled = policy.scale_rewards(sign * torch.tensor([1225.0, 121.0]), torch.tensor([True, False]), 0.9)
+    torch.testing.assert_close(scaled, sign * torch.tensor([25.0, 1.0]) / deviation)
+    torch.testing.assert_close(policy.unscale_values(scaled), sign * torch.tensor([1225.0, 1201.0]))
+
+
+def test_values_are_not_relative_to_a_mean_that_is_not_an_offset() -> None:
+    policy = fresh_policy(spec_of("Counting-v0"))
+    policy.begin_returns(torch.zeros(0))
+    policy.begin_returns(torch.tensor([90.0, 110.0]) - 1.0)
+    policy.begin_returns(torch.tensor([1e6, 1e6]))
+    assert policy.return_offset.item() == 0.0
 
 
 def test_moments_are_not_trained_by_gradients() -> None:
@@ -209,10 +229,9 @@ def test_the_scale_of_a_huge_variance_is_positive() -> None:
 @pytest.mark.parametrize("offset", [0.0, 1e2, -1e4, 1e6])
 def test_scaled_rewards_do_not_depend_on_an_offset(offset: float) -> None:
     policy, ended = fresh_policy(spec_of("CartPole-v1")), torch.ones(4, dtype=torch.bool)
-    rewards = torch.tensor([-1.0, 1.0, -1.0, 1.0]) + offset
-    policy.begin_returns(rewards)
-    expected = rewards - policy.return_moments.mean.float()
-    torch.testing.assert_close(policy.scale_rewards(rewards, ended, 0.99), expected)
+    rewards = torch.tensor([-1.0, 1.0, -1.0, 1.0])
+    policy.begin_returns(rewards + offset)
+    torch.testing.assert_close(policy.scale_rewards(rewards + offset, ended, 0.99), rewards)
 
 
 @pytest.mark.parametrize("reward", [1e3, -1e3])
@@ -221,13 +240,12 @@ def test_a_rare_reward_keeps_its_size(reward: float) -> None:
     rewards[7] = reward
     policy.begin_returns(rewards)
     scaled = policy.scale_rewards(rewards, torch.ones(1000, dtype=torch.bool), 0.99)
-    torch.testing.assert_close(scaled, ((rewards - rewards.mean()) / rewards.std(unbiased=False)))
-    # No value is farther from the mean than this (Samuelson 1968).
-    assert scaled.abs().max() <= math.sqrt(999.0) + 1e-3
+    torch.testing.assert_close(scaled, rewards / rewards.std(unbiased=False))
+    assert 31.0 < scaled.abs().max() < math.sqrt(1001.0)
 
 
-@given(seed=st.integers(0, 1000), mean=st.floats(-100.0, 100.0))
-def test_the_mean_of_the_returns_changes_no_advantage(seed: int, mean: float) -> None:
+@given(seed=st.integers(0, 1000), offset=st.floats(-100.0, 100.0))
+def test_an_offset_changes_no_advantage(seed: int, offset: float) -> None:
     policy, generator = fresh_policy(spec_of("CartPole-v1")), torch.Generator().manual_seed(seed)
     policy.return_moments.variance.fill_(4.0)
     value, reward = torch.randn(3, 9, generator=generator), 5.0 * torch.randn(3, 8, generator=generator)
@@ -250,8 +268,8 @@ def test_the_mean_of_the_returns_changes_no_advantage(seed: int, mean: float) ->
         )
 
     plain = estimated(value)
-    policy.return_moments.mean.fill_(mean)
-    relative = estimated(value - mean / 2.0)
+    policy.return_offset.fill_(offset)
+    relative = estimated(value - offset / 2.0)
     torch.testing.assert_close(relative.advantage, plain.advantage, rtol=1e-4, atol=1e-3)
     torch.testing.assert_close(relative.correction, plain.correction, rtol=1e-4, atol=1e-3)
 
