@@ -192,6 +192,12 @@ class Policy(nn.Module):
             return value
         return (value / self.return_moments.scale() + self.return_moments.mean).float()
 
+    @torch.no_grad()
+    def make_values_relative(self) -> None:
+        """Converts the critic of a release in which values were not relative to the mean return."""
+        if self.network.normalise_returns:
+            list(self.critic.parameters())[-1].sub_(self.return_moments.mean * self.return_moments.scale())
+
     def learn_moments(self, observation: tuple[Tensor, ...], discounted_return: Tensor) -> MomentsUpdates:
         """Updates the normalisers as `begin_observations` and `begin_returns` do, and waits for the device."""
         begun = self.begin_observations(observation), self.begin_returns(discounted_return)

@@ -12,6 +12,7 @@ from penstock.types.records import plain, record_of
 from penstock.types.spaces import SPACE_KINDS, EnvironmentSpec, Tree
 
 METADATA_KEY = "penstock"
+_RELATIVE_VALUES = "relative_values"
 
 _SINCE_CONTRACT_2 = ("encoders", "memory", "memory_size", "moves", "module", "variance_epsilon", "widest_range")
 """Fields of `Network` that contract 1 does not have. Their defaults, which older files mean, must never change."""
@@ -46,7 +47,7 @@ def to_metadata(description: Description, version: int) -> str:
         for name, value in plain(description.network).items()
         if name not in _SINCE_CONTRACT_2 or value != standard[name]
     }
-    return json.dumps({"version": version, "environment": environment, "network": network})
+    return json.dumps({"version": version, "environment": environment, "network": network, _RELATIVE_VALUES: True})
 
 
 def of_metadata(metadata: str) -> Description:
@@ -62,6 +63,14 @@ def of_metadata(metadata: str) -> Description:
         tuple(environment.get("action_types", ())),
     )
     return Description(spec, record_of(Network, described["network"]))
+
+
+def has_relative_values(metadata: str) -> bool:
+    """Returns whether the values of this policy are relative to the mean return (`Policy.scale_rewards`).
+
+    Those of release 0.2.0 and before are not.
+    """
+    return _RELATIVE_VALUES in json.loads(metadata)
 
 
 def with_own_module(description: Description, own: str | None) -> Description:

@@ -14,6 +14,7 @@ from penstock.algo.published import (
     METADATA_KEY,
     Description,
     damaged,
+    has_relative_values,
     of_metadata,
     read_metadata,
     to_metadata,
@@ -117,6 +118,16 @@ def load_into(policy: Policy, weights: Weights) -> None:
     except SafetensorError as error:
         raise damaged(str(error)) from None
     try:
-        policy.load_state_dict({name: tensor for name, tensor in tensors.items() if "/" not in name})
+        load_state(policy, tensors, read_metadata(weights.data))
     except RuntimeError as error:
         raise unfitting(str(error)) from None
+
+
+def load_state(policy: Policy, tensors: Mapping[str, Tensor], metadata: str) -> None:
+    """Replaces a policy's parameters and normalisers in place by the tensors of a file, others of which are ignored.
+
+    Raises `RuntimeError` if they belong to another architecture.
+    """
+    policy.load_state_dict({name: tensor for name, tensor in tensors.items() if "/" not in name})
+    if not has_relative_values(metadata):
+        policy.make_values_relative()

@@ -21,7 +21,7 @@ from penstock import checkpoint_file
 from penstock.algo import weights as policy_weights
 from penstock.algo.network import Network
 from penstock.algo.policies import Policy
-from penstock.algo.published import METADATA_KEY, of_metadata
+from penstock.algo.published import METADATA_KEY, of_metadata, read_metadata
 from penstock.checkpoint_file import CheckpointFile
 from penstock.errors import ConfigurationError, DamagedFile, ForeignCode
 from penstock.files import json_of, write_atomically, write_json
@@ -254,7 +254,7 @@ def restore(learner: Learner, path: Path) -> RunProgress:
 def load(learner: Learner, data: bytes) -> None:
     """Loads a checkpoint's policy, optimizer and random state into a learner from its bytes, which are not verified."""
     tensors = safetensors.torch.load(data)
-    learner.policy.load_state_dict(_of_policy(tensors))
+    policy_weights.load_state(learner.policy, tensors, read_metadata(data))
     learner.optimizer.load(
         {name.removeprefix(_OPTIMIZER): tensor for name, tensor in tensors.items() if name.startswith(_OPTIMIZER)}
     )
@@ -266,7 +266,7 @@ def start_from(learner: Learner, path: Path) -> None:
     remedy = "give this run the settings of [policy] and the environment with which it was saved"
     file = _fitting(path, learner.policy, remedy)
     try:
-        learner.policy.load_state_dict(_of_policy(safetensors.torch.load(file.data)))
+        policy_weights.load_state(learner.policy, safetensors.torch.load(file.data), file.metadata[METADATA_KEY])
     except _UNREADABLE as error:
         raise checkpoint_file.damaged(path, f"its tensors can't be loaded ({error})") from None
 
@@ -292,10 +292,6 @@ def _fitting(path: Path, present: Policy, remedy: str) -> CheckpointFile:
             f"{path} does not fit this run: it was saved for {then}, and the run has {now}; {remedy}"
         )
     return file
-
-
-def _of_policy(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor for name, tensor in tensors.items() if "/" not in name}
 
 
 def newest(folder: RunFolder) -> Path | None:
@@ -337,7 +333,7 @@ def _set_aside(path: Path) -> Path:
 def _check_tensors(file: CheckpointFile, policy: Policy) -> None:
     """Loads tensors that no digest has verified. Raises `DamagedFile`."""
     try:
-        policy.load_state_dict(_of_policy(safetensors.torch.load(file.data)))
+        policy_weights.load_state(policy, safetensors.torch.load(file.data), file.metadata[METADATA_KEY])
     except _UNREADABLE as error:
         raise checkpoint_file.damaged(file.path, f"its tensors can't be loaded ({error})") from None
 

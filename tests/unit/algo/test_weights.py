@@ -110,6 +110,22 @@ def test_weights_describe_the_types_of_actions_that_are_not_those_of_a_policy() 
     assert policy_weights.load(policy_weights.dump(fresh_policy(spec), 1)).spec.action_types == types
 
 
+@pytest.mark.parametrize("network", [Network(), Network(trunk="shared"), Network(normalise_returns=False)])
+def test_values_of_earlier_releases_which_were_not_relative_to_the_mean_return_are_kept(network: Network) -> None:
+    policy = fresh_policy(PLAIN, network=network)
+    inputs = inputs_of(policy)
+    policy.learn_moments(tuple(leaf.flatten(0, 1) for leaf in inputs.observation), torch.arange(50.0, 58.0))
+    value = policy.evaluate(inputs)[1]
+    earlier = value / policy.return_moments.scale() if network.normalise_returns else value
+    data = policy_weights.dump(policy, 1).data
+    before = data.replace(b"relative_values", b"another_name___")
+    assert before != data
+    restored = policy_weights.load(Weights.of(1, before))
+    assert torch.allclose(restored.unscale_values(restored.evaluate(inputs)[1]), earlier, atol=1e-4)
+    again = policy_weights.load(policy_weights.dump(restored, 2))
+    assert torch.equal(again.evaluate(inputs)[1], restored.evaluate(inputs)[1])
+
+
 @pytest.mark.parametrize("spec", [PLAIN, NESTED], ids=["not nested", "nested"])
 def test_weights_for_an_unknown_kind_of_space_are_refused(spec: EnvironmentSpec) -> None:
     data = policy_weights.dump(fresh_policy(spec), 1).data
