@@ -64,8 +64,8 @@ def measure(
 ) -> tuple[TrainingStatistics, int, tuple[Tensor, ...]]:
     """Returns the statistics of a trained batch, the number of its refused gradient steps, and `further` tensors.
 
-    `limits` are those of the policy's actions (`Policy.action_limits`).
-    These, <float64>[...] on the device, come to the host in the same transfer.
+    `further`, <float64>[...] on the device, come to the host in the same transfer. `limits` are the ends of the ranges
+    of actions (`Policy.action_limits`).
     """
     steps, weight, counted = estimated.steps, estimated.behaviour_weight, estimated.counted
     fresh = slice(None, estimated.fresh_count)
