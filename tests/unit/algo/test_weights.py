@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from helpers.environments import fresh_policy
+from penstock.algo import published
 from penstock.algo import weights as policy_weights
 from penstock.algo.network import Network
 from penstock.algo.policies import Inputs, Policy
@@ -85,11 +86,17 @@ def metadata_of(spec: EnvironmentSpec, network: Network) -> dict[str, Any]:
     return described
 
 
-def test_weights_of_earlier_spaces_and_networks_have_no_field_that_earlier_releases_do_not_know() -> None:
+def test_weights_of_earlier_releases_which_lack_fields_mean_their_defaults() -> None:
     described = metadata_of(PLAIN, Network())
-    assert described["environment"].keys() == {"id", "observation", "action", "frames"}
-    assert described["environment"]["observation"]["kind"] == "box"
-    assert not {"encoders", "memory", "memory_size"} & described["network"].keys()
+    for part, later in (
+        (described["environment"], {"mask_bits", "action_types"}),
+        (described["network"], {"encoders", "memory", "memory_size", "moves", "module"}),
+        (described["network"], {"variance_epsilon", "widest_range"}),
+    ):
+        for name in later:
+            del part[name]
+    assert published.of_metadata(json.dumps(described)) == published.Description(PLAIN, Network())
+    assert (Network().variance_epsilon, Network().widest_range) == (1e-8, 1e38)
 
 
 def test_weights_with_masks_memory_and_encoders_describe_them() -> None:
