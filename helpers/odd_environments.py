@@ -247,6 +247,18 @@ KINDS: dict[str, Kind] = {
         REFUSED, ("Sequence at orders of its action space",), spaces=lambda: (vector(), Dict(orders=Sequence(vector())))
     ),
     "nothing_to_choose": Kind(WARNED, ("nothing to choose",), spaces=lambda: (vector(), Discrete(1))),
+    "action_bounds_beyond_every_number": Kind(
+        REFUSED,
+        ("element 0 is between 1e+300 and inf", "distance to the bound"),
+        spaces=lambda: (vector(), Box(1e300, np.inf, (1,), np.float64)),
+        step=gives(1, 1.0),
+    ),
+    "action_bounds_far_below_0": Kind(
+        REFUSED,
+        ("element 0 is between -inf and -1e+16", "environment.largest_magnitude"),
+        spaces=lambda: (vector(), Box(-np.inf, -1e16, (1,), np.float64)),
+        step=gives(1, 1.0),
+    ),
     # Accepted, with a warning.
     "observation_outside_of_its_space": Kind(WARNED, ("with 1e+06", "outside of its space"), step=observes(1e6)),
     "extreme_reward": Kind(WARNED, ("a reward of 1e+12",), step=gives(1, 1e12)),

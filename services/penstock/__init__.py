@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from penstock.run_metrics import load_metrics as load_metrics
     from penstock.summary import Summary as Summary
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 _HOMES = {
     "Config": "penstock.config",

@@ -16,8 +16,11 @@ from pathlib import Path
 from penstock.errors import ConfigurationError, DamagedFile
 from penstock.system_errors import in_words
 
-FORMAT = 2
-"""Format of the files that are written. Files of format 2 and of earlier releases, without a format, are read."""
+FORMAT = 3
+"""Format of the files that are written. Files of format 2, and of earlier releases without a format, are read too.
+
+Release 0.2.0 can't build policies of format 3, and would take them for damaged ones without another number.
+"""
 
 _FORMAT_KEY = "penstock.format"
 _LENGTH_BYTES = 8
@@ -75,7 +78,7 @@ def read(path: Path) -> CheckpointFile:
         metadata = {name: str(text) for name, text in header["__metadata__"].items()}
     except (ValueError, KeyError, TypeError, AttributeError):
         raise damaged(path, "it is not a safetensors file of Penstock") from None
-    if verified and metadata[_FORMAT_KEY] != str(FORMAT):
+    if verified and metadata[_FORMAT_KEY] not in ("2", str(FORMAT)):
         raise ConfigurationError(
             f"the checkpoint {path} has format {metadata[_FORMAT_KEY]}, and this release reads format {FORMAT} and"
             " older ones; use the release that wrote it"

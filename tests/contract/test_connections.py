@@ -56,6 +56,15 @@ async def run():
         await asyncio.sleep(3600)
 asyncio.run(run())
 """
+PAUSES = """
+import os
+from penstock.rpc.channel import Backoff
+for _ in range(2):
+    if not os.fork():
+        print(Backoff().next_s(), flush=True)
+        os._exit(0)
+    os.wait()
+"""
 WRITER = """
 import sys, time
 from pathlib import Path
@@ -147,6 +156,11 @@ def test_idle_connections_block_no_client_and_use_no_descriptors_of_files(tmp_pa
         assert server.poll() is None
         written = (tmp_path / "file0").read_text()
         wait_for(lambda: (tmp_path / "file0").read_text() not in (written, ""), "files to be written")
+
+
+def test_services_that_are_forked_from_one_process_do_not_pause_alike() -> None:
+    printed = subprocess.run([sys.executable, "-c", PAUSES], check=True, stdout=subprocess.PIPE).stdout
+    assert len(set(printed.split())) == 2
 
 
 def test_a_connection_without_a_call_is_closed(loopback: Loopback) -> None:

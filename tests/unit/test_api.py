@@ -67,7 +67,7 @@ class Placed(CartPoleEnv):
         self.start = start
 
 
-gymnasium.register("Placed-v0", Placed, kwargs={"start": np.zeros(2)})
+gymnasium.register("Placed-v0", f"{__name__}:Placed", kwargs={"start": np.zeros(2)})
 
 
 @pytest.mark.filterwarnings("ignore:the environment receives the list")

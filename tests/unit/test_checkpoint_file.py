@@ -34,7 +34,7 @@ def test_a_sealed_file_is_a_safetensors_file(tmp_path: Path) -> None:
     assert all(torch.equal(tensors[name], TENSORS[name]) for name in TENSORS)
     with safetensors.safe_open(path, "np") as file:
         metadata = file.metadata()
-    assert (metadata["penstock"], metadata["penstock.format"]) == ("policy", "2")
+    assert (metadata["penstock"], metadata["penstock.format"]) == ("policy", "3")
     assert len(metadata["penstock.sha256"]) == 64
 
 
@@ -81,15 +81,23 @@ def test_a_file_of_a_release_without_digests_is_read_and_not_verified(tmp_path: 
     assert (file.verified, file.metadata) == (False, {"penstock": "policy"})
 
 
-def test_a_file_of_a_newer_release_is_refused_but_not_as_damaged(tmp_path: Path) -> None:
-    path = written(tmp_path / "new.safetensors")
-    data = path.read_bytes()
+def of_format(path: Path, number: bytes) -> Path:
+    """Writes a file that only its format distinguishes from the files of this release."""
+    data = written(path).read_bytes()
     head = int.from_bytes(data[:8], "little")
-    header = json.loads(data[8 : 8 + head])
-    digest = header["__metadata__"]["penstock.sha256"]
-    newer = data.replace(b'"penstock.format":"2"', b'"penstock.format":"3"').replace(digest.encode(), b"0" * 64)
-    path.write_bytes(newer.replace(b"0" * 64, hashlib.sha256(newer).hexdigest().encode()))
-    with pytest.raises(ConfigurationError, match="has format 3, and this release reads format 2") as refused:
+    digest = json.loads(data[8 : 8 + head])["__metadata__"]["penstock.sha256"].encode()
+    other = data.replace(b'"penstock.format":"3"', b'"penstock.format":"%s"' % number).replace(digest, b"0" * 64)
+    path.write_bytes(other.replace(b"0" * 64, hashlib.sha256(other).hexdigest().encode()))
+    return path
+
+
+def test_a_file_of_an_earlier_format_with_a_digest_is_read(tmp_path: Path) -> None:
+    assert checkpoint_file.read(of_format(tmp_path / "old.safetensors", b"2")).verified
+
+
+def test_a_file_of_a_newer_release_is_refused_but_not_as_damaged(tmp_path: Path) -> None:
+    path = of_format(tmp_path / "new.safetensors", b"4")
+    with pytest.raises(ConfigurationError, match="has format 4, and this release reads format 3") as refused:
         checkpoint_file.read(path)
     assert not isinstance(refused.value, DamagedFile)
 

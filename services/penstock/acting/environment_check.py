@@ -32,7 +32,7 @@ from penstock.algo.spaces import beginning, bounded, bounds, check_spaces, scale
 from penstock.errors import ConfigurationError
 from penstock.module_imports import import_modules
 from penstock.types.networks import Encoder
-from penstock.types.spaces import BoxSpace, EnvironmentSpec, Tree
+from penstock.types.spaces import BoxSpace, EnvironmentSpec
 
 STEPS = 2
 """Steps taken by each environment. The second is the first one from a state that a step produced."""
@@ -41,6 +41,8 @@ _SEED = 1
 
 _COARSE = 0.05
 """Largest step of float32, in units of an action that is not scaled, whose first deviation is 1."""
+
+_DISTANCE = "wrap the environment so that the policy's action is the distance to the bound"
 
 Progress = Callable[[str, str], None]
 """Function called before each stage with the stage (import, constructor, spaces, reset, mask, step or close) and the
@@ -111,17 +113,26 @@ def check(
                 warnings.append(f"{env_id} has an action space with nothing to choose, so there is nothing to learn")
     assert first is not None
     notices = [f"{env_id}: {notice}" for notice in one.notices]
-    warnings += [f"{env_id}: {warning}" for warning in _of_bounds(first.action, widest_range)]
+    warnings += [f"{env_id}: {warning}" for warning in _of_bounds(first, widest_range, largest_magnitude)]
     return Checked(list(dict.fromkeys(warnings)), notices, first)
 
 
-def _of_bounds(action: Tree, widest_range: float) -> Iterator[str]:
-    """Returns how bounds of actions are taken that are probably not meant, or beside which float32 is too coarse."""
-    for leaf in action.leaves:
+def _of_bounds(spec: EnvironmentSpec, widest_range: float, largest_magnitude: float) -> Iterator[str]:
+    """Returns how bounds of actions are taken that are probably not meant, or beside which float32 is too coarse.
+
+    Raises `ConfigurationError` if all actions between the bounds are above the largest magnitude.
+    """
+    for leaf in spec.action.leaves:
         if not isinstance(leaf.space, BoxSpace):
             continue
         (low, high), is_scaled = bounds(leaf.space), scaled(leaf.space, widest_range)
         first = beginning(leaf.space, widest_range)
+        if (far := np.abs(first) > largest_magnitude).any():
+            element = int(far.argmax())
+            raise ConfigurationError(
+                f"{spec.id} has actions{leaf.place} whose element {element} is between {low[element]:g} and"
+                f" {high[element]:g}, beyond environment.largest_magnitude, which is {largest_magnitude:g}; {_DISTANCE}"
+            )
         wide = bounded(leaf.space) & (high / 2.0 - low / 2.0 > widest_range)
         for found, text in (
             (
@@ -135,8 +146,7 @@ def _of_bounds(action: Tree, widest_range: float) -> Iterator[str]:
             ),
             (
                 ~is_scaled & (np.spacing(np.abs(first).astype(np.float32)) > _COARSE),
-                "begins at {first:g}, beside its bound, where float32 can't tell actions apart; wrap the environment"
-                " so that the policy's action is the distance to the bound",
+                f"begins at {{first:g}}, beside its bound, where float32 can't tell actions apart; {_DISTANCE}",
             ),
         ):
             if found.any():

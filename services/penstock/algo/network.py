@@ -11,6 +11,8 @@ from penstock.types.networks import Encoder, MemoryKind
 class Network:
     """Architecture of a policy: everything besides the spaces that is needed to build it.
 
+    The defaults must never change, because they are what files mean that lack a field, as those of earlier releases do.
+
     Attributes:
         hidden_sizes: Widths of the hidden layers of policy and value.
         trunk: Whether policy and value have separate hidden layers or share them.

@@ -77,16 +77,8 @@ class RunningMoments(nn.Module):
     @torch.no_grad()
     def update(self, values: Tensor) -> MomentsUpdate:
         """Updates the moments with values, <float>[N, *shape]. Synchronises with the device."""
-        if values.shape[0] == 0:
-            return MomentsUpdate()
-        values, left_out = values.double(), 0
-        if bool(self._is_suspicious(values).any()):
-            values, count = self._typical(values)
-            left_out = int(count)
-        updated, change = self._with(values)
-        for held, new in zip(self._held, updated, strict=True):
-            held.copy_(new)
-        return MomentsUpdate(left_out, float(change))
+        begun = self.begin(values, at_once=True)
+        return begun.end(begun.findings)
 
     @torch.no_grad()
     def begin(self, values: Tensor, *, at_once: bool = False) -> BegunUpdate:

@@ -13,9 +13,6 @@ from penstock.types.spaces import SPACE_KINDS, EnvironmentSpec, Tree
 
 METADATA_KEY = "penstock"
 
-_SINCE_CONTRACT_2 = ("encoders", "memory", "memory_size", "moves", "module", "variance_epsilon", "widest_range")
-"""Fields of `Network` that contract 1 does not have. Their defaults, which older files mean, must never change."""
-
 
 @dataclass(frozen=True, slots=True)
 class Description:
@@ -26,26 +23,17 @@ class Description:
 
 
 def to_metadata(description: Description, version: int) -> str:
-    """Returns the metadata of a policy's weights as JSON.
-
-    Fields that contract 1 does not have are left out at their defaults, so that its actors can read the weights.
-    """
-    spec, standard = description.spec, plain(Network())
-    environment: dict[str, object] = {
+    """Returns the metadata of a policy's weights as JSON."""
+    spec = description.spec
+    environment = {
         "id": spec.id,
         "observation": spec.observation.to_json(),
         "action": spec.action.to_json(),
         "frames": spec.frames,
+        "mask_bits": spec.mask_bits,
+        "action_types": list(spec.action_types),
     }
-    if spec.mask_bits:
-        environment["mask_bits"] = spec.mask_bits
-    if spec.action_types:
-        environment["action_types"] = list(spec.action_types)
-    network = {
-        name: value
-        for name, value in plain(description.network).items()
-        if name not in _SINCE_CONTRACT_2 or value != standard[name]
-    }
+    network = plain(description.network)
     return json.dumps({"version": version, "environment": environment, "network": network})
 
 

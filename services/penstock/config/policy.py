@@ -30,7 +30,8 @@ class PolicyConfig(Section):
     """Whether to standardise the numbers in observations by their running mean and standard deviation. Images, one-hot
     codes and bits are never standardised."""
     normalise_returns: bool = True
-    """Whether to scale rewards by the running standard deviation of the discounted return."""
+    """Whether to scale rewards by the running standard deviation of the discounted return, and to learn values that are
+    relative to its mean."""
     variance_epsilon: NonNegativeFloat = 0.0
     """Number that is added to running variances before their roots divide observations and rewards. 0: the square
     of a ten-millionth of the mean, so that numbers of any unit are standardised and rounding is not enlarged. A fixed

@@ -64,8 +64,8 @@ def measure(
 ) -> tuple[TrainingStatistics, int, tuple[Tensor, ...]]:
     """Returns the statistics of a trained batch, the number of its refused gradient steps, and `further` tensors.
 
-    `limits` are those of the policy's actions (`Policy.action_limits`).
-    These, <float64>[...] on the device, come to the host in the same transfer.
+    `further`, <float64>[...] on the device, come to the host in the same transfer. `limits` are the ends of the ranges
+    of actions (`Policy.action_limits`).
     """
     steps, weight, counted = estimated.steps, estimated.behaviour_weight, estimated.counted
     fresh = slice(None, estimated.fresh_count)
@@ -134,19 +134,13 @@ def _explained_variance(steps: Steps) -> Tensor:
 
 def _at_bound(steps: Steps, limits: Sequence[Tensor | None]) -> Tensor:
     """Returns the share of the actions at one bound, of the element with the most; NaN without continuous actions."""
-    shares = [steps.advantage.new_full((1,), -1.0)]
+    shares = []
     for action, bounds in zip(steps.action, limits, strict=True):
-        if bounds is None or not action.shape[0]:
-            continue
-        beyond = torch.stack([action <= bounds[0], action >= bounds[1]]).flatten(1, -2)
-        if steps.usable is None:
-            found = beyond.float().mean(1)
-        else:
-            counted = steps.usable.flatten()
-            found = (beyond & counted[:, None]).sum(1) / counted.sum()
-        shares.append(found.flatten())
-    most = torch.cat(shares).amax()
-    return torch.where(most < 0.0, math.nan, most)
+        if bounds is not None:
+            beyond = torch.stack([action <= bounds[0], action >= bounds[1]]).flatten(1, -2)
+            counted = beyond.new_ones(beyond.shape[1]) if steps.usable is None else steps.usable.flatten()
+            shares.append(((beyond & counted[:, None]).sum(1) / counted.sum()).flatten())
+    return torch.cat(shares).amax() if shares else steps.advantage.new_full((), math.nan)
 
 
 def _variance(values: Tensor, counted: Tensor) -> Tensor:

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
 UNARY_TIMEOUT_S = 5.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
-_JITTER = random.Random()
-"""Not the global generator, from which environments may draw."""
+_JITTER = random.SystemRandom()
+"""Numbers that differ between forked services, and are not those of the global generator, from which environments draw.
+"""
 
 _CHALLENGE_S = 5.0
 """Seconds to wait for a challenge, which servers of older contracts do not send; their refusal says what to do."""

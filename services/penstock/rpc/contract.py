@@ -1,6 +1,7 @@
 """Number of the contract, which the first message of every stream carries in both directions.
 
-Both sides must have the same number: clients of contract 2 and 1 can't prove the run's key.
+Both sides must have the same number: actors of contract 3 can't build policies with `policy.variance_epsilon`, and
+clients of contracts 2 and 1 can't prove the run's key.
 """
 
 from typing import Any
@@ -10,7 +11,7 @@ from google.protobuf.message import Message
 from penstock.errors import ConfigurationError
 from penstock.wire.run import encode_contract
 
-CONTRACT = 3
+CONTRACT = 4
 """Number of the contract, incremented by each release whose messages the previous release misreads or can't read."""
 
 

@@ -6,13 +6,15 @@ import math
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 
 from helpers.environments import fresh_policy
+from penstock.algo import published
 from penstock.algo import weights as policy_weights
 from penstock.algo.network import Network
 from penstock.algo.policies import Inputs, Policy
-from penstock.algo.published import read_metadata, read_version
+from penstock.algo.published import METADATA_KEY, read_metadata, read_version
 from penstock.errors import ConfigurationError
 from penstock.types.run import Weights
 from penstock.types.spaces import (
@@ -85,11 +87,17 @@ def metadata_of(spec: EnvironmentSpec, network: Network) -> dict[str, Any]:
     return described
 
 
-def test_weights_of_earlier_spaces_and_networks_have_no_field_that_earlier_releases_do_not_know() -> None:
+def test_weights_of_earlier_releases_which_lack_fields_mean_their_defaults() -> None:
     described = metadata_of(PLAIN, Network())
-    assert described["environment"].keys() == {"id", "observation", "action", "frames"}
-    assert described["environment"]["observation"]["kind"] == "box"
-    assert not {"encoders", "memory", "memory_size"} & described["network"].keys()
+    for part, later in (
+        (described["environment"], {"mask_bits", "action_types"}),
+        (described["network"], {"encoders", "memory", "memory_size", "moves", "module"}),
+        (described["network"], {"variance_epsilon", "widest_range"}),
+    ):
+        for name in later:
+            del part[name]
+    assert published.of_metadata(json.dumps(described)) == published.Description(PLAIN, Network())
+    assert (Network().variance_epsilon, Network().widest_range) == (1e-8, 1e38)
 
 
 def test_weights_with_masks_memory_and_encoders_describe_them() -> None:
@@ -108,6 +116,19 @@ def test_weights_describe_the_types_of_actions_that_are_not_those_of_a_policy() 
     spec = dataclasses.replace(NESTED, action_types=types)
     assert metadata_of(spec, NETWORKS[0])["environment"]["action_types"] == list(types)
     assert policy_weights.load(policy_weights.dump(fresh_policy(spec), 1)).spec.action_types == types
+
+
+def test_values_of_earlier_releases_have_no_offset() -> None:
+    policy = fresh_policy(PLAIN)
+    policy.begin_returns(torch.full((8,), 50.0))
+    assert policy.return_offset.item() == 50.0
+    data = policy_weights.dump(policy, 1).data
+    assert policy_weights.load(Weights.of(1, data)).return_offset.item() == 50.0
+    tensors = safetensors.torch.load(data)
+    del tensors["return_offset"]
+    earlier = safetensors.torch.save(tensors, {METADATA_KEY: policy_weights.describe(policy, 1)})
+    policy_weights.load_into(policy, Weights.of(1, earlier))
+    assert policy.return_offset.item() == 0.0
 
 
 @pytest.mark.parametrize("spec", [PLAIN, NESTED], ids=["not nested", "nested"])
