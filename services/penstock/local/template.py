@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from penstock.local import blas
+from penstock import library_variables
 from penstock.local.variables import of_services
 
 PENSTOCK = [sys.executable, "-Pm", "penstock"]
@@ -52,7 +52,7 @@ class Template(AbstractContextManager["Template"]):
         if sys.platform != "linux":
             return
         variables = of_services(os.environ)
-        blas.use_one_thread(variables)
+        library_variables.prepare(variables)
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
