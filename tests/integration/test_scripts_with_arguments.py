@@ -12,6 +12,7 @@ ENVIRONMENT = """
 import gymnasium
 import numpy as np
 
+assert sys.argv[0].endswith("script.py"), sys.argv
 
 class Env(gymnasium.Env):
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
@@ -81,6 +82,7 @@ def level():
 TYRO = """
 import argparse
 import dataclasses
+import sys
 
 
 @dataclasses.dataclass
@@ -130,4 +132,4 @@ def test_commands_that_name_the_file_give_it_no_options_of_theirs(tmp_path: Path
     named = run("evaluate", "run", "--env-id=script.py:Env", "--episodes=2", directory=tmp_path)
     assert named.code == 0 and "return 10.0 " in named.stdout, named.stderr
     checked = run("doctor", *ALONE, directory=tmp_path)
-    assert "script.py:Env was created, reset and stepped" in " ".join(checked.stdout.split()), checked.stdout
+    assert "script:Env was created, reset and stepped" in " ".join(checked.stdout.split()), checked.stdout
