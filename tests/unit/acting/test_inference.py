@@ -8,8 +8,9 @@ from numpy.typing import NDArray
 from helpers.environments import decided_weights, fresh_policy, remembering_policy, spec_of
 from penstock.acting.inference import PolicyRunner
 from penstock.algo import weights as policy_weights
-from penstock.algo.network import MemoryKind, Network
+from penstock.algo.network import Network
 from penstock.algo.policies import Policy
+from penstock.types.networks import MemoryKind
 from penstock.types.spaces import EnvironmentSpec
 
 ROWS = 16
