@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from helpers.provenance import of_this_run
+from penstock import library_variables
 from penstock.acting.collector import Collector
 from penstock.acting.environments import Environments
 from penstock.acting.runners import runner_of
@@ -26,7 +27,6 @@ from penstock.algo.network import Network
 from penstock.algo.policies import Policy
 from penstock.apps.environments import make_configured
 from penstock.config import Config
-from penstock.local import blas
 from penstock.presets import preset
 from penstock.types.networks import Inference
 from penstock.types.run import Assignment, Weights
@@ -101,6 +101,6 @@ def main() -> int:
 if __name__ == "__main__":
     # NumPy is imported already, and a service's NumPy has one thread.
     if not os.environ.get("OPENBLAS_NUM_THREADS"):
-        blas.use_one_thread(os.environ)
+        library_variables.prepare(os.environ)
         os.execv(sys.executable, [sys.executable, "-m", "benchmarks.actor_steps", *sys.argv[1:]])
     sys.exit(main())

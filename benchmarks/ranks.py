@@ -29,6 +29,7 @@ from helpers.environments import spec_of
 from helpers.other_ranks import led
 from helpers.provenance import of_this_run
 from helpers.training import collect_batch
+from penstock import library_variables
 from penstock.algo.network import Network
 from penstock.config import Config
 from penstock.learning.assembly import learner_of
@@ -36,7 +37,6 @@ from penstock.learning.batches import BatchFeed, TrainingBatch
 from penstock.learning.devices import torch_device
 from penstock.learning.learner import Learner
 from penstock.learning.ranks import Ranks
-from penstock.local import blas
 from penstock.types.records import plain
 from penstock.types.replay import Batch
 from penstock.types.spaces import BoxSpace
@@ -303,7 +303,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if _ONE_THREAD not in os.environ:
         # NumPy chooses the number of its threads when it is imported, which has happened.
-        blas.use_one_thread(os.environ)
+        library_variables.prepare(os.environ)
         os.execv(sys.executable, [sys.executable, "-m", "benchmarks.ranks", *sys.argv[1:]])
     torch.set_num_threads(1)
     console, cases = Console(), list[Case]()

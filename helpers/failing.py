@@ -107,12 +107,22 @@ class Failing(gymnasium.Env[NDArray[np.float64], np.int64]):
 class Rude(Failing):
     """Ignores signals, changes the working directory, starts a thread, and fails to close."""
 
-    def __init__(self) -> None:
+    def __init__(self, later: bool = False) -> None:
+        """Ignores signals in each reset too, if `later`."""
         super().__init__(at=-1)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, signal.SIG_IGN)
+        self._later = later
+        self._ignore_signals()
         os.chdir("/")
         threading.Thread(target=threading.Event().wait).start()
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        if self._later:
+            self._ignore_signals()
+        return super().reset(seed=seed, options=options)
+
+    def _ignore_signals(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
 
     def close(self) -> None:
         raise RuntimeError("can't close")

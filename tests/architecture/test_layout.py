@@ -35,6 +35,7 @@ ALLOWED: dict[str, set[str]] = {
     "module_imports": {"environment_names", "errors", "extras", "foreign_errors"},
     "extras": {"errors"},
     "compiled_code": set(),
+    "library_variables": set(),
     "config": {
         "types",
         "errors",
@@ -76,7 +77,7 @@ ALLOWED: dict[str, set[str]] = {
         "files",
         "replay",
     },
-    "telemetry": {"types", "errors", "addresses", "telemetry"},
+    "telemetry": {"types", "errors", "addresses", "library_variables", "telemetry"},
     "algo": {"types", "errors", "environment_names", "foreign_errors", "module_imports", "algo"},
     "acting": {
         "types",
@@ -181,6 +182,7 @@ ALLOWED: dict[str, set[str]] = {
         "gate_law",
         "file_systems",
         "files",
+        "library_variables",
         "run_folder",
         "store_place",
         "run_metrics",
@@ -204,6 +206,8 @@ ALLOWED: dict[str, set[str]] = {
         "presets",
         "file_systems",
         "files",
+        "foreign_errors",
+        "library_variables",
         "run_folder",
         "store_place",
         "run_metrics",

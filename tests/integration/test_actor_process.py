@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
+import pytest
 
 from helpers.processes import WITH_HELPERS, Command, end_of
 from helpers.servers import LiveRun, Loopback, until
@@ -31,11 +32,20 @@ def actor(server: LiveRun, folder: Path, env_id: str, *options: str) -> Iterator
         yield command
 
 
-def test_an_actor_overrides_process_settings_changed_by_its_environment(tmp_path: Path) -> None:
+def ignores_sigterm(pid: int) -> bool:
+    """Returns whether a process ignores SIGTERM, as Linux shows it in a mask."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    (mask,) = (line.split()[1] for line in lines if line.startswith("SigIgn:"))
+    return bool(int(mask, 16) >> (signal.SIGTERM - 1) & 1)
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["constructor", "reset"])
+def test_an_actor_overrides_process_settings_changed_by_its_environment(tmp_path: Path, later: bool) -> None:
     with Loopback() as loopback:
         server = loopback.run(tmp_path / "roster.json")
-        with actor(server, tmp_path, "Rude-v0") as command:
+        with actor(server, tmp_path, "Rude-v0", f"--environment.kwargs=later={later}") as command:
             until(lambda: server.statistics.status().actor_states[0].doing == "", "the environments to be reset")
+            until(lambda: not ignores_sigterm(command.pid), "the actor to take its signals")
             assert Path(psutil.Process(command.pid).cwd()) == tmp_path
             command.terminate()
             ended = end_of(command)

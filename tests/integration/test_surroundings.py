@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from helpers.processes import PENSTOCK, run
 from helpers.timing import PATIENCE_S
 from penstock.run_folder import RunFolder
@@ -45,6 +47,52 @@ def refused(*arguments):
 
 os.pidfd_open = refused
 """
+
+
+IGNORED = {
+    "numba": {"NUMBA_DISABLE_JIT": "1"},
+    "grpc": {"GRPC_POLL_STRATEGY": "epollex"},
+    "matplotlib": {"MPLBACKEND": "Qt4Agg"},
+    "prometheus": {"PROMETHEUS_MULTIPROC_DIR": "/missing", "prometheus_multiproc_dir": "/missing"},
+    "proxies": dict.fromkeys(("http_proxy", "grpc_proxy", "https_proxy", "ALL_PROXY"), "http://127.0.0.1:9"),
+    "encodings": {"PYTHONIOENCODING": "utf-16", "LC_ALL": "C", "PYTHONUTF8": "0"},
+    "warnings": {"PYTHONWARNINGS": "error", "PYTHONOPTIMIZE": "2", "PYTHONDEVMODE": "1"},
+    "threads": {"OMP_NUM_THREADS": "many", "MKL_NUM_THREADS": "0", "NUMBA_NUM_THREADS": "x"},
+    "folders": {"TMPDIR": "/missing", "HOME": "/missing", "XDG_CACHE_HOME": "/missing", "MPLCONFIGDIR": "/missing"},
+}
+REPORTED = {
+    "foreign package": ("PYTHONPATH", "FOREIGN", "No module named 'google.protobuf'"),
+    "broken package": ("PYTHONPATH", "BROKEN", "SyntaxError"),
+    "protobuf": ("PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION", "cpp", "google.protobuf.pyext"),
+    "torch": ("TORCH_LOGS", "nonsense", "ValueError"),
+}
+
+
+@pytest.mark.parametrize("variables", IGNORED.values(), ids=IGNORED)
+def test_inherited_variables_of_libraries_do_not_change_the_end_of_a_run(
+    variables: dict[str, str], tmp_path: Path
+) -> None:
+    ended = run("train", *SMALL, directory=tmp_path, environment=variables)
+    assert (ended.code, ended.stderr) == (0, ""), ended.stderr
+    folder = RunFolder(tmp_path / "run")
+    assert folder.summary.exists() and folder.learning_curve.exists()
+    assert "restarting" not in ended.stdout
+
+
+@pytest.mark.parametrize(("name", "value", "reason"), REPORTED.values(), ids=REPORTED)
+def test_a_variable_that_keeps_a_library_from_being_imported_is_named_in_one_line(
+    name: str, value: str, reason: str, tmp_path: Path
+) -> None:
+    for package, text in (("FOREIGN/google", ""), ("BROKEN/numpy", "print 'Python 2'")):
+        (tmp_path / package).mkdir(parents=True)
+        (tmp_path / package / "__init__.py").write_text(text)
+    value = str(tmp_path / value) if name == "PYTHONPATH" else value
+    ended = run("train", *SMALL, directory=tmp_path, environment={name: value})
+    assert ended.code == 2 and not ended.left_behind
+    # protobuf itself warns.
+    line = ended.stderr.splitlines()[-1]
+    assert line.startswith("penstock: ") and reason in line and name in line.partition("so unset ")[2]
+    assert "Traceback" not in ended.stderr
 
 
 def test_a_run_continues_to_its_end_after_its_reader_has_left(tmp_path: Path) -> None:

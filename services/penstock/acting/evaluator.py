@@ -70,6 +70,7 @@ class Evaluator:
                 with _ended_if_it_hangs(task, queue):
                     self._prepare(task, queue)
                     result = play(task, self.environments, lambda: self._process.stopping, module=self._module)
+                self._process.take_signals()
                 if result is not None:
                     queue.deliver(result)
                     self._note(result)

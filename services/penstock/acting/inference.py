@@ -28,7 +28,8 @@ def one_thread() -> Iterator[None]:
     """Gives torch one thread and its own defaults in the block, and restores the environment's; takes microseconds.
 
     On a busy machine, threads wait for each other in every small layer: 20 episodes of CartPole took 13 s instead of 1.
-    An environment may set the type and the device of new tensors, and may rely on them in its steps.
+    An environment may set the type and the device of new tensors and the precision of operations, and may rely on them
+    in its steps.
     """
     before, data_type = torch.get_num_threads(), torch.get_default_dtype()
     torch.set_num_threads(1)
@@ -38,6 +39,8 @@ def one_thread() -> Iterator[None]:
         with ExitStack() as stack:
             if torch.get_default_device() != _CPU:
                 stack.enter_context(_CPU)
+            if torch.is_autocast_enabled("cpu"):
+                stack.enter_context(torch.autocast("cpu", enabled=False))
             yield
     finally:
         torch.set_num_threads(before)

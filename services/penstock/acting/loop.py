@@ -88,6 +88,7 @@ class ActorLoop:
         collector = self._begin()
         if collector is None:
             return
+        self._parts.process.take_signals()
         sink = self._parts.open_sink(assignment)
         reports = Reports(self._run, collector)
         try:
@@ -98,6 +99,7 @@ class ActorLoop:
                         runner = self._runner_of(weights)
                     reports.begin()
                     window = self._collect_and_send(collector, runner, sink)
+                    self._parts.process.take_signals()
                     if window is not None:
                         reports.sent(window.columns.segments)
                 reports.send_if_due()

@@ -167,6 +167,9 @@ class Process(Protocol):
     def restore_process(self) -> None:
         """Restores the signal handlers and the working directory, which the making of environments may have changed."""
 
+    def take_signals(self) -> None:
+        """Takes the signals that stop the process back from environments, which may handle them or ignore them."""
+
     def seed_generators(self, *key: int | str) -> None:
         """Seeds the random generators that environments share in this process; equal keys give equal numbers."""
 

@@ -26,7 +26,7 @@ def main() -> None:
     # Processes that environments start must not inherit the descriptor.
     os.set_inheritable(answers, False)
     faulthandler.enable()
-    request = json.loads(sys.stdin.readline())
+    request = json.loads(sys.stdin.buffer.readline())
     set_arguments(request["env_id"])
     seed_generators("environment check")
     # They must not inherit standard input either, which ends when the parent process does.

@@ -15,10 +15,8 @@ def command(arguments: Sequence[str]) -> int:
     named = _parse(arguments)
     # It imports torch, which --help and mistakes need not wait for.
     from penstock.cli.played_episodes import play
-    from penstock.process.environment_process import arguments_for
 
-    with arguments_for(named.env_id or ""):
-        play(named)
+    play(named)
     return 0
 
 

@@ -8,12 +8,13 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from penstock import library_variables
 from penstock.errors import ConfigurationError, EnvironmentFailed, PenstockError, RankLost
 from penstock.exit_codes import CRASHED, GAVE_UP, INTERRUPTED, USAGE_ERROR
-from penstock.local import blas
+from penstock.foreign_errors import describe
 from penstock.local.imports import uncollected
 from penstock.system_errors import exhaustion, not_utf8
 
@@ -53,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     name, code = given[0] if given else "", CRASHED
     # gRPC's core writes errors in its own format, which suits a service's log but not the output of a command.
     in_log = name in _SERVICES and not sys.stderr.isatty()
-    blas.use_one_thread(os.environ)
+    library_variables.prepare(os.environ)
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR" if in_log else "NONE")
     if _is_service(given):
         # Before anything is printed. It loads NumPy, which needs the variables above.
@@ -161,12 +162,28 @@ def _is_service(arguments: list[str]) -> bool:
     return name in _SERVICES and (name != "replay" or not rest or rest[0] not in _OF_REPLAY)
 
 
+@contextlib.contextmanager
+def _loading() -> Iterator[None]:
+    """Imports modules of Penstock. Raises `ConfigurationError` if that fails and inherited variables may be why."""
+    try:
+        with uncollected():
+            yield
+    except (ImportError, SyntaxError, AttributeError, TypeError, ValueError) as error:
+        suspects = library_variables.suspects(os.environ)
+        if not suspects:
+            raise
+        raise ConfigurationError(
+            f"can't import the libraries of Penstock: {describe(error)}; they work without variables that concern other"
+            f" programs, so unset {' or '.join(suspects)}"
+        ) from error
+
+
 def _execute(name: str, arguments: list[str]) -> int:
     """Imports and runs a command: the replay service must not load torch, and `--help` loads nothing."""
     if _is_service([name, *arguments]):
         return _serve(name, arguments)
     module = _OF_REPLAY[arguments[0]] if name == "replay" else name
-    with uncollected():
+    with _loading():
         command = importlib.import_module(f"penstock.cli.{module}").command
     code: int = command(arguments)
     return code
@@ -174,7 +191,7 @@ def _execute(name: str, arguments: list[str]) -> int:
 
 def _serve(name: str, arguments: list[str]) -> int:
     """Runs a service until it ends; returns its exit code."""
-    with uncollected():
+    with _loading():
         from penstock.cli.options import parse
     options = parse(f"penstock {name}", _COMMANDS[name], arguments, trains=False)
     if options.config.security.certificate:
@@ -183,7 +200,7 @@ def _serve(name: str, arguments: list[str]) -> int:
         failed_handshakes.watch()
         # The watch has replaced the error output.
         faulthandler.enable()
-    with uncollected():
+    with _loading():
         service = importlib.import_module(f"penstock.apps.{name}")
     code: int = service.run(options.config)
     return code

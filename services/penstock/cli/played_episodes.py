@@ -17,6 +17,7 @@ from penstock.config.recorded import ENVIRONMENT
 from penstock.config.sections import Sections
 from penstock.errors import ConfigurationError
 from penstock.module_imports import import_modules
+from penstock.process.environment_process import arguments_for, seed_generators
 from penstock.run_folder import RunFolder, find_checkpoint
 from penstock.types.differences import same_spaces
 from penstock.types.evaluation import EvaluationResult, EvaluationTask, VariantReturns
@@ -26,8 +27,14 @@ from penstock.types.spaces import EnvironmentSpec
 def play(named: argparse.Namespace) -> None:
     """Plays the episodes that these options of `penstock evaluate` name."""
     path = find_checkpoint(named.run)
-    policy = load_policy(path, module=named.module, trust_code=named.trust_code)
-    config = _config_of(path, named)
+    with arguments_for(named.env_id or ""):
+        policy = load_policy(path, module=named.module, trust_code=named.trust_code)
+        config = _config_of(path, named)
+    with arguments_for(config.environment.id):
+        _play(named, path, policy, config)
+
+
+def _play(named: argparse.Namespace, path: Path, policy: TrainedPolicy, config: Sections) -> None:
     environment, max_steps = config.environment, config.evaluation.most_episode_steps
     variants = _chosen_variants(config, named.variant)
     if named.episodes < len(variants):
@@ -40,6 +47,7 @@ def play(named: argparse.Namespace) -> None:
     task = EvaluationTask(
         0, policy.weights, named.episodes, not named.stochastic, seed, len(variants), max_episode_steps=max_steps
     )
+    seed_generators(seed, "evaluation")
     with closing(variants_of(environment, kwargs).make_mixed(named.episodes)) as environments:
         _check_same_spaces(path, policy, environments.spec)
         result = evaluate(task, environments, lambda: False, module=policy.policy.network.module)

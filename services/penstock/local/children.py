@@ -21,7 +21,7 @@ from penstock.local.process_group import (
 )
 from penstock.local.template import PENSTOCK, Template
 from penstock.local.variables import of_services
-from penstock.process.service import SUPERVISED_VARIABLE
+from penstock.process.service import START_VARIABLE, SUPERVISED_VARIABLE
 from penstock.system_errors import disk_fault, in_words
 
 _GRACE_S = 8.0
@@ -46,11 +46,6 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 5.0
 def service_command(*arguments: str) -> list[str]:
     """Returns the command line of a service."""
     return [*PENSTOCK, *arguments]
-
-
-def service_environment(name: str) -> dict[str, str]:
-    """Returns a child's environment variables: its name, and no settings, which it reads from the run's file."""
-    return of_services(os.environ) | {SUPERVISED_VARIABLE: name}
 
 
 @dataclass(slots=True)
@@ -84,14 +79,16 @@ class Child:
         """Exit code of the service; None while it runs."""
         return self.group.exit_code if self.group else None
 
-    def start(self, guard: Guard, template: Template | None) -> None:
-        """Starts the process, forked from the template where possible."""
+    def start(self, guard: Guard, template: Template | None, number: int) -> None:
+        """Starts the process, forked from the template where possible. No two starts of a run have this number."""
         self.ended_at = self.restart_at = None
         with self.log.opened() as file, signals_held_back():
-            variables = service_environment(self.name) | self.log.named
+            own = {SUPERVISED_VARIABLE: self.name, START_VARIABLE: str(number)}
             memory = () if self.log.memory is None else (self.log.memory,)
             outputs = (file.fileno(), *memory)
-            forked = template.fork(self.command, self.name, outputs, self.log.path) if template else None
+            forked = template.fork(self.command, own, outputs, self.log.path) if template else None
+            # Settings are in the run's file.
+            variables = of_services(os.environ) | own | self.log.named
             process = forked or CommandProcess(self.command, stdout=file, environment=variables, pass_fds=memory)
             self.group = ProcessGroup(process, guard)
 
@@ -113,10 +110,14 @@ class Child:
 
 @dataclass(slots=True)
 class Children(AbstractContextManager["Children"]):
-    """All services of a run. Use it as a context manager, which ends all of them on exit."""
+    """All services of a run. Use it as a context manager, which ends all of them on exit.
+
+    `starts` begins above the number of all starts in earlier sessions of the run.
+    """
 
     max_restarts: int
     template: Template | None = None
+    starts: int = 0
     members: list[Child] = field(default_factory=list)
     dismissed: list[tuple[Child, float]] = field(default_factory=list)
     """Children that received SIGTERM, each with its deadline by `time.monotonic`."""
@@ -132,7 +133,7 @@ class Children(AbstractContextManager["Children"]):
         """Starts a child and begins to watch it."""
         child = Child(name, command, ChildLog(log))
         self.members.append(child)
-        child.start(self.guard, self.template)
+        self._start(child)
 
     def find(self, name: str) -> Child:
         """Returns the child of this name."""
@@ -187,13 +188,17 @@ class Children(AbstractContextManager["Children"]):
         """Kills an unresponsive child and its group; this counts as a death."""
         self.find(name).end(0.0)
 
+    def _start(self, child: Child) -> None:
+        self.starts += 1
+        child.start(self.guard, self.template, self.starts)
+
     def _has_died(self, child: Child) -> bool:
         code = child.exit_code
         return code is not None and not (code == 0 and (child.name == "learner" or child.ended_just_now()))
 
     def _restart(self, child: Child) -> list[str]:
         try:
-            child.start(self.guard, self.template)
+            self._start(child)
         except OSError as error:
             # The machine may recover, and the other services continue.
             child.restart_at = time.monotonic() + _LONGEST_PAUSE_S

@@ -13,9 +13,10 @@ from typing import Any
 from penstock.config import Config
 from penstock.environment_arguments import written
 from penstock.errors import ConfigurationError, UnknownEnvironment
-from penstock.local.children import service_environment
 from penstock.local.process_group import CommandProcess, Guard, ProcessGroup, describe_exit, signals_held_back
 from penstock.local.store_size import sized_segments
+from penstock.local.variables import of_services
+from penstock.process.service import SUPERVISED_VARIABLE
 
 _COMPARED = 2
 """Most environments that are made of each variant; two are enough to compare them."""
@@ -51,7 +52,7 @@ def check_environment(config: Config, report: Callable[[str], None]) -> int:
     try:
         with contextlib.closing(Guard(0.0)) as guard, contextlib.ExitStack() as stack:
             command = [sys.executable, "-Pm", "penstock.apps.environment_check", str(writing)]
-            variables = service_environment("environment check")
+            variables = of_services(os.environ) | {SUPERVISED_VARIABLE: "environment check"}
             with signals_held_back():
                 process = CommandProcess(command, stdout=subprocess.PIPE, environment=variables, pass_fds=(writing,))
                 child = ProcessGroup(process, guard)

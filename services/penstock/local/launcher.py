@@ -191,7 +191,7 @@ class _Session:
         self._start, self._observer = start, observer
         self._template = template
         self._status = _beginning(config)
-        self._children = Children(config.train.max_restarts, template)
+        self._children = Children(config.train.max_restarts, template, folder.newest_checkpoint_steps() or 0)
         self._thread = LoopThread()
         self._newest_notice, self._errors_at = 0, 0.0
 

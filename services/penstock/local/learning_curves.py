@@ -15,6 +15,7 @@ from penstock.config import read_settings
 from penstock.config.recorded import texts
 from penstock.errors import ConfigurationError
 from penstock.files import READABLE_FILE, write_atomically
+from penstock.library_variables import hidden
 from penstock.run_folder import RunFolder
 from penstock.run_metrics import Columns, load_metrics
 from penstock.system_errors import in_words
@@ -116,7 +117,9 @@ def draw(folders: Sequence[RunFolder], output: Path) -> None:
     Raises `ConfigurationError` if a run or the file can't be used, or if matplotlib is missing.
     """
     extras.require("matplotlib", "penstock plot")
-    import matplotlib as mpl
+    # An unknown name would be refused, and so are names of older versions.
+    with hidden("MPLBACKEND"):
+        import matplotlib as mpl
 
     mpl.use("Agg")
     from matplotlib import pyplot

@@ -13,12 +13,12 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from penstock.local import blas
+from penstock import library_variables
 from penstock.local.variables import of_services
 
 PENSTOCK = [sys.executable, "-Pm", "penstock"]
@@ -52,7 +52,7 @@ class Template(AbstractContextManager["Template"]):
         if sys.platform != "linux":
             return
         variables = of_services(os.environ)
-        blas.use_one_thread(variables)
+        library_variables.prepare(variables)
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
@@ -82,18 +82,20 @@ class Template(AbstractContextManager["Template"]):
             pass
         return not self._ready and self._control is not None
 
-    def fork(self, command: Sequence[str], name: str, outputs: Sequence[int], log: Path) -> "ForkedProcess | None":
+    def fork(
+        self, command: Sequence[str], variables: Mapping[str, str], outputs: Sequence[int], log: Path
+    ) -> "ForkedProcess | None":
         """Starts a service in a process that leads its own session and process group.
 
-        `name` is the service's name in this run. `outputs` are descriptors: of the file `log`, for standard output and
-        error, and of the log's block of memory, if it has one (`local.child_log`). Returns None if the template can't
-        fork the command now; the caller then starts it. It forks those that begin with `PENSTOCK`.
+        `variables` are the service's own environment variables. `outputs` are descriptors: of the file `log`, for
+        standard output and error, and of the log's block of memory, if it has one (`local.child_log`). Returns None if
+        the template can't fork the command now; the caller then starts it. It forks those that begin with `PENSTOCK`.
         """
         program, arguments = list(command[: len(PENSTOCK)]), list(command[len(PENSTOCK) :])
         if program != PENSTOCK or self.pending or self._control is None:
             return None
         reading, writing = os.pipe()
-        request = json.dumps({"arguments": arguments, "name": name, "log": str(log.absolute())}).encode()
+        request = json.dumps({"arguments": arguments, "variables": variables, "log": str(log.absolute())}).encode()
         try:
             socket.send_fds(self._control, [request], [reading, *outputs])
         except OSError:

@@ -5,7 +5,7 @@ padding, which a forked service overwrites with its own command line.
 
     {"ready": true}                   the imports are done
     {"unusable": reason}              this system lacks what the template needs
-    {"arguments": [...], "name": ..., "log": ...}
+    {"arguments": [...], "variables": {...}, "log": ...}
                                       forks a service; comes with descriptors for standard input, for standard output
                                       and, where the system has one, of the log's block of memory (`process.output`)
     {"reap": pid}                     reaps a service that has ended
@@ -32,7 +32,6 @@ from typing import Any, NoReturn
 
 from penstock.local.imports import uncollected
 from penstock.process.output import LOG_VARIABLE
-from penstock.process.service import SUPERVISED_VARIABLE
 
 _MODULES = ("apps.replay", "apps.learner", "apps.actor", "apps.evaluator", "cli.options", "cli.main")
 _LARGEST_MESSAGE = 65_536
@@ -137,7 +136,7 @@ class _Template:
         os.close(output)
         for number in (signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
-        os.environ[SUPERVISED_VARIABLE] = request["name"]
+        os.environ.update(request["variables"])
         if memory:
             os.environ[LOG_VARIABLE] = f"{memory[0]}:{request['log']}"
         arguments: list[str] = request["arguments"]

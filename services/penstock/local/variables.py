@@ -17,7 +17,7 @@ from penstock.environment_arguments import NONE
 from penstock.errors import ConfigurationError
 from penstock.process import run_info
 from penstock.process.environment_process import ARGUMENTS_VARIABLE
-from penstock.process.service import SUPERVISED_VARIABLE
+from penstock.process.service import START_VARIABLE, SUPERVISED_VARIABLE
 
 SETTING_PREFIX = "PENSTOCK__"
 PRESET = run_info.PRESET
@@ -110,7 +110,8 @@ def _check(name: str, written: str, text: str) -> None:
             )
         return
     is_link = _OF_KUBERNETES.search(name) or "://" in text
-    if name not in (PRESET, SUPERVISED_VARIABLE, ARGUMENTS_VARIABLE, *OF_COMPOSE) and not is_link:
+    of_launcher = (SUPERVISED_VARIABLE, START_VARIABLE, ARGUMENTS_VARIABLE)
+    if name not in (PRESET, *of_launcher, *OF_COMPOSE) and not is_link:
         raise ConfigurationError(
             f"the variable {written} is not a setting; settings are named PENSTOCK__SECTION__KEY, with two underscores"
             f" before section and key{_meant(name) or '; correct the name'}, or unset it"

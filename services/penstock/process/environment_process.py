@@ -4,6 +4,7 @@ Code of users may read `sys.argv` when it is imported, and may draw from generat
 """
 
 import ctypes
+import functools
 import importlib.util
 import json
 import os
@@ -43,9 +44,11 @@ def set_arguments(env_id: str) -> None:
 def seed_generators(*key: int | str) -> None:
     """Seeds the generators of the whole process: `random`, `numpy.random`, torch's, and C's `rand`.
 
-    Equal keys give equal numbers, and different keys different ones. Torch is seeded when it is first imported, if it
-    is not yet: it takes a second and 200 MB.
+    Equal keys give equal numbers, and different keys different ones. A process that is forked later has numbers of its
+    own, in the order of the forks. Torch is seeded when it is first imported, if it is not yet: it takes a second and
+    200 MB.
     """
+    _forks().key, _forks().count = key, 0
     words = [word for part in key for word in _words(part)]
     python, numpy, torch, c = (int(seed) for seed in np.random.SeedSequence(words).generate_state(4, np.uint32))
     random.seed(python)
@@ -56,6 +59,30 @@ def seed_generators(*key: int | str) -> None:
         loaded.manual_seed(torch)
     else:
         sys.meta_path.insert(0, _SeedsTorch(torch))
+
+
+class _Forks:
+    """Seeds forked processes. They would repeat the numbers of this process, except those of `random`.
+
+    Attributes:
+        key: Key of the seeds of this process.
+        count: Number of forks with these seeds.
+    """
+
+    def __init__(self) -> None:
+        self.key: tuple[int | str, ...] = ()
+        self.count = 0
+        os.register_at_fork(before=self._count, after_in_child=self._seed)
+
+    def _count(self) -> None:
+        self.count += 1
+
+    def _seed(self) -> None:
+        seed_generators(*self.key, "fork", self.count)
+
+
+_forks = functools.cache(_Forks)
+"""Returns the hooks of this process, which can be registered once only."""
 
 
 def _without_options(env_id: str) -> list[str]:

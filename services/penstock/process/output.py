@@ -135,6 +135,13 @@ class _Descriptor(io.RawIOBase):
         self._lock = threading.Lock()
 
 
+class _Text(io.TextIOWrapper):
+    """A stream that code of users can't close, because the rest of the process still writes to it."""
+
+    def close(self) -> None:
+        self.flush()
+
+
 def protect() -> None:
     """Replaces `sys.stdout` and `sys.stderr` of a service. Call it once, before anything is logged."""
     memory, _, path = os.environ.pop(LOG_VARIABLE, "").partition(":")
@@ -163,4 +170,4 @@ def protected(descriptor: int) -> TextIO:
 
 def _text(descriptor: int, log: _Log | None, notice: str = "") -> TextIO:
     raw = _Descriptor(descriptor, log, notice)
-    return io.TextIOWrapper(raw, "utf-8", errors="backslashreplace", line_buffering=True)  # type: ignore[type-var]
+    return _Text(raw, "utf-8", errors="backslashreplace", line_buffering=True)  # type: ignore[arg-type]

@@ -28,6 +28,9 @@ from penstock.types.location import Location
 SUPERVISED_VARIABLE = "PENSTOCK_SUPERVISED"
 """Variable that a launcher sets to the service's name. The service then stops when its standard input ends."""
 
+START_VARIABLE = "PENSTOCK_START"
+"""Variable in which a launcher numbers the starts of a run's services; no two have the same number."""
+
 ServiceName = Literal["replay", "learner", "actor", "evaluator"]
 
 _ORPHAN_PATIENCE_S = 10.0
@@ -57,9 +60,9 @@ class Service:
         allocator.keep_freed_memory()
         if name in ("actor", "evaluator"):
             set_arguments(config.environment.id)
-            self.seed_generators(
-                config.run.seed, name, os.environ.get(SUPERVISED_VARIABLE, f"{settings.listen}:{os.getpid()}")
-            )
+            # An actor has no slot before it has made its environments, whose spaces it joins with.
+            own = os.environ.get(SUPERVISED_VARIABLE, f"{settings.listen}:{os.getpid()}")
+            self.seed_generators(config.run.seed, name, own, os.environ.get(START_VARIABLE, ""))
         self._folder = Path.cwd()
         node = telemetry.node or socket.gethostname()
         self._log_fields: dict[str, str | int] = {"service": name, "node": node}

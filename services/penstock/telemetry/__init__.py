@@ -4,13 +4,7 @@ prometheus-client chooses at its import where metrics are kept. A process that i
 metrics would write there, and fail without the folder.
 """
 
-import os
+from penstock.library_variables import hidden
 
-_FOLDERS = ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir")
-
-_inherited = {name: os.environ.pop(name) for name in _FOLDERS if name in os.environ}
-try:
+with hidden("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir"):
     import prometheus_client as prometheus_client
-finally:
-    # The user's own processes may need them.
-    os.environ.update(_inherited)

@@ -32,7 +32,7 @@ def configure(common: Mapping[str, str | int], *, level: str, log_format: str) -
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
     logger: Logger = structlog.get_logger()

@@ -1,6 +1,9 @@
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from helpers.environments import decided_weights, fresh_policy, remembering_policy, spec_of
 from penstock.acting.inference import PolicyRunner
@@ -108,6 +111,44 @@ def test_without_a_temperature_a_runner_acts_like_the_policy_bit_for_bit(env_id:
         (action,), log_prob = same.act((observation,), noise)
         assert np.array_equal(action, expected[0].numpy())
         assert np.array_equal(log_prob, expected_log_prob.numpy())
+
+
+STATES: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
+    "autocast": (lambda: torch.set_autocast_enabled("cpu", True), lambda: torch.set_autocast_enabled("cpu", False)),
+    "deterministic": (
+        lambda: torch.use_deterministic_algorithms(True),
+        lambda: torch.use_deterministic_algorithms(False),
+    ),
+    "no gradients": (lambda: torch.set_grad_enabled(False), lambda: torch.set_grad_enabled(True)),
+    "anomalies": (lambda: torch.autograd.set_detect_anomaly(True), lambda: torch.autograd.set_detect_anomaly(False)),
+    "products": (
+        lambda: torch.set_float32_matmul_precision("medium"),
+        lambda: torch.set_float32_matmul_precision("highest"),
+    ),
+    "errors of NumPy": (lambda: np.seterr(all="raise"), lambda: np.seterr(all="warn")),
+}
+
+
+@pytest.mark.parametrize("kind", ["gru", "lstm"])
+@pytest.mark.parametrize(("change", "undo"), STATES.values(), ids=STATES)
+def test_no_state_in_which_an_environment_leaves_its_libraries_changes_the_policy(
+    change: Callable[[], object], undo: Callable[[], object], kind: MemoryKind
+) -> None:
+    weights = policy_weights.dump(remembering_policy(spec_of("CartPole-v1"), kind), 0)
+    observation, noise = (np.full((2, 4), 0.3, np.float32),), np.full((2, 1), 0.5, np.float32)
+
+    def answers() -> list[NDArray[np.float32]]:
+        runner = PolicyRunner(weights)
+        return [runner.act(observation, noise)[1], runner.act(observation, noise)[1], runner.values(observation)]
+
+    expected = answers()
+    change()
+    try:
+        found, enabled = answers(), torch.is_autocast_enabled("cpu")
+    finally:
+        undo()
+    assert all(np.array_equal(one, other) for one, other in zip(found, expected, strict=True))
+    assert enabled == (change is STATES["autocast"][0])
 
 
 @pytest.mark.parametrize("kind", ["gru", "lstm"])

@@ -70,6 +70,7 @@ class Outside:
         self.reports: list[ActorReport] = []
         self.faults: list[EnvironmentFault] = []
         self.events: list[str] = []
+        self.signals_taken = 0
         self.seeds: list[tuple[int | str, ...]] = []
         self.lost_to: list[int] = []
         self.stopping, self.supervised = False, False
@@ -112,6 +113,9 @@ class Outside:
 
     def restore_process(self) -> None:
         self.events.append("process restored")
+
+    def take_signals(self) -> None:
+        self.signals_taken += 1
 
     def seed_generators(self, *key: int | str) -> None:
         self.seeds.append(key)
@@ -253,6 +257,8 @@ def test_a_failed_environment_drops_the_window_and_the_grant_is_used_for_the_nex
     assert fault.text.startswith("environment 40: RuntimeError: simulator lost")
     assert outside.events == ["process restored", "joined", "policy loaded", "window dropped", "process restored"]
     assert sum(report.env_steps for report in outside.reports) == 3 * WINDOW_STEPS
+    # After the first reset and after each window.
+    assert outside.signals_taken == 4
 
 
 def test_a_failure_in_the_first_reset_delays_the_sink_until_the_environments_work() -> None:

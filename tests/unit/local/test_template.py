@@ -13,6 +13,7 @@ from helpers.ports import free_ports
 from helpers.timing import wait_for
 from penstock.local.children import Children, service_command
 from penstock.local.template import ForkedProcess, Template
+from penstock.process.service import SUPERVISED_VARIABLE
 from penstock.rpc.health import is_serving
 
 LINGERING = """
@@ -45,7 +46,7 @@ def template(shared: Template) -> Template:
 
 def fork(template: Template, output: Path, *arguments: str, name: str = "a service") -> ForkedProcess:
     with output.open("wb") as file:
-        process = template.fork(service_command(*arguments), name, [file.fileno()], output)
+        process = template.fork(service_command(*arguments), {SUPERVISED_VARIABLE: name}, [file.fileno()], output)
     assert process is not None
     return process
 
@@ -64,9 +65,9 @@ def replay_arguments() -> tuple[str, list[str]]:
 def test_other_commands_and_early_requests_are_not_forked(shared: Template, tmp_path: Path) -> None:
     # This test must run first, while the template is still importing.
     with (tmp_path / "output").open("wb") as file:
-        assert shared.fork(service_command("--version"), "early", [file.fileno()], Path(file.name)) is None
+        assert shared.fork(service_command("--version"), {}, [file.fileno()], Path(file.name)) is None
         wait_for(lambda: not shared.pending, "the imports")
-        assert shared.fork(["/bin/true"], "another", [file.fileno()], Path(file.name)) is None
+        assert shared.fork(["/bin/true"], {}, [file.fileno()], Path(file.name)) is None
 
 
 def test_a_forked_service_runs_and_ends_like_its_command(template: Template, tmp_path: Path) -> None:
@@ -183,7 +184,7 @@ def test_a_template_without_pidfd_open_says_so_and_forks_nothing(
         )
         assert reason in template.unusable and "\n" not in template.unusable
         with (tmp_path / "output").open("wb") as file:
-            assert template.fork(service_command("--version"), "one", [file.fileno()], Path(file.name)) is None
+            assert template.fork(service_command("--version"), {}, [file.fileno()], Path(file.name)) is None
 
 
 def test_a_template_that_dies_before_it_is_ready_says_so_and_an_ordinary_one_says_nothing(

@@ -1,3 +1,4 @@
+import ast
 import ctypes
 import random
 import subprocess
@@ -70,3 +71,43 @@ def test_an_environment_does_not_find_the_options_of_a_command(
     assert sys.argv == given
     set_arguments(env_id)
     assert sys.argv == found
+
+
+FORKED = """
+import ctypes, multiprocessing, random, sys
+import numpy as np, torch
+from penstock.process.environment_process import seed_generators
+
+def drawn(_=None):
+    return [random.random(), np.random.rand(), torch.rand(1).item(), float(ctypes.CDLL(None).rand())]
+
+def with_a_child_of_its_own(number):
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        return [drawn(), pool.apply(drawn)]
+
+if __name__ == "__main__":
+    seed_generators(int(sys.argv[1]), "actor")
+    with multiprocessing.get_context("fork").Pool(1) as one, multiprocessing.get_context("fork").Pool(1) as two:
+        print([drawn(), one.apply(drawn), two.apply(drawn)])
+    found = []
+    for number in range(2):
+        reading, writing = multiprocessing.Pipe(duplex=False)
+        child = multiprocessing.get_context("fork").Process(
+            target=lambda: writing.send(with_a_child_of_its_own(number))
+        )
+        child.start()
+        found += reading.recv()
+        child.join()
+    print(found)
+"""
+
+
+def test_a_forked_process_draws_other_numbers_than_its_parent_and_the_same_ones_with_equal_seeds() -> None:
+    def draws(seed: str) -> list[list[float]]:
+        ended = subprocess.run([sys.executable, "-Pc", FORKED, seed], capture_output=True, text=True, check=True)
+        return [drawn for line in ended.stdout.splitlines() for drawn in ast.literal_eval(line)]
+
+    first, again, other = draws("1"), draws("1"), draws("2")
+    assert first == again and len(first) == 7
+    for generator in zip(*first, *other, strict=True):
+        assert len(set(generator)) == 14

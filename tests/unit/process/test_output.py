@@ -200,3 +200,25 @@ def test_a_stopped_launcher_does_not_hold_up_a_child_and_its_end_costs_no_line(t
         wait_for((tmp_path / "done").exists, "the end of the child")
     lines = (tmp_path / "log").read_text().splitlines()
     assert lines == [*(f"line {number}" for number in range(30_000)), "last"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "sys.stdout.close(); sys.stderr.close()",
+        "sys.stdout = sys.stderr = None",
+        "sys.stdout = sys.stderr = open(__import__('os').devnull, 'w'); sys.stderr.close()",
+        "import builtins; builtins.print = lambda *values, **options: None",
+        "import builtins; builtins.print = lambda *values: 1 / 0",
+        "import logging; logging.disable(logging.CRITICAL)",
+    ],
+)
+def test_what_an_environment_does_to_the_streams_and_to_print_keeps_no_event_from_the_log(
+    change: str, tmp_path: Path
+) -> None:
+    with (tmp_path / "log").open("wb") as log:
+        code = run(
+            f"logger.info('before')\n{change}\nlogger.info('after')\nsys.exit(lost())", log.fileno(), log.fileno()
+        )
+    events = [line for line in (tmp_path / "log").read_text().splitlines() if '"event"' in line]
+    assert code == 0 and len(events) == 2, (tmp_path / "log").read_text()

@@ -8,7 +8,7 @@ import pytest
 
 from helpers.processes import WITH_HELPERS
 from helpers.timing import PATIENCE_S
-from penstock.local import blas
+from penstock import library_variables
 
 AFTER_A_COMMAND = """
 import os, sys
@@ -73,6 +73,20 @@ def test_numpy_starts_no_threads_in_a_command() -> None:
 
 
 def test_variables_without_a_choice_get_one_thread() -> None:
-    variables: dict[str, str] = {}
-    blas.use_one_thread(variables)
-    assert variables == {"OPENBLAS_NUM_THREADS": "1"}
+    variables = {"NUMBA_DISABLE_JIT": "1", "NUMBA_OPT": "2"}
+    library_variables.prepare(variables)
+    assert variables == {"OPENBLAS_NUM_THREADS": "1", "NUMBA_OPT": "2"}
+
+
+def test_hidden_variables_return_after_the_block_even_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MPLBACKEND", "Qt4Agg")
+    monkeypatch.delenv("MATPLOTLIBRC", raising=False)
+    with pytest.raises(ImportError), library_variables.hidden("MPLBACKEND", "MATPLOTLIBRC"):
+        assert "MPLBACKEND" not in os.environ
+        raise ImportError
+    assert os.environ["MPLBACKEND"] == "Qt4Agg" and "MATPLOTLIBRC" not in os.environ
+
+
+def test_only_variables_of_imports_that_have_a_value_are_suspects() -> None:
+    variables = {"PYTHONPATH": "x", "TORCH_LOGS": "y", "NUMBA_OPT": "", "PYTHONUTF8": "1", "PATH": "z"}
+    assert library_variables.suspects(variables) == ["PYTHONPATH", "TORCH_LOGS"]
