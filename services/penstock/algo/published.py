@@ -13,7 +13,16 @@ from penstock.types.spaces import SPACE_KINDS, EnvironmentSpec, Tree
 
 METADATA_KEY = "penstock"
 
-_SINCE_CONTRACT_2 = ("encoders", "memory", "memory_size", "moves", "module", "variance_epsilon", "widest_range")
+_SINCE_CONTRACT_2 = (
+    "encoders",
+    "memory",
+    "memory_size",
+    "moves",
+    "module",
+    "variance_epsilon",
+    "widest_range",
+    "observation_offsets",
+)
 """Fields of `Network` that contract 1 does not have. Their defaults, which older files mean, must never change."""
 
 

@@ -151,6 +151,7 @@ def checked(vectorization: str = "sync", **kwargs: str) -> Checked:
         use_masks=True,
         encoders={},
         moves=None,
+        widest_range=1e4,
         largest_magnitude=1e15,
         progress=lambda stage, name: None,
     )
