@@ -183,8 +183,8 @@ def ignore_signals() -> None:
 
 
 def tells_the_time(env: Odd, result: Any) -> Any:
-    """Observes a Unix time in nanoseconds, of which 10 ms pass in a step."""
-    return (result[0] + 1_700_000_000_000_000_000 + 10_000_000 * env._steps, *result[1:])
+    """Observes a clock in microseconds, of which 10 ms pass in a step."""
+    return (result[0] + 170_000_000_000_000 + 10_000 * env._steps, *result[1:])
 
 
 def use_float64() -> None:
