@@ -34,13 +34,13 @@ def find_offsets(spec: EnvironmentSpec, rows: Sequence[Leaves]) -> tuple[float, 
 
     Only numbers of type float64 have offsets, because others have no digits that float32 lacks.
     """
-    found = []
+    found: list[NDArray[np.float64]] = []
     for leaf, values in zip(spec.observation.leaves, zip(*rows, strict=True), strict=True):
         if not _has_offsets(leaf):
             continue
         raw = np.stack(values).reshape(len(values), -1)
         largest = np.abs(raw).max(0)
-        if raw.dtype == np.float64 and (largest.size + sum(map(len, found)) <= _MOST_NUMBERS):
+        if raw.dtype == np.float64 and (largest.size + sum(each.size for each in found) <= _MOST_NUMBERS):
             is_offset = (largest >= _LEAST_OFFSET) & (np.ptp(raw, 0) <= _MOST_CHANGE * largest)
             found.append(np.where(is_offset, np.rint(raw[0]), 0.0))
         else:
@@ -121,7 +121,10 @@ class OffsetEnvironments:
 
 def subtracted(leaves: Leaves, offsets: Sequence[NDArray[np.float64] | None]) -> Leaves:
     """Returns leaves, [N, ...] each, without their offsets."""
-    return tuple(leaf if part is None else leaf - part for leaf, part in zip(leaves, offsets, strict=True))
+    return tuple(
+        leaf if part is None else np.subtract(leaf, part, dtype=np.float64)
+        for leaf, part in zip(leaves, offsets, strict=True)
+    )
 
 
 def _has_offsets(leaf: Leaf) -> bool:
