@@ -4,14 +4,19 @@ Importing this module registers `Odd-<kind>-v0` with Gymnasium for every kind of
 millisecond and rewards action 1; an episode has 50 steps.
 """
 
+import asyncio
 import ctypes
 import faulthandler
+import logging
+import multiprocessing
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -19,7 +24,8 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete, Sequence
+import torch
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Sequence, Tuple
 
 EPISODE = 50
 LATE = 300
@@ -85,7 +91,7 @@ class Odd(gymnasium.Env[Any, Any]):
     def step(self, action: Any) -> Any:
         time.sleep(0.001)
         self._steps, self._total = self._steps + 1, self._total + 1
-        result: Any = (self._observe(), float(np.sum(action)), self._steps >= EPISODE, False, {})
+        result: Any = (self._observe(), _total(action), self._steps >= EPISODE, False, {})
         return self._kind.step(self, result) if self._kind.step and self._is_odd else result
 
     def close(self) -> None:
@@ -97,6 +103,11 @@ class Odd(gymnasium.Env[Any, Any]):
             return self.observation_space.sample()
         shape, dtype = self.observation_space.shape, self.observation_space.dtype
         return np.full(shape, min(1.0, self._steps / EPISODE), dtype)
+
+
+def _total(action: Any) -> float:
+    parts = action if isinstance(action, tuple) else (action,)
+    return float(sum(np.sum(part) for part in parts))
 
 
 def raises(error: BaseException) -> Callable[..., Any]:
@@ -119,6 +130,11 @@ def calls(function: Callable[[], object]) -> Callable[..., Any]:
 def gives(place: int, value: Any) -> Callable[[Odd, Any], Any]:
     """Returns a behaviour that replaces one of the values returned by `reset` or `step`."""
     return lambda env, result: (*result[:place], value, *result[place + 1 :])
+
+
+def changes(place: int, change: Callable[[Any], Any]) -> Callable[[Odd, Any], Any]:
+    """Returns a behaviour that changes one of the values returned by `reset` or `step`."""
+    return lambda env, result: (*result[:place], change(result[place]), *result[place + 1 :])
 
 
 def observes(value: float, dtype: type = np.float32) -> Callable[[Odd, Any], Any]:
@@ -166,6 +182,30 @@ def ignore_signals() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
+def tells_the_time(env: Odd, result: Any) -> Any:
+    """Observes a clock in microseconds, of which 10 ms pass in a step."""
+    return (result[0] + 170_000_000_000_000 + 10_000 * env._steps, *result[1:])
+
+
+def use_float64() -> None:
+    torch.set_default_dtype(torch.float64)
+
+
+def start_timer() -> None:
+    """Interrupts the process's calls a hundred times per second."""
+    signal.signal(signal.SIGALRM, lambda number, frame: None)
+    signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
+
+
+def use_pool() -> None:
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        assert pool.map(abs, [-1]) == [1]
+
+
+def with_gradient(reward: float) -> torch.Tensor:
+    return torch.full((), reward, requires_grad=True) * 1.0
+
+
 def print_much() -> None:
     print("x" * 100_000)
     print("y" * 100_000, file=sys.stderr)
@@ -178,6 +218,12 @@ def spaces_by_turn() -> Callable[[], tuple[gymnasium.Space[Any], gymnasium.Space
 
 def vector(high: float = 1.0) -> Box:
     return Box(0.0, high, (2,), np.float32)
+
+
+def everything() -> Dict:
+    """Returns a space with an image, a board, numbers and choices."""
+    image, board = Box(0, 255, (36, 36, 4), np.uint8), Box(-1, 1, (6, 7), np.int8)
+    return Dict({"image": image, "a b": Tuple([board, Box(-1.0, 1.0, (), np.float16)]), "": Discrete(3, start=-1)})
 
 
 RUNTIME_ERROR = RuntimeError("simulator lost")
@@ -271,6 +317,10 @@ KINDS: dict[str, Kind] = {
     "action_bound_far_from_0": Kind(
         WARNED, ("begins at 1e+09", "distance to the bound"), spaces=lambda: (vector(), Box(1e9, np.inf, (1,)))
     ),
+    "reward_of_shape_1": Kind(
+        WARNED, ("a reward of shape (1,)", "its one element is used"), step=gives(1, np.ones(1, np.float32))
+    ),
+    "end_of_shape_1": Kind(WARNED, ("terminated of shape (1,)",), step=changes(2, lambda ended: [ended])),
     "close_raises": Kind(WARNED, ("in close", "OSError: the window is gone")),
     # Accepted; the run must not be affected, and nothing may be left behind.
     "forked_child": Kind(HARMLESS, constructor=calls(fork), alone=True),
@@ -279,7 +329,41 @@ KINDS: dict[str, Kind] = {
     "ignored_signals": Kind(HARMLESS, constructor=calls(ignore_signals), alone=True),
     "changed_directory": Kind(HARMLESS, constructor=calls(lambda: os.chdir("/")), alone=True),
     "much_output": Kind(HARMLESS, step=calls(print_much), alone=True),
+    "map_coordinates": Kind(
+        HARMLESS,
+        ("2 of 2 numbers of an observation are stored as differences",),
+        reset=changes(0, lambda values: values + 4e6),
+        step=changes(0, lambda values: values + 4e6),
+        spaces=lambda: (Box(-np.inf, np.inf, (2,), np.float64), Discrete(2)),
+    ),
+    "matrix_of_numbers": Kind(HARMLESS, spaces=lambda: (Box(0.0, 1.0, (2, 3), np.float32), Discrete(2))),
+    "column_of_integers": Kind(HARMLESS, spaces=lambda: (Box(0, 9, (6, 1), np.int16), Discrete(2))),
+    "half_bounded_action": Kind(HARMLESS, spaces=lambda: (vector(), Box(-np.inf, -100.0, (1,)))),
+    "integer_actions": Kind(HARMLESS, spaces=lambda: (vector(), MultiDiscrete(np.full((2, 2), 3), dtype=np.int16))),
+    "nothing_in_common": Kind(HARMLESS, spaces=lambda: (everything(), Tuple([Discrete(2), MultiBinary((2, 2))]))),
+    "reward_with_a_gradient": Kind(HARMLESS, step=changes(1, with_gradient)),
+    "end_as_an_integer": Kind(HARMLESS, step=changes(2, int)),
+    "offset_rewards_of_one_step": Kind(
+        HARMLESS, step=lambda env, result: (result[0], 1e5 + result[1], True, *result[3:])
+    ),
+    "default_type_of_torch": Kind(HARMLESS, constructor=calls(use_float64), alone=True),
+    "errors_of_numpy": Kind(HARMLESS, constructor=calls(lambda: np.seterr(all="raise")), alone=True),
+    "warnings_as_errors": Kind(HARMLESS, constructor=calls(lambda: warnings.simplefilter("error")), alone=True),
+    "cleared_variables": Kind(HARMLESS, constructor=calls(os.environ.clear), alone=True),
+    "silent_logs": Kind(HARMLESS, constructor=calls(lambda: logging.disable(logging.CRITICAL)), alone=True),
+    "short_socket_timeout": Kind(HARMLESS, constructor=calls(lambda: socket.setdefaulttimeout(0.01)), alone=True),
+    "closed_umask": Kind(HARMLESS, constructor=calls(lambda: os.umask(0o777)), alone=True),
+    "timer": Kind(HARMLESS, constructor=calls(start_timer), alone=True),
+    "event_loop": Kind(HARMLESS, step=calls(lambda: asyncio.run(asyncio.sleep(0))), alone=True),
+    "pool_of_processes": Kind(HARMLESS, constructor=calls(use_pool), alone=True),
     # Late.
+    "coarse_integers": Kind(
+        TRAINING,
+        ("changed by only", "subtract a constant"),
+        reset=tells_the_time,
+        step=tells_the_time,
+        spaces=lambda: (Box(-(2**62), 2**62, (2,), np.int64), Discrete(2)),
+    ),
     "late_nan_observation": Kind(TRAINING, ("nan",), step=observes(np.nan), late=True),
     "late_nan_reward": Kind(TRAINING, ("nan",), step=gives(1, float("nan")), late=True),
     "late_infinite_reward": Kind(TRAINING, ("inf",), step=gives(1, float("inf")), late=True),

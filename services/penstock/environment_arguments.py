@@ -41,17 +41,29 @@ _EXACT_KINDS = "biufUO"
 _SCALARS = (bool, int, float, str, types.NoneType)
 
 
+_MOST_LEVELS, _MOST_BITS = 100, 14_000
+"""Levels of nesting and bits of an integer that a file can hold. Python writes integers of up to 4,300 digits."""
+
+
 def plain(value: object) -> object:
     """Returns an argument as environments receive it. Raises `ValueError`, with what it must be, if it is refused."""
+    return _plain(value, 0)
+
+
+def _plain(value: object, level: int) -> object:
     kind = type(value)
+    if level > _MOST_LEVELS:
+        raise ValueError(f"is nested in more than {_MOST_LEVELS} levels, or contains itself; give a flat value")
+    if isinstance(value, int) and value.bit_length() > _MOST_BITS:
+        raise ValueError(f"is an integer of {value.bit_length()} bits; give it as text, and convert it")
     if kind in _SCALARS:
         if isinstance(value, str) and (reason := not_utf8(value)):
             raise ValueError(reason)
         return value
     if isinstance(value, (list, tuple)) and kind in (list, tuple):
-        return kind(map(plain, value))
+        return kind(_plain(each, level + 1) for each in value)
     if isinstance(value, dict) and kind is dict:
-        return {plain(name): plain(each) for name, each in value.items()}
+        return {_plain(name, level + 1): _plain(each, level + 1) for name, each in value.items()}
     if isinstance(value, PurePath):
         return _converted(value, str(value))
     numpy: Any = sys.modules.get("numpy")
@@ -59,7 +71,7 @@ def plain(value: object) -> object:
         array: Any = value
         made = array.tolist() if array.dtype.kind in _EXACT_KINDS else array
         if type(made) is not kind:
-            return _converted(value, made) if isinstance(made, list) else plain(made)
+            return _converted(value, made) if isinstance(made, list) else _plain(made, level)
     raise ValueError(
         "must be a number, true, false, text, None, a path, an array of numbers, or a list, tuple or dict of these; got"
         f" {shortened(repr(value))} ({kind.__qualname__}); give a plain value, and convert it in the environment"

@@ -124,6 +124,34 @@ def test_an_option_spells_arguments_as_in_python_or_json(text: str, value: objec
     assert repr(option(text)) == repr(value)
 
 
+def nested(levels: int, value: Any = 1) -> Any:
+    return nested(levels - 1, [value]) if levels else value
+
+
+ENDLESS: list[Any] = [{}]
+ENDLESS[0]["x"] = ENDLESS
+
+
+@pytest.mark.parametrize(
+    ("value", "fault"),
+    [
+        (nested(101), "is nested in more than 100 levels, or contains itself; "),
+        ({1: (nested(100),)}, "is nested in more than 100 levels"),
+        (ENDLESS, "is nested in more than 100 levels, or contains itself; "),
+        ([10**5000], "is an integer of 16610 bits; give it as text"),
+        ({-(10**5000): 1}, "is an integer of 16610 bits; "),
+    ],
+)
+def test_a_value_that_no_file_can_hold_is_refused(value: object, fault: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"^environment\.kwargs\.x {fault}[^\n]*$"):
+        penstock.configure("CartPole-v1", kwargs={"x": value})
+
+
+@pytest.mark.parametrize("value", [nested(100), (nested(98), {1: 2}), [10**4000]])
+def test_large_values_are_kept_in_a_file(value: object, tmp_path: Path) -> None:
+    assert in_file(Config(environment={"kwargs": {"x": value}}), tmp_path).environment.kwargs["x"] == value
+
+
 @pytest.mark.parametrize("text", ["{1, 2}", "b'a'", "1+2j"])
 def test_an_option_refuses_values_that_have_no_form_in_a_file(text: str) -> None:
     with pytest.raises(ConfigurationError, match=r"^environment\.kwargs\.x must be a number, [^\n]*; got "):

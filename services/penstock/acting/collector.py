@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from penstock.acting import faults
 from penstock.acting.environments import Environments
 from penstock.acting.observation_bounds import ObservationBounds, Precision
+from penstock.acting.offsets import with_offsets
 from penstock.acting.outcomes import Outcomes
 from penstock.acting.protocols import Runner
 from penstock.acting.randomness import Streams
@@ -139,10 +140,12 @@ class Collector:
         return noise
 
     def _fill(self, runner: Runner, noise: NDArray[np.float32]) -> None:
-        environments, recorder, outcomes = self._environments, self._recorder, self._outcomes
+        environments = self._environments = with_offsets(self._environments, runner.network)
+        recorder, outcomes = self._recorder, self._outcomes
         progress, timing, clock = environments.progress, self.timing, time.perf_counter
         if self._action_map is None:
             self._action_map = ActionMap(environments.spec.action, runner.network)
+            self._bounds = ObservationBounds(environments.spec, runner.network.observation_offsets)
         action_map = self._action_map
         policy = runner.begin(noise)
         recorder.begin_window()

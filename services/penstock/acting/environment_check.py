@@ -21,9 +21,10 @@ from penstock.acting.environments import Environments, check_arguments, make_env
 from penstock.acting.frames import with_frames
 from penstock.acting.leaves import ActionForm, flatten, left_out
 from penstock.acting.masks import MaskSource, Place
+from penstock.acting.offsets import find_offsets, offsets_of
 from penstock.acting.refusals import can_not_make
 from penstock.acting.registry import find
-from penstock.acting.returned_values import number_of
+from penstock.acting.returned_values import array_of, number_of
 from penstock.acting.single_environments import SingleEnvironments
 from penstock.acting.spaces import ActionMap, describe
 from penstock.acting.variants import require_same_spaces, variant_name
@@ -64,11 +65,12 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """The result of a check: warnings and notices of one line each, and the spec of the environments."""
+    """The result of a check: warnings and notices of one line each, the spec of the environments, and offsets."""
 
     warnings: list[str]
     notices: list[str]
     spec: EnvironmentSpec
+    offsets: tuple[float, ...] = ()
 
 
 def check(
@@ -82,13 +84,14 @@ def check(
     encoders: Mapping[str, Encoder],
     moves: str | None,
     widest_range: float,
+    offsets: Sequence[float] = (),
     largest_magnitude: float,
     progress: Progress,
 ) -> Checked:
     """Makes, resets and steps every variant of every task.
 
-    The arguments are those of `EnvironmentVariants`, `policy.encoders`, `policy.moves`, `policy.widest_range` and
-    `environment.largest_magnitude`. `progress` is called before each stage.
+    The arguments are those of `EnvironmentVariants`, `policy.encoders`, `policy.moves`, `policy.widest_range`,
+    `policy.observation_offsets` and `environment.largest_magnitude`. `progress` is called before each stage.
 
     Raises `ConfigurationError`, with the fault, its place and a remedy in one line, if an environment can't be used.
     """
@@ -97,15 +100,17 @@ def check(
         import_modules(imports)
         find(env_id)
     warnings: list[str] = []
+    rows: list[tuple[NDArray[np.generic], ...]] = []
     first: EnvironmentSpec | None = None
     for task in tasks:
         for number, arguments in enumerate(task.variants):
-            one = _Check(_name(env_id, task, number), progress, warnings, largest_magnitude, use_masks=use_masks)
+            one = _Check(_name(env_id, task, number), progress, warnings, rows, largest_magnitude, use_masks=use_masks)
             if vectorization == "native":
                 spec = one.native(env_id, arguments, task.instances, frames)
             else:
                 spec = one.single(env_id, arguments, task.instances, frames)
             check_spaces(spec, encoders, moves)
+            offsets_of(spec, offsets)
             if first is not None:
                 require_same_spaces(spec, first, task.variants, number)
             first = first or spec
@@ -114,7 +119,7 @@ def check(
     assert first is not None
     notices = [f"{env_id}: {notice}" for notice in one.notices]
     warnings += [f"{env_id}: {warning}" for warning in _of_bounds(first, widest_range, largest_magnitude)]
-    return Checked(list(dict.fromkeys(warnings)), notices, first)
+    return Checked(list(dict.fromkeys(warnings)), notices, first, find_offsets(first, rows))
 
 
 def _of_bounds(spec: EnvironmentSpec, widest_range: float, largest_magnitude: float) -> Iterator[str]:
@@ -164,9 +169,18 @@ class _Check:
     """
 
     def __init__(
-        self, name: str, progress: Progress, warnings: list[str], largest_magnitude: float, *, use_masks: bool
+        self,
+        name: str,
+        progress: Progress,
+        warnings: list[str],
+        rows: list[tuple[NDArray[np.generic], ...]],
+        largest_magnitude: float,
+        *,
+        use_masks: bool,
     ) -> None:
+        """Adds warnings, and the observations as rows of leaves, to the lists."""
         self._name, self._progress, self._warnings, self._use_masks = name, progress, warnings, use_masks
+        self._rows = rows
         self._largest_magnitude = largest_magnitude
         self.notices: list[str] = []
 
@@ -186,8 +200,7 @@ class _Check:
         source: MaskSource | None = None
         for position, env in enumerate(made):
             state = self._reset(env)
-            for leaf in flatten(spec.observation, state[0]):
-                first_values.check_magnitude(self._name, "reset", leaf, self._largest_magnitude)
+            self._keep("reset", spec, state[0])
             if position == 0 and self._use_masks:
                 source = masks.find(env, env.observation_space, spec.action, functools.partial(dict, state[1]))
             env.action_space.seed(_SEED)
@@ -210,9 +223,16 @@ class _Check:
             result = env.step(action)
         values = first_values.of_step(self._name, result, env.observation_space)
         self._warnings += values.warnings
-        for leaf in (*flatten(spec.observation, result[0]), number_of(result[1])):
-            first_values.check_magnitude(self._name, "step", leaf, self._largest_magnitude)
+        self._keep("step", spec, result[0])
+        first_values.check_magnitude(self._name, "step", number_of(result[1]), self._largest_magnitude)
         return self._reset(env) if values.ended else (result[0], result[4])
+
+    def _keep(self, stage: str, spec: EnvironmentSpec, observation: Any) -> None:
+        leaves = tuple(map(array_of, flatten(spec.observation, observation)))
+        for leaf in leaves:
+            first_values.check_magnitude(self._name, stage, leaf, self._largest_magnitude)
+        # An environment may change its array.
+        self._rows.append(tuple(leaf.copy() for leaf in leaves))
 
     def _mask(self, env: gymnasium.Env[Any, Any], source: MaskSource, state: tuple[Any, Any]) -> NDArray[np.bool_]:
         """Returns the mask, <bool>[1, bits], of an observation and its info."""
@@ -263,6 +283,7 @@ class _Check:
         for leaf in made.observation:
             first_values.check_rows(self._name, stage, "an observation", leaf)
             first_values.check_magnitude(self._name, stage, leaf, self._largest_magnitude)
+        self._rows += [tuple(row.copy() for row in rows) for rows in zip(*made.observation, strict=True)]
 
     def _spec_of(self, env_id: str, made: Sequence[gymnasium.Env[Any, Any]], frames: int) -> EnvironmentSpec:
         for env in made[1:]:

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.acting.environments import Environments
+from penstock.acting.offsets import with_offsets
 from penstock.acting.randomness import Purpose, Streams
 from penstock.acting.runners import runner_of
 from penstock.acting.spaces import ActionMap
@@ -36,6 +37,7 @@ def evaluate(
     action_map = ActionMap(environments.spec.action, runner.network)
     numbers = np.arange(environments.count, dtype=np.uint32)
     environments.reset(Streams(task.seed, 0, numbers).reset_seeds(Purpose.EVALUATION))
+    environments = with_offsets(environments, runner.network)
     # The complement separates these streams from those of a run with the same seed.
     streams = Streams(~task.seed & 0xFFFFFFFFFFFFFFFF, 0, numbers)
     returns, steps = np.zeros(environments.count), np.zeros(environments.count, np.int64)

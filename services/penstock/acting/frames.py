@@ -100,6 +100,9 @@ class _Stack:
     def push(self, observation: NDArray[np.generic], begun: NDArray[np.bool_]) -> NDArray[np.generic]:
         """Adds the newest observation and returns it as a frame, [N, C, ...]. `begun` are first rows of episodes."""
         frame = self._frame(observation)
+        if frame.dtype == np.float64 and self._stack.dtype != np.float64:
+            # Offsets are subtracted from all digits.
+            self._stack = self._stack.astype(np.float64)
         self._stack[:, :-1] = self._stack[:, 1:]
         self._stack[:, -1] = frame
         if begun.any():

@@ -3,11 +3,13 @@
 They are far outside the bounds of their space, or change by less than float32 can tell apart.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.acting.offsets import offsets_of
 from penstock.types.block import Columns
 from penstock.types.spaces import BoxSpace, EnvironmentSpec, Leaf, is_stackable
 
@@ -30,13 +32,14 @@ class ObservationBounds:
     Smaller excesses are common and harmless. A search costs one pass over a window.
     """
 
-    def __init__(self, spec: EnvironmentSpec) -> None:
-        """Reads the bounds of floating-point leaves; others are not searched."""
-        leaves = zip(spec.observation.columns("observation"), spec.observation.leaves, strict=True)
+    def __init__(self, spec: EnvironmentSpec, offsets: Sequence[float] = ()) -> None:
+        """Reads the bounds of floating-point leaves without offsets (`offsets_of`); others are not searched."""
+        names, shifts = spec.observation.columns("observation"), offsets_of(spec, offsets)
         self._leaves = [
             (column, found)
-            for column, leaf in leaves
+            for column, leaf, shift in zip(names, spec.observation.leaves, shifts, strict=True)
             if isinstance(leaf.space, BoxSpace)
+            and shift is None
             and (found := _LeafBounds(leaf.space, spec.frames if is_stackable(leaf.space) else 1, leaf.name)).usable
         ]
 
@@ -118,7 +121,7 @@ def _coarse(leaf: Leaf, low: NDArray[Any], high: NDArray[Any]) -> str:
     return (
         f"element {element} of the observation{leaf.place} changed by only {extent[element]:.3g} around"
         f" {largest[element]:.3g}, where the policy's float32 has steps of {step[element]:.3g}; subtract a constant"
-        " from it, for instance in gymnasium.wrappers.TransformObservation"
+        " from it, by policy.observation_offsets or in gymnasium.wrappers.TransformObservation"
     )
 
 

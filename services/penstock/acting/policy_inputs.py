@@ -1,6 +1,6 @@
 """Checks what a caller passes to a trained policy: one observation or a batch of them, and their action masks."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ from penstock.acting import masks
 from penstock.acting.leaf_buffers import Unusable, ValueCheck
 from penstock.acting.leaves import flatten
 from penstock.acting.masks import MaskSource, Place
+from penstock.acting.offsets import stacked_offsets, subtracted
 from penstock.acting.returned_values import UNREADABLE, array_of
 from penstock.errors import ConfigurationError
 from penstock.types.spaces import EnvironmentSpec, Leaf, Space, is_image
@@ -43,8 +44,9 @@ class Rows:
 class PolicyInputs:
     """Converts observations and masks to the rows of a policy, and refuses those that do not fit its spaces."""
 
-    def __init__(self, spec: EnvironmentSpec) -> None:
-        self._spec = spec
+    def __init__(self, spec: EnvironmentSpec, offsets: Sequence[float]) -> None:
+        """Takes the offsets of the policy's network."""
+        self._spec, self._offsets = spec, stacked_offsets(spec, offsets)
         self._checks = [ValueCheck(leaf) for leaf in spec.observation.leaves]
         self._masks = MaskSource(Place.INFO, spec.action)
 
@@ -66,13 +68,13 @@ class PolicyInputs:
             except Unusable as fault:
                 raise ConfigurationError(f"{fault.what}; this policy of {self._spec.id} can't act on it") from None
         mask = self._mask(observation, action_mask, len(rows[0]) if is_batch else None) if masked else None
-        cast = (self._cast(leaf, row) for leaf, row in zip(leaves, rows, strict=True))
+        cast = (self._cast(leaf, row) for leaf, row in zip(leaves, subtracted(tuple(rows), self._offsets), strict=True))
         return Rows(tuple(cast), mask, is_batch)
 
     def _array(self, leaf: Leaf, value: Any) -> NDArray[np.generic]:
         wanted = np.dtype(leaf.space.observation_array[0])
         try:
-            array = np.asarray(array_of(value), np.float32 if wanted.kind == "f" else None)
+            array = np.asarray(array_of(value), np.float64 if wanted.kind == "f" else None)
         except UNREADABLE:
             raise ConfigurationError(
                 f"an observation{leaf.place} that is no array of numbers: {type(value).__name__}; this policy of"
@@ -84,10 +86,10 @@ class PolicyInputs:
 
     def _cast(self, leaf: Leaf, row: NDArray[np.generic]) -> NDArray[np.generic]:
         wanted = np.dtype(leaf.space.observation_array[0])
-        if row.dtype == wanted or wanted.kind == "f":
+        if row.dtype == wanted:
             return row
         cast = row.astype(wanted)
-        if not np.array_equal(cast, row):
+        if wanted.kind != "f" and not np.array_equal(cast, row):
             raise self._wrong_type(leaf, row)
         return cast
 

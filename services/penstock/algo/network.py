@@ -25,6 +25,8 @@ class Network:
         variance_epsilon: Number that is added to running variances; 0: a share of the squared mean
             (`limits.LEAST_RELATIVE_DEVIATION`).
         widest_range: Half of the widest range of continuous actions that is scaled (`spaces.scaled`).
+        observation_offsets: Numbers that are subtracted from observations before they are float32, over all boxes of
+            floats; empty: none (`acting.offsets`).
         encoders: Encoders of leaves of the observation, by name, in place of the suitable ones.
         module: Name of a user's module in place of the encoders' layers; None: there is none.
         memory: Kind of the recurrent layer; None: no recurrent layer.
@@ -47,3 +49,4 @@ class Network:
     module: str | None = None
     variance_epsilon: float = 1e-8
     widest_range: float = 1e38
+    observation_offsets: tuple[float, ...] = ()

@@ -5,6 +5,7 @@ import socket
 
 from penstock.acting.environments import Environments
 from penstock.acting.loop import ActorParts, act
+from penstock.acting.offsets import offsets_of
 from penstock.acting.progress import Progress
 from penstock.acting.protocols import Runner
 from penstock.acting.replaceable_environments import ReplaceableEnvironments
@@ -50,6 +51,7 @@ def run(config: Config) -> int:
         )
         environments = _environments_of(config, service, progress)
         check_spaces(environments.spec, config.policy.encoders, config.policy.moves)
+        offsets_of(environments.spec, config.policy.observation_offsets)
         return _collect(config, service, environments, progress, watch)
 
 

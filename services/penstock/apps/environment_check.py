@@ -1,8 +1,8 @@
 """The process that checks a run's environments before the run starts. Started by `local.environment_check`.
 
 It reads the request, one JSON line, from standard input, and writes JSON lines to the descriptor given as its argument:
-one per stage as it begins (`stage`, `name`), and finally `refused` and `unknown`, or `warnings`, `notices` and
-`store_bytes`, the size of a store for the requested number of segments. What environments print does not reach
+one per stage as it begins (`stage`, `name`), and finally `refused` and `unknown`, or `warnings`, `notices`, `offsets`
+and `store_bytes`, the size of a store for the requested number of segments. What environments print does not reach
 that descriptor.
 """
 
@@ -45,7 +45,10 @@ def main() -> None:
         answer(refused=foreign_errors.one_line(str(error)), unknown=isinstance(error, UnknownEnvironment))
     else:
         schema = segment_schema(checked.spec, **recorded)
-        answer(warnings=checked.warnings, notices=checked.notices, store_bytes=bytes_for(segments, schema))
+        store_bytes = bytes_for(segments, schema)
+        answer(
+            warnings=checked.warnings, notices=checked.notices, store_bytes=store_bytes, offsets=list(checked.offsets)
+        )
     sys.stdout.flush()
     os._exit(0)
 

@@ -26,7 +26,7 @@ LEAST_KL = 1e-4
 LEAST_ENTROPY_CHANGE_SHARE, LEAST_ENTROPY_CHANGE = 0.02, 0.01
 """Changes below which the entropy is unchanged, as a share of the first entropy and in nats; the larger applies."""
 
-MOST_AT_BOUND = 0.9
+MOST_AT_BOUND = 0.75
 """Share of an element's actions at one bound above which clipping hides from the policy how to leave the bound."""
 
 LEAST_POLICY_LOSS, MOST_EXPLAINED = 1e-6, 0.999

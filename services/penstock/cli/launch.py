@@ -192,7 +192,7 @@ def _checked_config(options: Options, console: Console) -> Config:
     # With another Python, or after lines that load modules, the nodes have other packages than this machine.
     if more.no_check or more.print or more.setup or more.penstock:
         return config
-    store_bytes = check_environment(config, lambda line: console.print(line, markup=False, soft_wrap=True))
+    config, store_bytes = check_environment(config, lambda line: console.print(line, markup=False, soft_wrap=True))
     return with_store(config, store_bytes, sys.maxsize)
 
 

@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from penstock.config.section import Section
-from penstock.config.setting_types import ModuleName, PartName, Sizes
+from penstock.config.setting_types import ModuleName, Numbers, PartName, Sizes
 from penstock.types.networks import Encoder, MemoryKind
 
 
@@ -39,6 +39,11 @@ class PolicyConfig(Section):
     widest_range: PositiveFloat = 1e4
     """Half of the widest range of a continuous action to which actions are scaled, in units of the action. Wider bounds
     that are symmetric, such as -1e6 and 1e6, mean that there are none. Others are scaled up to 10,000 times this."""
+    observation_offsets: Numbers = ()
+    """Numbers that are subtracted from observations in 64 bits, before float32 rounds them: one for each number of an
+    observation's boxes of floats, in the order of its parts. A run's check finds them where numbers of type float64 are
+    large and hardly change, such as map coordinates or a date in seconds. Unset: as found; without the check, none. A
+    policy that is continued keeps its own."""
     encoders: dict[str, Encoder] = {}
     """Encoders of parts of the observation, by the name of the part, such as `camera` or `0`; a space that is not
     nested has the name `observation`. flat: numbers in one row. one_hot: a code per integer. embedding: learned vectors

@@ -255,6 +255,11 @@ Sizes = Annotated[
     pydantic.BeforeValidator(_read_list),
     InWords("whole numbers above 0, separated by commas, such as 256,256"),
 ]
+Numbers = Annotated[
+    tuple[float, ...],
+    pydantic.BeforeValidator(_read_list),
+    InWords("a list of numbers, separated by commas, such as 0,4e6"),
+]
 Argument = Annotated[
     Any, pydantic.BeforeValidator(plain), pydantic.PlainSerializer(written, return_type=Any, when_used="json")
 ]

@@ -1,5 +1,6 @@
 """Assembles a session of a run from its settings, for the learner's service, for studies and for tests."""
 
+import dataclasses
 from typing import TypeVar
 
 import torch
@@ -61,8 +62,8 @@ def learner_of(
 ) -> Learner:
     """Makes the configured learner for these spaces.
 
-    A policy whose weights are loaded next is `continued`: its leaves keep their encoders unless `policy.encoders` names
-    them. Raises `ConfigurationError` as `Learner`.
+    A policy whose weights are loaded next is `continued`: it keeps its offsets, and its leaves their encoders unless
+    `policy.encoders` names them. Raises `ConfigurationError` as `Learner`.
     """
     return learner_as(Learner, config, spec, device, ranks, continued)
 
@@ -77,10 +78,13 @@ def learner_as(
 ) -> Kind:
     """Makes the configured learner as `learner_of`, of this class."""
     recorded = encoders_of_new(spec, config.policy.moves) if continued is None else continued.encoders
+    # Passed by name, so that a setting unknown to the architecture is an error.
+    network = Network(**{**dict(config.policy), "encoders": {**recorded, **config.policy.encoders}})
+    if continued is not None:
+        network = dataclasses.replace(network, observation_offsets=continued.observation_offsets)
     return kind(
         spec,
-        # Passed by name, so that a setting unknown to the architecture is an error.
-        Network(**{**dict(config.policy), "encoders": {**recorded, **config.policy.encoders}}),
+        network,
         ppo=config.ppo,
         sampling=config.sampling,
         device=device,

@@ -39,13 +39,13 @@ _DOING = {
 }
 
 
-def check_environment(config: Config, report: Callable[[str], None]) -> int:
+def check_environment(config: Config, report: Callable[[str], None]) -> tuple[Config, int]:
     """Makes, resets and steps the configured environments in a child process, and ends its whole process group.
 
-    Returns the size in bytes of a store for `store_size.sized_segments`. `report` receives one line at a time: a
-    warning, or a message that a stage takes long. Raises `ConfigurationError`, with the stage, the reason and a remedy,
-    if the environment can't be used, `UnknownEnvironment` if it is not registered, and `ForeignCode` if a file alone
-    names code.
+    Returns the configuration with the offsets that observations need, and the size in bytes of a store for
+    `store_size.sized_segments`. `report` receives one line at a time: a warning, or a message that a stage takes long.
+    Raises `ConfigurationError`, with the stage, the reason and a remedy, if the environment can't be used,
+    `UnknownEnvironment` if it is not registered, and `ForeignCode` if a file alone names code.
     """
     config.refuse_foreign_code()
     reading, writing = os.pipe()
@@ -68,7 +68,16 @@ def check_environment(config: Config, report: Callable[[str], None]) -> int:
         report(notice)
     for warning in answer["warnings"]:
         report(f"warning: {warning}")
-    return int(answer["store_bytes"])
+    offsets, policy = answer["offsets"], config.policy
+    if any(offsets) and policy.normalise_observations and not policy.observation_offsets:
+        numbers = [number for number in offsets if number]
+        report(
+            f"{config.environment.short_name}: {len(numbers)} of {len(offsets)} numbers of an observation are stored as"
+            f" differences, the first to {numbers[0]:g}, because they change little beside their size"
+            " (policy.observation_offsets)"
+        )
+        config = config.changed({"policy": {"observation_offsets": offsets}})
+    return config, int(answer["store_bytes"])
 
 
 def _request(config: Config) -> dict[str, Any]:
@@ -96,6 +105,7 @@ def _request(config: Config) -> dict[str, Any]:
         "encoders": config.policy.encoders,
         "moves": config.policy.moves,
         "widest_range": config.policy.widest_range,
+        "offsets": config.policy.observation_offsets,
         "largest_magnitude": environment.largest_magnitude,
         "recorded": config.recorded,
     }

@@ -85,7 +85,7 @@ def train(
     checking = dataclasses.replace(_beginning(config), waiting_for="the environment check")
     # The template imports the services' modules while the environment is checked.
     with Template() as template:
-        store_bytes = check_environment(config, lambda line: observer(checking, [line]))
+        config, store_bytes = check_environment(config, lambda line: observer(checking, [line]))
         if line := why_not_drawn():
             observer(checking, [line])
         config = with_run_dir(config)

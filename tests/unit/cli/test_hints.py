@@ -80,7 +80,7 @@ def test_a_healthy_run_gets_no_hint() -> None:
         (replace(with_numbers(fresh_effective_share=0.29), off_policy_degree=0), "sampling.publish_interval"),
         (with_numbers(effective_sample_share=0.29), "sampling.half_life"),
         (with_numbers(clipped_share=0.51), "51% of the ratios are clipped: lower ppo.learning_rate"),
-        (with_numbers(actions_at_bound=0.91), "91% of the actions of an element are at one bound, "),
+        (with_numbers(actions_at_bound=0.76), "76% of the actions of an element are at one bound, "),
         (with_numbers(actions_at_bound=1.0), "set policy.squash_actions"),
         (with_numbers(approximate_kl=5e-5), "the policy hardly changes"),
         (replace(with_numbers(approximate_kl=-5e-5, entropy=0.005), first_entropy=-0.004), "the policy hardly changes"),
@@ -112,7 +112,7 @@ def test_an_unusual_statistic_yields_a_hint_with_a_remedy(statistics: Coordinato
         with_numbers(approximate_kl=2e-4),
         with_numbers(approximate_kl=5e-5, entropy=0.6),
         with_numbers(explained_variance=0.0),
-        with_numbers(actions_at_bound=0.9),
+        with_numbers(actions_at_bound=0.75),
         waiting("fresh segments", 0.49),
         replace(HEALTHY, drops=Drops(late_segments=100, overwritten_priorities=200, refunded_segments=900)),
         # An unknown value yields no hint.

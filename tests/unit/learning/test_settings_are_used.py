@@ -77,8 +77,9 @@ SAMPLING = {
     "min_replay_segments": 9,
     "least_share": 0.5,
 }
-RUN_SETTINGS = {"max_refused_batches", "collection"}
-"""Settings that affect neither one batch nor the first plan. `test_refused_steps` and `test_collection` cover them."""
+RUN_SETTINGS = {"max_refused_batches", "collection", "observation_offsets"}
+"""Settings that affect neither one batch nor the first plan. `test_refused_steps`, `test_collection` and `test_offsets`
+cover them."""
 
 TABLES: dict[str, tuple[type[pydantic.BaseModel], dict[str, Any]]] = {
     "policy": (PolicyConfig, POLICY),
