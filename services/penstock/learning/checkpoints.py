@@ -37,7 +37,14 @@ from penstock.types.spaces import EnvironmentSpec
 _PROGRESS_KEY = "penstock.progress"
 _EVALUATION_KEY = "penstock.evaluation"
 _OPTIMIZER = "optimizer/0/"
-_MEASURED = ("training_s", "learn_wall_s_to_threshold", "env_steps_taken", "wall_s", "clock_s")
+_MEASURED = (
+    "training_s",
+    "learn_wall_s_to_threshold",
+    "env_steps_taken",
+    "wall_s",
+    "clock_s",
+    "untimed_episode_steps",
+)
 """Progress that differs between runs with equal parameters: it depends on clocks and on the order of reports."""
 
 _REPLACED = "replaced"
@@ -61,6 +68,7 @@ class RunProgress:
         env_steps_to_threshold: Environment steps when an evaluation first reached the threshold; None: not yet.
         learn_wall_s_to_threshold: Seconds from the first environment step to the same point.
         best_return: Best mean return of an evaluation; None before the first.
+        untimed_episode_steps: Bound on the steps of evaluated episodes without a time limit; 0 before the first.
         env_steps_taken: Environment steps that actors reported, including those that were late or refused.
         wall_s: Seconds that learner processes have run.
         sessions: Learner processes that have trained the run, including this one.
@@ -78,6 +86,7 @@ class RunProgress:
     env_steps_to_threshold: int | None = None
     learn_wall_s_to_threshold: float | None = None
     best_return: float | None = None
+    untimed_episode_steps: int = 0
     env_steps_taken: int = 0
     wall_s: float = 0.0
     sessions: int = 0
@@ -363,6 +372,8 @@ def _measured_at(version: int | None, path: Path) -> dict[str, Any] | None:
         newest = json.loads(path.read_bytes())
         for entry in (newest, newest.get(_REPLACED, {})):
             if entry.get("version", None) == version and version is not None:
+                # Earlier releases did not keep the bound of evaluations.
+                entry = {"untimed_episode_steps": 0, **entry}
                 return {name: entry[name] for name in ("version", *_MEASURED)}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -29,8 +29,9 @@ _PLAYED_SHARE = 0.9
 """Share of an evaluation's timeout within which it must be played, so that its result arrives in time."""
 
 _UNTIMED_EPISODES, _LEAST_UNTIMED_STEPS = 10, 1000
-"""Longest of the last training episodes, as a multiple, and steps, that an evaluation plays in an environment without a
-time limit. A good policy may need longer than the one in training, and one that never ends must not delay the run."""
+"""Longest of the training episodes before the first evaluation, as a multiple, and steps, that evaluations play in an
+environment without a time limit. A good policy may need longer than the one in training, and one that never ends must
+not delay the run."""
 
 _POLL_S = 0.1
 _NOTICE_INTERVAL_S = 60.0
@@ -54,6 +55,7 @@ class Evaluations:
         best: Evaluation of the best checkpoint; None before the first.
         env_steps_to_threshold: Environment steps when an evaluation first reached the threshold; None: not yet.
         learn_wall_s_to_threshold: Seconds from the first environment step to the same point.
+        untimed_episode_steps: Bound that the first evaluation chose for episodes without a time limit; 0 before it.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class Evaluations:
         self.best = session.recovered.best
         self.env_steps_to_threshold = resumed.env_steps_to_threshold
         self.learn_wall_s_to_threshold = resumed.learn_wall_s_to_threshold
+        self.untimed_episode_steps = resumed.untimed_episode_steps
         self._statistics.best_evaluation = self.best
 
     @property
@@ -175,13 +178,18 @@ class Evaluations:
         return _Asked(task, snapshot, self._statistics.training_s, self._clock() + timeout_s)
 
     def _untimed_steps(self) -> int:
-        """Returns the bound on the steps of an episode in an environment without a time limit."""
+        """Returns the bound on the steps of an episode in an environment without a time limit.
+
+        A run keeps its first bound, because returns that are cut at different bounds can't be compared.
+        """
         most = self._config.most_episode_steps
         if self._config.max_episode_steps != "auto":
             return most
-        # Until an episode has ended, no environment has taken more steps in its first one than this.
-        longest = self._statistics.session.longest_episode or self._statistics.env_steps_taken // self._environments
-        return min(most, max(_LEAST_UNTIMED_STEPS, _UNTIMED_EPISODES * longest))
+        if not self.untimed_episode_steps:
+            # Until an episode has ended, no environment has taken more steps in its first one than this.
+            longest = self._statistics.session.longest_episode or self._statistics.env_steps_taken // self._environments
+            self.untimed_episode_steps = min(most, max(_LEAST_UNTIMED_STEPS, _UNTIMED_EPISODES * longest))
+        return self.untimed_episode_steps
 
     def _answer_to(self, asked: _Asked, timeout_s: float) -> EvaluationResult | None:
         """Returns the task's result; None if there is none. Notifies the user if it is late, failed or unfinished."""
@@ -238,6 +246,7 @@ class Evaluations:
             best_return=summary.return_mean,
             env_steps_to_threshold=self.env_steps_to_threshold,
             learn_wall_s_to_threshold=self.learn_wall_s_to_threshold,
+            untimed_episode_steps=self.untimed_episode_steps,
         )
         self.best, self._best_snapshot = summary, checkpoints.judged(snapshot, progress, summary)
         self._save_best(self._best_snapshot)
@@ -278,4 +287,7 @@ def _bound_of(task: EvaluationTask, steps: int) -> str:
     """Returns the setting that cut an evaluation after this number of steps, with its reason."""
     if steps >= task.max_episode_steps:
         return "evaluation.max_episode_steps"
-    return "evaluation.max_episode_steps auto: the environment has no time limit, and training episodes are shorter"
+    return (
+        "evaluation.max_episode_steps auto: the environment has no time limit, and the first training episodes were"
+        " shorter"
+    )

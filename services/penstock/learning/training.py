@@ -352,6 +352,7 @@ class TrainingRun:
             training_s=self._statistics.training_s,
             env_steps_to_threshold=evaluations.env_steps_to_threshold,
             learn_wall_s_to_threshold=evaluations.learn_wall_s_to_threshold,
+            untimed_episode_steps=evaluations.untimed_episode_steps,
             best_return=evaluations.best_return,
             env_steps_taken=self._statistics.env_steps_taken,
             wall_s=self._earlier.wall_s + self._statistics.elapsed_s,

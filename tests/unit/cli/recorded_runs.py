@@ -50,6 +50,7 @@ USUAL = {
         ("Blackjack-v1", 60_000, {}),
         ("CartPole-v1", 40_000, {}),
         ("CliffWalking-v1", 40_000, {"max_episode_steps": 200}),
+        ("FrozenLake-v1", 30_000, {}),
         ("Pendulum-v1", 40_000, {}),
     )
 }
@@ -77,6 +78,15 @@ NEEDY: dict[str, tuple[str, Task]] = {
     ),
     "observations of 0": ("features are constant", Task(SEEN, 8_000, {"factor": 0.0, "max_episode_steps": 500})),
     "map coordinates": ("float32 is too coarse", Task(SEEN, 4_000, {"offset": 4e6, "max_episode_steps": 500})),
+    "rewards of noise": ("returns do not rise", Task(BLIND, 8_000, {"rewards": "noise"})),
+    "priorities of noise": (
+        "priorities do not help",
+        Task(BLIND, 12_000, {"rewards": "noise"}, {"sampling": {"alpha": 3.0}}),
+    ),
+    "a learning rate far too low": (
+        "the policy hardly changes",
+        Task("CartPole-v1", 12_000, settings={"ppo": {"learning_rate": 1e-7}}),
+    ),
     "a short run": ("the run was too short", Task("CartPole-v1", 6_000)),
 }
 """Runs that need a hint, with its observation."""

@@ -33,7 +33,7 @@ ROWS = {
 }
 """Cells of the table "Tuning" after the first one, by observation."""
 
-AT_THE_END = {"the run was too short", "the run forgets"}
+AT_THE_END = {"the run was too short", "the run forgets", "the policy hardly changes", "priorities do not help"}
 """Observations that the middle of their recorded runs does not show yet."""
 
 NUMBERS = LearningNumbers(

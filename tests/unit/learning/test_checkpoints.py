@@ -201,7 +201,11 @@ def test_times_that_an_earlier_release_wrote_are_read(folder: RunFolder) -> None
     best = best_at(10, clock_s=300.0, training_s=290.0)
     checkpoints.save_best(folder, best)
     values = json.loads(folder.best_measured.read_text())
-    assert set(values) == {"version", "training_s", "learn_wall_s_to_threshold", "env_steps_taken", "wall_s", "clock_s"}
+    times = {"version", "training_s", "learn_wall_s_to_threshold", "env_steps_taken", "wall_s", "clock_s"}
+    assert set(values) == times | {"untimed_episode_steps"}
+    # Earlier releases did not keep the bound of evaluations.
+    folder.best_measured.write_text(json.dumps({name: values[name] for name in times}))
+    assert checkpoints.recover(folder).progress == best.progress
     checkpoints.save_best(folder, best_at(20, clock_s=400.0, training_s=390.0))
     folder.best_checkpoint.write_bytes(best.data)
     assert checkpoints.recover(folder).progress == best.progress

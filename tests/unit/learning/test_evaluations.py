@@ -298,22 +298,48 @@ def test_episodes_cut_by_the_step_limit_are_reported_and_count_with_their_return
     assert last is not None and last.unfinished == 1
 
 
-def test_the_bound_without_a_time_limit_follows_the_training_episodes(folder: RunFolder, learner: Learner) -> None:
+def reported(session: Session, *steps: int, taken: int = 0) -> None:
+    """Reports training episodes of these steps, and further steps that ended none."""
+    episodes = tuple(Episode(1.0, each, environment=0, truncated=False) for each in steps)
+    session.statistics.report(ActorReport(sum(steps) + taken, 1.0, episodes, Timing()))
+
+
+@pytest.mark.parametrize(
+    ("steps", "taken", "bound"),
+    # In the second row, no episode has ended in 8,000 steps of 8 environments.
+    [((300, 700, 500), 0, 7000), ((), 8000, 10_000), ((20,) * 100, 0, 1000), ((9000,), 0, 30_000)],
+)
+def test_the_first_evaluation_without_a_time_limit_chooses_the_bound_of_the_run(
+    folder: RunFolder, learner: Learner, steps: tuple[int, ...], taken: int, bound: int
+) -> None:
     session = Session(folder)
-
-    def trained(*steps: int) -> int:
-        episodes = tuple(Episode(1.0, each, environment=0, truncated=False) for each in steps)
-        session.statistics.report(ActorReport(sum(steps), 1.0, episodes, Timing()))
-        session.answer(learner, 3, 100.0)
-        return session.evaluator.tasks[-1].untimed_episode_steps
-
-    # No episode has ended in the first 8,000 steps of 8 environments.
-    session.statistics.report(ActorReport(8000, 1.0, (), Timing()))
+    reported(session, *steps, taken=taken)
     session.answer(learner, 3, 100.0)
-    assert session.evaluator.tasks[-1].untimed_episode_steps == 10_000
-    assert trained(300, 700, 500) == 7000
-    assert trained(*[20] * 100) == 1000
-    assert trained(9000) == session.evaluator.tasks[-1].max_episode_steps == 30_000
+    reported(session, 2000)
+    session.answer(learner, 4, 100.0)
+    assert [task.untimed_episode_steps for task in session.evaluator.tasks] == [bound, bound]
+    resumed = Session(folder)
+    reported(resumed, 5000)
+    resumed.answer(learner, 5, 100.0)
+    assert resumed.evaluator.tasks[-1].untimed_episode_steps == bound
+
+
+@pytest.mark.parametrize(("reward", "later", "best"), [(-1, 5, 4), (1, 500, 3)])
+def test_evaluations_without_a_time_limit_are_compared_at_one_bound(
+    folder: RunFolder, learner: Learner, reward: int, later: int, best: int
+) -> None:
+    # Version 3 ends no episode, and version 4 ends one of two: better if steps cost, worse if they are rewarded.
+    session = Session(folder)
+    for version, longest, ended in ((3, 100, None), (4, 2000, later)):
+        reported(session, longest)
+        task = session.ask(learner, version)
+        cut = task.untimed_episode_steps
+        steps = (ended or cut, cut)
+        returns = tuple(float(reward * each) for each in steps)
+        unfinished = steps.count(cut)
+        session.evaluator.results.append(EvaluationResult(task.id, version, returns, steps, 0.1, unfinished=unfinished))
+        assert session.evaluations.collect()
+    assert best_version(folder) == best
 
 
 def test_a_set_bound_on_the_steps_of_episodes_is_kept_without_a_time_limit(folder: RunFolder, learner: Learner) -> None:
@@ -330,7 +356,7 @@ def test_one_line_says_which_bound_has_cut_an_environment_without_a_time_limit(
         session.answer(learner, version, -1000.0, steps=(1000, 1000), unfinished=2)
     assert session.notices == [
         "evaluation of version 3: 2 of 2 episodes did not end within 1,000 steps (evaluation.max_episode_steps auto:"
-        " the environment has no time limit, and training episodes are shorter); their partial returns count"
+        " the environment has no time limit, and the first training episodes were shorter); their partial returns count"
     ]
 
 
