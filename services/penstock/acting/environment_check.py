@@ -23,7 +23,7 @@ from penstock.acting.leaves import ActionForm, flatten, left_out
 from penstock.acting.masks import MaskSource, Place
 from penstock.acting.offsets import find_offsets, offsets_of
 from penstock.acting.refusals import can_not_make
-from penstock.acting.registry import find
+from penstock.acting.registry import find, make
 from penstock.acting.returned_values import array_of, number_of
 from penstock.acting.single_environments import SingleEnvironments
 from penstock.acting.spaces import ActionMap, describe
@@ -191,7 +191,7 @@ class _Check:
         for _ in range(instances):
             self._progress("constructor", self._name)
             try:
-                made.append(gymnasium.make(found, **arguments))
+                made.append(make(found, arguments))
             except BaseException as error:
                 raise can_not_make(self._name, error, found, arguments) from error
             check_arguments(made[-1], env_id, arguments)

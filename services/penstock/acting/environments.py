@@ -24,7 +24,7 @@ from penstock.acting.checked_vector import CheckedVector
 from penstock.acting.masks import MaskSource
 from penstock.acting.progress import Progress
 from penstock.acting.refusals import can_not_make
-from penstock.acting.registry import find
+from penstock.acting.registry import find, make
 from penstock.acting.shared_generator import SeparateGenerators
 from penstock.acting.single_environments import SingleEnvironments, StepOutcome
 from penstock.acting.spaces import describe
@@ -169,7 +169,7 @@ def make_environments(
     envs: list[gymnasium.Env[Any, Any]] = []
     try:
         while len(envs) < count:
-            envs.append(_made(env_id, found, kwargs, lambda: gymnasium.make(found, **kwargs)))
+            envs.append(_made(env_id, found, kwargs, lambda: make(found, kwargs)))
             check_arguments(envs[-1], env_id, kwargs)
         described = describe(env_id, envs[0].observation_space, envs[0].action_space)
         for env in envs[1:]:

@@ -1,5 +1,9 @@
 """Finds environments by their names (`penstock.environment_names`), and imports the modules that have them."""
 
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, find_highest_version, parse_env_id
 
@@ -32,6 +36,14 @@ def find(name: str) -> str | EnvSpec:
             " environment of that name; correct the part of --env-id after the colon"
         )
     return rest
+
+
+def make(found: str | EnvSpec, kwargs: Mapping[str, Any], **further: Any) -> gymnasium.Env[Any, Any]:
+    """Makes a found environment with its arguments, which may have the name `id`, as the first one of Gymnasium has."""
+    if "id" in kwargs:
+        spec = gymnasium.spec(found) if isinstance(found, str) else found
+        found, kwargs = dataclasses.replace(spec, kwargs={**spec.kwargs, **kwargs}), {}
+    return gymnasium.make(found, **further, **kwargs)
 
 
 def has_native_form(name: str) -> bool:

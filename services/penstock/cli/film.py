@@ -17,7 +17,7 @@ from penstock.acting import masks
 from penstock.acting.evaluation import evaluate
 from penstock.acting.frames import with_frames
 from penstock.acting.leaves import flatten
-from penstock.acting.registry import find
+from penstock.acting.registry import find, make
 from penstock.acting.single_environments import SingleEnvironments
 from penstock.acting.spaces import describe
 from penstock.acting.trained import TrainedPolicy
@@ -93,7 +93,7 @@ def _film_rendering(
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     import_modules(environment.imports)
     try:
-        rendered = gymnasium.make(find(environment.id), render_mode="rgb_array", **kwargs)
+        rendered = make(find(environment.id), kwargs, render_mode="rgb_array")
         # Many environments import what draws them when they draw.
         rendered.reset()
         rendered.render()

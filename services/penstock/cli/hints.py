@@ -29,9 +29,6 @@ LEAST_ENTROPY_CHANGE_SHARE, LEAST_ENTROPY_CHANGE = 0.02, 0.01
 MOST_AT_BOUND = 0.75
 """Share of an element's actions at one bound above which clipping hides from the policy how to leave the bound."""
 
-LEAST_POLICY_LOSS, MOST_EXPLAINED = 1e-6, 0.999
-"""Magnitude of the policy loss below which, and explained variance above which, no action is better than another."""
-
 MOST_GAIN_LOST = 0.05
 """Share by which priorities raise the variance of the gradient above which they cost more than they help."""
 
@@ -151,16 +148,6 @@ def _is_flat(curve: Curve) -> bool:
         return curve.low == curve.high
     returns = {curve.best.mean, curve.worst.mean} | ({curve.low} if curve.low == curve.high else set())
     return len(returns) == 1 and not any(point.evaluation.std for point in curve.points)
-
-
-def _no_advantage(run: _Run) -> str:
-    loss, explained = run.recent.policy_loss, run.recent.explained_variance
-    if loss is None or explained is None or abs(loss) > LEAST_POLICY_LOSS or explained < MOST_EXPLAINED:
-        return ""
-    return (
-        "nothing is left to learn, because no action is better than another (policy loss 0, explained variance"
-        f" {explained:.3f}): check that rewards depend on actions, or set policy.normalise_returns false"
-    )
 
 
 def _hardly_changes(run: _Run) -> str:
@@ -415,7 +402,6 @@ _RULES: tuple[tuple[str, Callable[[_Run], str]], ...] = (
     ("the policy repeats itself", _repeats_itself),
     ("features are constant", _blind),
     ("float32 is too coarse", _coarse),
-    ("no action is better than another", _no_advantage),
     ("the policy hardly changes", _hardly_changes),
     ("actions stay at a bound", _at_a_bound),
     ("returns do not rise", _do_not_rise),

@@ -1,12 +1,13 @@
 import importlib.util
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import pytest
 
 from penstock.acting.environments import make_environments
 from penstock.acting.packages import WELL_KNOWN, package_of
-from penstock.acting.registry import find, has_native_form
+from penstock.acting.registry import find, has_native_form, make
 from penstock.errors import ConfigurationError, UnknownEnvironment
 from penstock.module_imports import import_module
 
@@ -192,3 +193,24 @@ def test_only_an_argument_of_the_settings_is_blamed_on_the_settings(
         make_environments(f"{tmp_path}/{folder}/arm.py:{name}", 1, kwargs=kwargs)
     assert said in str(caught.value)
     assert ("check environment.kwargs" in str(caught.value)) == ("/arm.py, line" not in str(caught.value))
+
+
+NAMED = """
+import gymnasium
+
+
+class Named(gymnasium.Env):
+    metadata = {"render_modes": ["rgb_array"]}
+    observation_space = action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, id, level=0, render_mode=None):
+        self.id, self.level, self.render_mode = id, level, render_mode
+"""
+
+
+def test_an_argument_of_an_environment_may_have_the_name_of_gymnasiums_own(tmp_path: Path) -> None:
+    (tmp_path / "named.py").write_text(NAMED)
+    made: Any = make(find(f"{tmp_path}/named.py:Named"), {"id": "north", "level": 3}, render_mode="rgb_array").unwrapped
+    assert (made.id, made.level, made.render_mode) == ("north", 3, "rgb_array")
+    with pytest.raises(ConfigurationError, match=r"it takes no argument 'id'"):
+        make_environments("CartPole-v1", 1, kwargs={"id": "north"})
