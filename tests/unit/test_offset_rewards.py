@@ -1,4 +1,4 @@
-"""Rewards with an offset that is large beside their differences, in episodes of one step."""
+"""Rewards with an offset that is large beside their differences."""
 
 from typing import Any
 
@@ -11,38 +11,50 @@ from penstock.config import build
 
 CONTEXTS = 4
 
+Outcome = tuple[np.int64, float, bool, bool, dict[str, Any]]
+
 
 class Arms(gymnasium.Env[np.int64, np.int64]):
-    """A context of four, whose own arm earns 1 more than the `offset`."""
+    """A context of four in each step of an episode, whose own arm earns 1 more than the `offset`."""
 
-    def __init__(self, offset: float) -> None:
-        self.observation_space, self.action_space = (gymnasium.spaces.Discrete(CONTEXTS) for _ in range(2))
-        self.offset = offset
+    def __init__(self, offset: float, steps: int) -> None:
+        self.observation_space = gymnasium.spaces.Discrete(CONTEXTS * steps)
+        self.action_space = gymnasium.spaces.Discrete(CONTEXTS)
+        self._offset, self._steps, self._step = offset, steps, 0
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.int64, dict[str, Any]]:
-        """Draws a context."""
         super().reset(seed=seed, options=options)
-        self.context = self.np_random.integers(CONTEXTS)
-        return self.context, {}
+        self._step = 0
+        return self._draw(), {}
 
-    def step(self, action: np.int64) -> tuple[np.int64, float, bool, bool, dict[str, Any]]:
-        """Ends the episode."""
-        return self.context, self.offset + float(action == self.context), True, False, {}
+    def step(self, action: np.int64) -> Outcome:
+        reward = self._offset + float(action == self._context)
+        self._step += 1
+        return self._draw(), reward, self._step == self._steps, False, {}
+
+    def _draw(self) -> np.int64:
+        self._context = self.np_random.integers(CONTEXTS)
+        return self._context + CONTEXTS * min(self._step, self._steps - 1)
 
 
 gymnasium.register("Arms-v0", f"{__name__}:Arms")
 
 
-@pytest.mark.parametrize("offset", [1e2, -1e4, 1e6])
-def test_the_right_arm_is_found_whatever_the_offset(offset: float) -> None:
+@pytest.mark.parametrize("trunk", ["separate", "shared"])
+@pytest.mark.parametrize(
+    ("offset", "episode", "total"),
+    [(0.0, 1, 2000), (4.0, 1, 2000), (12.0, 1, 2000), (1e2, 1, 2000), (-1e4, 1, 2000), (1e6, 1, 2000), (50.0, 2, 8000)],
+)
+def test_the_right_arm_is_found_whatever_the_offset(offset: float, episode: int, total: int, trunk: str) -> None:
     config = build(
         {
-            "environment": {"id": f"{__name__}:Arms-v0", "kwargs": {"offset": offset}},
-            "run": {"seed": 1, "total_steps": 2000},
+            "environment": {"id": f"{__name__}:Arms-v0", "kwargs": {"offset": offset, "steps": episode}},
+            "run": {"seed": 1, "total_steps": total},
             "actor": {"environments": 16},
-            "evaluation": {"interval_steps": 1000, "episodes": 20},
+            "evaluation": {"interval_steps": total // 2, "episodes": 20},
+            "policy": {"trunk": trunk},
         }
     )
-    assert train(config).curve[-1][1] == offset + 1.0
+    assert train(config).curve[-1][1] == episode * (offset + 1.0)
