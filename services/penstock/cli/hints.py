@@ -26,8 +26,9 @@ LEAST_KL = 1e-4
 LEAST_ENTROPY_CHANGE_SHARE, LEAST_ENTROPY_CHANGE = 0.02, 0.01
 """Changes below which the entropy is unchanged, as a share of the first entropy and in nats; the larger applies."""
 
-MOST_AT_BOUND = 0.75
-"""Share of an element's actions at one bound above which clipping hides from the policy how to leave the bound."""
+MOST_AT_BOUND = 0.6
+"""Share of an element's actions at one bound above which clipping hides from the policy how to leave the bound.
+Policies that need both bounds are at each for half of the steps at most."""
 
 MOST_GAIN_LOST = 0.05
 """Share by which priorities raise the variance of the gradient above which they cost more than they help."""
@@ -399,11 +400,11 @@ _RULES: tuple[tuple[str, Callable[[_Run], str]], ...] = (
     ("values are excluded", _values_excluded),
     ("segments are refused", _segments_refused),
     ("no episode reaches a reward", _never_rewarded),
+    ("actions stay at a bound", _at_a_bound),
     ("the policy repeats itself", _repeats_itself),
     ("features are constant", _blind),
     ("float32 is too coarse", _coarse),
     ("the policy hardly changes", _hardly_changes),
-    ("actions stay at a bound", _at_a_bound),
     ("returns do not rise", _do_not_rise),
     ("episodes of evaluations do not end", _unfinished),
     ("evaluations are worse than training", _worse_than_training),

@@ -74,6 +74,20 @@ class Seen(gymnasium.ObservationWrapper[Observation, Any, Any]):
         return np.asarray(self._factor * observation.astype(np.float64) + self._offset)
 
 
-BLIND, CORRIDOR, SEEN = (f"{kind.__name__}-v0" for kind in (Blind, Corridor, Seen))
-for _kind in (Blind, Corridor, Seen):
+class Dose(gymnasium.Env[Observation, NDArray[np.float64]]):
+    """One step, whose best action, 37, is near the lower one of its bounds, 0 and 1,000."""
+
+    def __init__(self) -> None:
+        self.observation_space, self.action_space = Box(-1.0, 1.0, (1,), np.float64), Box(0.0, 1000.0, (1,), np.float64)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, Any]:
+        super().reset(seed=seed)
+        return np.zeros(1), {}
+
+    def step(self, action: NDArray[np.float64]) -> Outcome:
+        return np.zeros(1), -abs(float(action[0]) - 37.0) / 1000.0, True, False, {}
+
+
+BLIND, CORRIDOR, DOSE, SEEN = (f"{kind.__name__}-v0" for kind in (Blind, Corridor, Dose, Seen))
+for _kind in (Blind, Corridor, Dose, Seen):
     gymnasium.register(f"{_kind.__name__}-v0", f"{__name__}:{_kind.__name__}")

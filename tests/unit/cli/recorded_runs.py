@@ -4,6 +4,7 @@
 recorded_runs.json. It takes some minutes on one core.
 """
 
+import dataclasses
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,7 @@ from penstock.learning.statistics import RunStatistics
 from penstock.types.records import plain, record_of
 from penstock.types.replay import Batch
 from penstock.types.statistics import CoordinatorStatistics
-from tests.unit.cli.needy_environments import BLIND, CORRIDOR, SEEN
+from tests.unit.cli.needy_environments import BLIND, CORRIDOR, DOSE, SEEN
 
 _FILE = Path(__file__).with_suffix(".json")
 _EVALUATIONS, _EPISODES = 10, 10
@@ -50,8 +51,12 @@ USUAL = {
         ("Blackjack-v1", 60_000, {}),
         ("CartPole-v1", 40_000, {}),
         ("CliffWalking-v1", 40_000, {"max_episode_steps": 200}),
-        ("FrozenLake-v1", 30_000, {}),
+        ("FrozenLake-v1", 60_000, {}),
+        ("InvertedDoublePendulum-v5", 60_000, {}),
+        ("InvertedPendulum-v5", 30_000, {}),
+        ("MountainCarContinuous-v0", 40_000, {}),
         ("Pendulum-v1", 40_000, {}),
+        ("Taxi-v4", 40_000, {}),
     )
 }
 """Tasks that the defaults learn."""
@@ -87,6 +92,7 @@ NEEDY: dict[str, tuple[str, Task]] = {
         "the policy hardly changes",
         Task("CartPole-v1", 12_000, settings={"ppo": {"learning_rate": 1e-7}}),
     ),
+    "a best action near a bound": ("actions stay at a bound", Task(DOSE, 12_000)),
     "a short run": ("the run was too short", Task("CartPole-v1", 6_000)),
 }
 """Runs that need a hint, with its observation."""
@@ -109,7 +115,8 @@ def observed(config: Config) -> list[Moment]:
         status = runs[0].status()
         assert status.coordinator is not None and status.limit is not None
         if batch is None or status.coordinator.evaluations > len(moments):
-            moments.append(Moment(status.limit.share, status.coordinator))
+            # One process collects and trains in turn, so its waits are not those of services.
+            moments.append(Moment(status.limit.share, dataclasses.replace(status.coordinator, waits=())))
 
     train(config, 1, watch=look, actors=2, begun=runs.append)
     look()
