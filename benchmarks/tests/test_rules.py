@@ -27,6 +27,7 @@ from penstock.config import Config, build
 from penstock.learning import schedules
 from penstock.learning.assembly import learner_of
 from penstock.learning.batches import TrainingBatch, to_tensors
+from penstock.learning.gradient_steps import Estimated
 from penstock.learning.learner import Learner
 from penstock.learning.protocols import BatchSource
 from penstock.types.replay import Batch
@@ -172,7 +173,7 @@ def test_segments_are_drawn_by_priority_overlap_and_age(alpha: float, half_life:
         np.testing.assert_allclose(committed.priorities[replayed], [priorities[key] for key in keys], rtol=1e-3)
 
         learner = recorded.learner(config, drawn.number)
-        found = learner.priorities_of(learner.estimate(to_tensors(drawn, CPU), 0.0), 0)[0]
+        found = learner.priorities_of(estimated_in_training(learner, to_tensors(drawn, CPU)), 0)[0]
         overlaps = overlap_by_hand(config, recorded, drawn)
         smallest = min(smallest, *overlaps)
         for key, version, priority, overlap in zip(
@@ -193,6 +194,13 @@ def only_fresh(batch: TrainingBatch) -> TrainingBatch:
         return value[: batch.fresh_segments] if isinstance(value, torch.Tensor | np.ndarray) else value
 
     return TrainingBatch(*(part(getattr(batch, name)) for name in batch.__slots__))  # type: ignore[arg-type]
+
+
+def estimated_in_training(learner: Learner, batch: TrainingBatch) -> Estimated:
+    """Returns estimates as `train` makes them: with rewards that are scaled by returns that include the batch's own."""
+    fresh = slice(None, batch.fresh_segments)
+    learner.policy.begin_returns(batch.discounted_return[fresh][batch.valid[fresh]])
+    return learner.estimate(batch, 0.0)
 
 
 def gradient(learner: Learner, batch: TrainingBatch, config: Config) -> torch.Tensor:
@@ -266,7 +274,7 @@ def test_the_learning_rate_is_multiplied_by_the_root_of_the_effective_sample_sha
 def test_priorities_mix_the_largest_and_the_mean_error(memory: str) -> None:
     config = configuration(memory=memory)
     batch, learner = batch_for(config), made(ErrorPriority(0.75), config)
-    estimated = learner.estimate(batch, 0.0)
+    estimated = estimated_in_training(learner, batch)
     errors = [each[usable].abs().tolist() for each, usable in zip(estimated.correction, estimated.usable, strict=True)]
     expected = [0.75 * max(each) + 0.25 * sum(each) / len(each) for each in errors]
     np.testing.assert_allclose(learner.train(batch, 0.0).priorities, expected, rtol=1e-4)
@@ -279,7 +287,7 @@ def test_priorities_mix_the_largest_and_the_mean_error(memory: str) -> None:
 def test_priorities_are_the_sizes_of_the_gradients_at_both_outputs(memory: str) -> None:
     config = configuration(memory=memory)
     batch, learner = batch_for(config), made(GradientBound(), config)
-    estimated = learner.estimate(batch, 0.0)
+    estimated = estimated_in_training(learner, batch)
     with torch.no_grad():
         distribution, _ = learner.policy.evaluate(batch.inputs, bootstraps=True)
     probability = distribution.parts[0].log_probs.exp()  # type: ignore[union-attr]
@@ -303,7 +311,9 @@ def test_priorities_are_the_sizes_of_the_gradients_at_both_outputs(memory: str) 
 
 
 def test_recomputed_priorities_are_those_that_training_commits_at_once() -> None:
-    recorded, interval = Recorded().run(configuration(), Reanalysis(interval=4)), 4
+    # Training scales rewards by returns that include those of its batch.
+    config = configuration().changed({"policy": {"normalise_returns": False}})
+    recorded, interval = Recorded().run(config, Reanalysis(interval=4)), 4
     compared = 0
     for number, (batch, priorities) in enumerate(recorded.commits[:-1]):
         fresh_or_drawn = recorded.drawn[number].keys.size

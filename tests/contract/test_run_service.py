@@ -32,7 +32,18 @@ from penstock.types.location import Location
 from penstock.types.replay import CommitOutcome, StoreCounts
 from penstock.types.run import ActorReport, Assignment, Episode, Weights
 from penstock.types.spaces import DiscreteSpace, EnvironmentSpec, Tree
-from penstock.types.statistics import Ages, CoordinatorStatistics, Drops, LearningNumbers, MeanTimes, Replayed, Timing
+from penstock.types.statistics import (
+    Ages,
+    CoordinatorStatistics,
+    Curve,
+    CurvePoint,
+    Drops,
+    LearningNumbers,
+    MeanTimes,
+    Replayed,
+    Returns,
+    Timing,
+)
 from penstock.types.status import VariantStatus
 from penstock.types.waits import Awaited, WaitReason
 from penstock.v1 import evaluation_pb2, location_pb2, run_pb2
@@ -541,6 +552,7 @@ def test_every_statistic_of_the_coordinator_reaches_the_status_of_the_run(loopba
     statistics.evaluated(EvaluationSummary(9, 900, 20, -1.5, 0.5), 2.0)
     coordinator = client.get(PATIENCE_S).coordinator
     assert coordinator is not None and coordinator == statistics.session.statistics()
+    found, episode = Returns(20, -1.5, 0.5), Returns(1, 1.0, 0.0)
     assert replace(coordinator, waits=()) == CoordinatorStatistics(
         mode="asynchronous",
         off_policy_degree=PLAN.off_policy_degree,
@@ -554,10 +566,11 @@ def test_every_statistic_of_the_coordinator_reaches_the_status_of_the_run(loopba
         staleness=Ages(3.0, 3.0, 7),
         times=MeanTimes(0.1, 0.2, 0.4, 0.3, 0.125, 0.5, 2.0),
         drops=Drops(8, 3, 5, 9),
-        last=LearningNumbers(0.8, 0.9, 0.1, 0.01, None, 0.4, 0.5, 0.12, 0.1, 0.2),
-        recent=LearningNumbers(0.8, 0.9, 0.1, 0.01, None, 0.4, 0.5, 0.12, 0.1, 0.2),
+        last=LearningNumbers(0.8, 0.9, 0.1, 0.01, None, 0.4, 0.5, 0.12, 0.1, 0.2, 0.3),
+        recent=LearningNumbers(0.8, 0.9, 0.1, 0.01, None, 0.4, 0.5, 0.12, 0.1, 0.2, 0.3),
         recent_batches=2,
         replayed=Replayed(0.0, 0.0, None),
+        curve=Curve(points=(CurvePoint(900, found, training=episode),), best=found, worst=found, low=1.0, high=1.0),
     )
     assert [(wait.reason, wait.seconds) for wait in coordinator.waits] == [(WaitReason(Awaited.FRESH_SEGMENTS), 0.25)]
 

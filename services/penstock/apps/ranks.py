@@ -54,11 +54,11 @@ def leading(config: Config, place: RankPlace, stopping: Callable[[], bool] = lam
         return
     device = torch_device(*device_name(config, place))
     group = RankGroup(place, device, config.learner.rank_timeout_s, stopping)
-    with contextlib.closing(LeadingLink(group)) as link:
-        yield Lead(group, link)
-    # Raises if a rank has ended before it knew of the end of the run.
-    link.check()
-    group.leave()
+    with contextlib.closing(group):
+        with contextlib.closing(LeadingLink(group)) as link:
+            yield Lead(group, link)
+        # Raises if a rank has ended before it knew of the end of the run.
+        link.check()
 
 
 def follow(config: Config, place: RankPlace) -> int:
@@ -75,6 +75,8 @@ def follow(config: Config, place: RankPlace) -> int:
         use_threads(settings.threads)
         group = RankGroup(place, device, settings.rank_timeout_s, lambda: service.stopping)
         with (
+            # Also after an error: threads of gloo that outlive the interpreter abort the process.
+            contextlib.closing(group),
             contextlib.closing(BatchFeed(device)) as feed,
             contextlib.closing(FollowingLink(group, feed.arrived, payload_memory(device))) as link,
         ):
@@ -91,5 +93,4 @@ def follow(config: Config, place: RankPlace) -> int:
                 logger.info("policy built", parameters=learner.parameters.numel(), execution=learner.execution)
                 for task in link.tasks():
                     learner.train(feed.tensors(task.batch), task.progress)
-        group.leave()
         return service.stop_code

@@ -131,8 +131,8 @@ class RankGroup:
         except RuntimeError as error:
             raise lost(self.place, error) from error
 
-    def leave(self) -> None:
-        """Ends the connections, after all ranks have done their work."""
+    def close(self) -> None:
+        """Ends the connections."""
         dist.destroy_process_group()
 
 

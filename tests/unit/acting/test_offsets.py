@@ -143,10 +143,6 @@ def test_offsets_for_another_number_of_numbers_are_refused(offsets: tuple[float,
         offsets_of(made().spec, offsets)
 
 
-def test_weights_without_offsets_do_not_record_them() -> None:
-    assert "observation_offsets" not in weights_with((), made()).data[:4000].decode(errors="replace")
-
-
 def test_a_configuration_gets_the_offsets_with_a_line_and_keeps_those_it_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -154,11 +154,6 @@ def test_the_policy_is_restored_from_its_weights_alone() -> None:
     assert torch.equal(logits(loaded, boards()), logits(policy, boards()))
 
 
-def test_other_policies_are_described_as_before() -> None:
-    described = policy_weights.describe(fresh_policy(spec_of_board()), 0)
-    assert "moves" not in described
-
-
 @pytest.mark.parametrize(
     ("spec", "moves", "encoders", "message"),
     [
