@@ -142,7 +142,7 @@ def test_prometheus_finds_every_service_of_a_run_also_after_an_actor_was_replace
         of_nodes = [query for query in queries() if "node:" in query.expression]
         assert of_nodes
         for query in of_nodes:
-            wait_for(lambda: client.has_data(query.expression), f"data of {query.panel}")  # noqa: B023
+            wait_for(lambda: client.has_data(query), f"data of {query.panel}")  # noqa: B023
         wait_for(lambda: value(client, "sum(node:penstock_actors:count)") == 3.0, "the number of actors")
         assert client.ask("label/node/values") == [NODE]
 
