@@ -311,7 +311,7 @@ def test_priorities_are_the_sizes_of_the_gradients_at_both_outputs(memory: str) 
 
 
 def test_recomputed_priorities_are_those_that_training_commits_at_once() -> None:
-    # Training scales rewards by returns that include those of its batch.
+    # The scale of a batch's rewards includes the batch's own returns.
     config = configuration().changed({"policy": {"normalise_returns": False}})
     recorded, interval = Recorded().run(config, Reanalysis(interval=4)), 4
     compared = 0

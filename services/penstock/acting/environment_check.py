@@ -231,8 +231,13 @@ class _Check:
         leaves = tuple(map(array_of, flatten(spec.observation, observation)))
         for leaf in leaves:
             first_values.check_magnitude(self._name, stage, leaf, self._largest_magnitude)
-        # An environment may change its array.
-        self._rows.append(tuple(leaf.copy() for leaf in leaves))
+        self._keep_row(leaves)
+
+    def _keep_row(self, leaves: tuple[NDArray[np.generic], ...]) -> None:
+        """Keeps an observation for `find_offsets`, which reads numbers of float64 alone."""
+        if any(leaf.dtype == np.float64 for leaf in leaves):
+            # An environment may change its array.
+            self._rows.append(tuple(leaf.copy() for leaf in leaves))
 
     def _mask(self, env: gymnasium.Env[Any, Any], source: MaskSource, state: tuple[Any, Any]) -> NDArray[np.bool_]:
         """Returns the mask, <bool>[1, bits], of an observation and its info."""
@@ -283,7 +288,8 @@ class _Check:
         for leaf in made.observation:
             first_values.check_rows(self._name, stage, "an observation", leaf)
             first_values.check_magnitude(self._name, stage, leaf, self._largest_magnitude)
-        self._rows += [tuple(row.copy() for row in rows) for rows in zip(*made.observation, strict=True)]
+        for row in zip(*made.observation, strict=True):
+            self._keep_row(row)
 
     def _spec_of(self, env_id: str, made: Sequence[gymnasium.Env[Any, Any]], frames: int) -> EnvironmentSpec:
         for env in made[1:]:

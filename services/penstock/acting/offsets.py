@@ -12,12 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.acting.environments import Environments
+from penstock.acting.protocols import Leaves
 from penstock.acting.single_environments import StepOutcome
 from penstock.algo.network import Network
 from penstock.errors import ConfigurationError
 from penstock.types.spaces import BoxSpace, EnvironmentSpec, Leaf, is_stackable
-
-Leaves = tuple[NDArray[np.generic], ...]
 
 _LEAST_OFFSET = 1e4
 """Magnitude above which a number may be an offset. Below it, steps of float32 are at most a thousandth."""
@@ -30,10 +29,12 @@ _MOST_NUMBERS = 1024
 
 
 def find_offsets(spec: EnvironmentSpec, rows: Sequence[Leaves]) -> tuple[float, ...]:
-    """Returns offsets for these first raw observations, 0 where a number needs none; empty if none does.
+    """Returns offsets for these first raw observations, if any, 0 where a number needs none; empty if none does.
 
     Only numbers of type float64 have offsets, because others have no digits that float32 lacks.
     """
+    if not rows:
+        return ()
     found: list[NDArray[np.float64]] = []
     for leaf, values in zip(spec.observation.leaves, zip(*rows, strict=True), strict=True):
         if not _has_offsets(leaf):

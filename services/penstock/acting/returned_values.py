@@ -1,4 +1,4 @@
-"""What an environment's `step` returns, as the numbers and truth values that it stands for.
+"""Converts what an environment's `step` returns to numbers, truth values and arrays.
 
 Environments return rewards and ends of episodes as numbers, as arrays of shape (1,), as tensors, or in lists. The check
 of an environment and its actors read them by the same functions, so that the check refuses what an actor can't use.
@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 _NUMBERS = (float, int, np.floating, np.integer, np.bool_)
-
 
 UNREADABLE = (TypeError, ValueError, OverflowError, RuntimeError)
 """Errors of these functions. The last comes from torch."""
@@ -46,7 +45,7 @@ def truth_of(value: Any) -> bool:
 
 
 def array_of(values: Any) -> NDArray[Any]:
-    """Returns values as an array, also those of a tensor on a device or with a gradient.
+    """Converts values to an array. A tensor is detached from its gradient and copied from its device.
 
     Raises `UNREADABLE` if they are not an array, or elements are masked.
     """

@@ -162,8 +162,8 @@ def standardised(values: Tensor, importance: Tensor, counted: Tensor | None) -> 
 
         mean = sum(omega A) / sum(omega)        variance = sum(omega (A - mean)^2) / sum(omega)
 
-    These self-normalised estimates (Owen 2013, "Monte Carlo theory, methods and examples", section 9.2) are those of
-    the advantages before prioritized sampling, whose draws by |A| would enlarge plain moments.
+    These self-normalised estimates (Owen 2013, "Monte Carlo theory, methods and examples", section 9.2) estimate the
+    moments under uniform draws. Prioritized draws prefer large |A| and would enlarge plain moments.
     """
     weight = importance if counted is None else torch.where(counted, importance, 0.0)
     total = weight.sum().clamp(min=1e-30)

@@ -358,8 +358,6 @@ class Learner:
         Segments that arrived too late to be fresh never enter: replay would count some of them twice, and the moments
         do not need every segment.
         """
-        if not self.policy.network.normalise_returns:
-            return None
         fresh, rows = slice(None, batch.fresh_segments), batch.rows
         returns = batch.discounted_return
         return self.policy.begin_returns(returns[fresh][batch.valid[fresh]] if rows is None else returns[rows.fresh()])
