@@ -142,7 +142,7 @@ LEARNER_VERSION = Gauge("penstock_learner_policy_version", "Policy version, whic
 LEARNER_ENV_STEPS = Gauge("penstock_learner_environment_steps", "Environment steps trained.")
 LEARNER_PROGRESS = Gauge("penstock_learner_progress_share", "Largest share of a limit of the run that is done, 0 to 1.")
 LEARNER_REMAINING_SECONDS = Gauge(
-    "penstock_learner_remaining_seconds", "Expected seconds until the first limit of the run is reached."
+    "penstock_learner_remaining_seconds", "Expected seconds until the first limit of the run is reached; NaN while no batch is trained."
 )
 LEARNER_SNAPSHOT_FAILURES = Counter("penstock_learner_snapshot_failures", "Failed automatic snapshots.")
 LEARNER_RUN_FINISHED = Gauge("penstock_learner_run_finished", "1 once the run has reached its end, else 0.")
