@@ -10,8 +10,23 @@ from penstock.config import build
 from penstock.extras import EXTRA_OF, lacking
 from penstock.installation import INSTALLATION
 from penstock.known_runs import run_named
-from penstock.summary import nothing_left
-from tests.unit.test_summary import SUMMARY
+from penstock.summary import Summary, nothing_left
+
+SUMMARY = Summary(
+    run_dir="run",
+    env_id="CartPole-v1",
+    seed=1,
+    env_steps=1_000,
+    wall_s=2.0,
+    env_steps_per_s=500.0,
+    evaluation=None,
+    env_steps_to_threshold=None,
+    learn_wall_s_to_threshold=None,
+    policy_version=7,
+    staleness_mean=1.5,
+    samples_per_insert=2.0,
+    stopped="total_steps",
+)
 
 
 @pytest.mark.parametrize(
