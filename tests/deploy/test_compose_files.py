@@ -221,6 +221,8 @@ def test_settings_from_the_shell_override_those_of_the_env_file(tmp_path: Path) 
 
 def test_the_build_context_contains_only_what_images_need() -> None:
     kept = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    # The commit is read from a few of them. The pattern of COPY also fits a folder that is not a clone.
+    kept = {".gi[t]" if each.startswith(".git/") else each for each in kept}
     copied = {
         source
         for file in ("Dockerfile.actor", "Dockerfile.learner")
@@ -228,3 +230,65 @@ def test_the_build_context_contains_only_what_images_need() -> None:
         for source in sources.split()
     }
     assert kept == copied
+
+
+def recorded_commit(dockerfile: str, context: Path, argument: str) -> str:
+    """Returns the commit that the step of an image's build records, whose context has been copied to `context`."""
+    text = (ROOT / dockerfile).read_text()
+    (step,) = re.findall(r"^RUN (ref=(?:.*\\\n)*.*)$", text, re.MULTILINE)
+    script = step.replace("\\\n", "").replace("/commit", "commit")
+    subprocess.run(["sh", "-ec", script], cwd=context, env={**os.environ, "COMMIT": argument}, check=True)
+    return (context / "commit").read_text().strip()
+
+
+@pytest.mark.parametrize("dockerfile", ["Dockerfile.actor", "Dockerfile.learner"])
+def test_an_image_records_the_commit_of_the_argument_or_of_the_clone(dockerfile: str, tmp_path: Path) -> None:
+    clone, context = tmp_path / "clone", tmp_path / "context"
+    context.mkdir()
+    assert recorded_commit(dockerfile, context, "") == ""
+
+    def git(*arguments: str) -> str:
+        who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+        return subprocess.run(
+            ["git", *who, *arguments], cwd=clone, check=True, capture_output=True, text=True
+        ).stdout.strip()
+
+    clone.mkdir()
+    git("init", "--quiet", "--initial-branch=main")
+    git("commit", "--quiet", "--allow-empty", "--message=first")
+    head = git("rev-parse", "HEAD")
+    kept = [line[6:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!.git/")]
+
+    def recorded(argument: str = "") -> str:
+        shutil.rmtree(context)
+        for name in kept:
+            source, target = clone / ".git" / name, context / "git" / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if source.is_dir():
+                shutil.copytree(source, target)
+            elif source.exists():
+                shutil.copy(source, target)
+        return recorded_commit(dockerfile, context, argument)
+
+    assert recorded() == head[:12]
+    assert recorded("1a2b3c4") == "1a2b3c4"
+    git("pack-refs", "--all")
+    assert not (clone / ".git/refs/heads/main").exists()
+    assert recorded() == head[:12]
+    git("checkout", "--quiet", "--detach")
+    assert recorded() == head[:12]
+    # Where the program reads it: the prefix of the image's Python. It has no variable, which .env would override.
+    text = (ROOT / dockerfile).read_text()
+    assert "COPY --from=build /commit /opt/penstock/commit" in text
+    assert "PENSTOCK_COMMIT" not in text
+
+
+def test_services_are_told_that_they_run_under_compose_and_on_one_host() -> None:
+    assert "ENV PENSTOCK_INSTALLATION=image" in (ROOT / "Dockerfile.actor").read_text()
+    assert "ENV PENSTOCK_INSTALLATION=image" in (ROOT / "Dockerfile.learner").read_text()
+    for name in (*SERVICES, "operator", "restore"):
+        assert STACK["services"][name]["environment"]["PENSTOCK_INSTALLATION"] == "compose", name
+    assert {STACK["services"][name]["environment"]["PENSTOCK__TELEMETRY__NODE"] for name in SERVICES} == {"host"}
+    # `doctor` in these containers checks the preset of the services.
+    for name in (*SERVICES, "operator"):
+        assert STACK["services"][name]["environment"]["PENSTOCK_PRESET"] == "cartpole", name

@@ -16,7 +16,7 @@ from penstock.config import Config
 from penstock.errors import ConfigurationError, SchemaMismatch, TrainingFailed
 from penstock.files import READABLE_FILE, remove_leftovers, restored_after, write_atomically, write_json
 from penstock.learning import checkpoints, gpu_metrics
-from penstock.learning.assembly import learner_of, open_session, training_run
+from penstock.learning.assembly import core_is_faster, learner_of, open_session, training_run
 from penstock.learning.batches import BatchFeed, check_schema
 from penstock.learning.devices import check_execution, payload_memory, torch_device, use_precision, use_threads
 from penstock.learning.lead import Lead
@@ -51,6 +51,8 @@ from penstock.types.waits import Awaited
 _ACTOR_WAIT_S = 0.05
 _FAREWELL_S = 3.0
 
+_FASTER_ON_A_CORE = "a core trains so small a network faster than a GPU; learner.device cuda uses the GPU all the same"
+
 _Serving = tuple[LoopThread, RunServicer, RunSnapshots, ReplayPlaces]
 
 
@@ -73,8 +75,6 @@ def run(config: Config) -> int:
         device = torch_device(*device_name(config, place))
         check_execution(device, settings.execution, lead.ranks)
         use_precision(device, settings.precision)
-        if missing := gpu_metrics.show(device):
-            service.logger.warning("GPU utilisation not exported", reason=missing)
         use_threads(settings.threads)
         session = open_session(config, folder, checkpoints.recover(folder, config.policy.module))
         if not service.supervised:
@@ -100,10 +100,22 @@ def run(config: Config) -> int:
             # The first actor's spaces, so that the learner's machine needs no environment.
             continued = _continued(session)
             network = None if continued is None else checkpoints.read_network(continued)
+            choosing = settings.device == "auto" and device.type == "cuda" and place.alone
+            if choosing and core_is_faster(config, roster.spec, network):
+                device = torch_device("cpu")
+                service.logger.info("device chosen", device="cpu", reason=_FASTER_ON_A_CORE)
+            if missing := gpu_metrics.show(device):
+                service.logger.warning("GPU utilisation not exported", reason=missing)
             learner = learner_of(config, roster.spec, device, lead.ranks, network)
+            metrics.LEARNER_DEVICE.labels(device.type).set(1)
             check_schema(roster.schema, learner.policy, config.ppo.burn_in_steps)
             metrics.LEARNER_EXECUTION.labels(learner.execution).set(1)
-            service.logger.info("policy built", parameters=learner.parameters.numel(), execution=learner.execution)
+            service.logger.info(
+                "policy built",
+                parameters=learner.parameters.numel(),
+                device=str(device),
+                execution=learner.execution,
+            )
             if session.recovered.path is not None:
                 checkpoints.restore(learner, session.recovered.path)
             elif continued is not None:

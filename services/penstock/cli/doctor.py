@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from penstock import installation
 from penstock.addresses import Address
 from penstock.cli.containers import check_containers
 from penstock.cli.finding import Finding
@@ -61,7 +62,8 @@ def examine(config: Config) -> Iterator[Finding]:
     yield check_ports(config)
     yield check_gpu(config)
     yield check_environments(config)
-    yield from check_containers(Path.cwd())
+    if installation.kind() == "packages":
+        yield from check_containers(Path.cwd())
 
 
 def check_versions() -> Finding:
@@ -134,8 +136,11 @@ def check_disk(config: Config) -> Finding:
 
 def _check_folder(folder: Path, setting: str, needed: int) -> Finding:
     present = existing(folder)
-    if not os.access(present, os.W_OK):
-        if os.statvfs(present).f_flag & os.ST_RDONLY:
+    read_only = bool(os.statvfs(present).f_flag & os.ST_RDONLY)
+    # Services of docker-compose.yml share their volumes, of which each can write its own alone.
+    of_another = read_only and installation.kind() == "compose"
+    if not os.access(present, os.W_OK) and not of_another:
+        if read_only:
             todo = f"is read-only; mount a volume on it (docker run -v NAME:{present}), or choose another {setting}"
         else:
             todo = f"is not writable by user {os.geteuid()}; change its owner, or choose another {setting}"
@@ -145,6 +150,8 @@ def _check_folder(folder: Path, setting: str, needed: int) -> Finding:
     lacking = max(0, needed - (segments.stat().st_blocks * 512 if segments.exists() else 0))
     free = shutil.disk_usage(present).free
     detail = f"{_gib(free)} free in {present}" + (f", {_gib(lacking)} needed for the store" if needed else "")
+    if of_another:
+        detail += f"; read-only for this service, so another one writes {setting}"
     if lacking > free:
         return Finding("disk", False, f"{detail}; lower replay.capacity_bytes, or choose another {setting}")
     return Finding("disk", True, detail)
@@ -192,7 +199,9 @@ def check_gpu(config: Config) -> Finding:
     from penstock.cli.gpu import describe_gpu
 
     fit, detail = describe_gpu()
-    if fit is None and config.learner.device.startswith("cuda"):
+    if fit is None and installation.kind() == "compose":
+        detail += "; the learner alone has the GPU: docker compose run --rm learner doctor"
+    elif fit is None and config.learner.device.startswith("cuda"):
         return Finding("GPU", False, f"{detail}, but learner.device is {config.learner.device}")
     return Finding("GPU", fit, detail)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from penstock import installation
 from penstock.cli.one_line_parser import OneLineParser
 from penstock.cli.operator import operator_of
 from penstock.cli.program import program
@@ -55,7 +56,7 @@ def command(arguments: Sequence[str]) -> int:
     named = parser.parse_args(list(arguments))
     runs = known_runs(named.folder)
     if not runs:
-        print(f"there is no run in {named.folder}; start one with {program()} train")
+        print(f"there is no run in {named.folder}; start one with {installation.how_to_start(f'{program()} train')}")
         return 0
     # A narrow terminal folds lines, which is better than leaving out what they show.
     console = Console(highlight=False, width=max(Console().width, _LEAST_COLUMNS))

@@ -119,7 +119,8 @@ class LearnerConfig(Section):
     not answer at all. Longer than a brief pause of a service, and short beside the minutes that a run may lose by
     waiting."""
     device: Device = "auto"
-    """Torch device: cpu, cuda, or cuda:N for GPU number N. auto: cuda if available, else cpu."""
+    """Torch device: cpu, cuda, or cuda:N for GPU number N. auto: cuda if available, except for
+    small networks, which a core trains faster; else cpu."""
     threads: PositiveInt = 1
     """Threads on a CPU. Small networks gain from them without autograd, in minibatches of more than 256 rows, where a
     core is idle; with autograd, more than one slows them down."""

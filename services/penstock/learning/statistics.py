@@ -25,6 +25,7 @@ from penstock.types.status import Notice, Phase, RunStatus
 from penstock.types.waits import Awaited, WaitReason
 
 _RATE_WINDOW_S = 10.0
+"""Seconds of the last batches over which the speed is computed, and after which a batch that is late makes it 0."""
 _NOTICES = 16
 """Notices kept for readers. A reader that polls several times per second misses none except in a burst."""
 
@@ -100,10 +101,14 @@ class RunStatistics:
         return self._wanted.number if self._wanted is not None else None
 
     def look(self) -> None:
-        """Notifies the user of stuck actors, and judges how many the run can use. Called about once per second."""
+        """Notifies the user of stuck actors, and judges how many the run can use. Called about once per second.
+
+        The exported progress follows the clock, also while nothing is trained.
+        """
         self.actors.look()
         work = self.session.work()
         with self._lock:
+            self._show_progress()
             if self._wanted is None:
                 return
             # The session's clock runs during evaluations for which training waits.
@@ -264,13 +269,20 @@ class RunStatistics:
         return self._limits.remaining_s(self._now, self._per_second)
 
     def _per_second(self, unit: Unit) -> float:
-        """Returns the rate over the last batches; 0.0 if there is none yet."""
+        """Returns the rate over the last batches until now; 0.0 if there is none yet, or the next one is long overdue.
+
+        The next batch is late from its usual time on, so that the rate does not fall between two batches.
+        """
         if unit == "minutes":
             return 1.0 / 60.0 if math.isfinite(self._began_at) else 0.0
-        if not self._trail:
+        if len(self._trail) < 2:
             return 0.0
         (began, first), (ended, last) = self._trail[0], self._trail[-1]
-        return (last.of(unit) - first.of(unit)) / (ended - began) if ended > began else 0.0
+        usual = (ended - began) / (len(self._trail) - 1)
+        late = max(0.0, self._clock() - ended - usual)
+        if ended <= began or late > max(_RATE_WINDOW_S, usual):
+            return 0.0
+        return (last.of(unit) - first.of(unit)) / (ended - began + late)
 
     def status(self) -> RunStatus:
         """Returns the current status of the run."""

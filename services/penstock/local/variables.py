@@ -15,6 +15,7 @@ from penstock.config.sections import fields
 from penstock.config.setting_types import is_table, read_scalar, read_table
 from penstock.environment_arguments import NONE
 from penstock.errors import ConfigurationError
+from penstock.installation import INSTALLATION
 from penstock.process import run_info
 from penstock.process.environment_process import ARGUMENTS_VARIABLE
 from penstock.process.service import START_VARIABLE, SUPERVISED_VARIABLE
@@ -110,8 +111,8 @@ def _check(name: str, written: str, text: str) -> None:
             )
         return
     is_link = _OF_KUBERNETES.search(name) or "://" in text
-    of_launcher = (SUPERVISED_VARIABLE, START_VARIABLE, ARGUMENTS_VARIABLE)
-    if name not in (PRESET, *of_launcher, *OF_COMPOSE) and not is_link:
+    of_others = (INSTALLATION, SUPERVISED_VARIABLE, START_VARIABLE, ARGUMENTS_VARIABLE)
+    if name not in (PRESET, *of_others, *OF_COMPOSE) and not is_link:
         raise ConfigurationError(
             f"the variable {written} is not a setting; settings are named PENSTOCK__SECTION__KEY, with two underscores"
             f" before section and key{_meant(name) or '; correct the name'}, or unset it"

@@ -142,7 +142,8 @@ LEARNER_VERSION = Gauge("penstock_learner_policy_version", "Policy version, whic
 LEARNER_ENV_STEPS = Gauge("penstock_learner_environment_steps", "Environment steps trained.")
 LEARNER_PROGRESS = Gauge("penstock_learner_progress_share", "Largest share of a limit of the run that is done, 0 to 1.")
 LEARNER_REMAINING_SECONDS = Gauge(
-    "penstock_learner_remaining_seconds", "Expected seconds until the first limit of the run is reached."
+    "penstock_learner_remaining_seconds",
+    "Expected seconds until the first limit of the run is reached; NaN while no batch is trained.",
 )
 LEARNER_SNAPSHOT_FAILURES = Counter("penstock_learner_snapshot_failures", "Failed automatic snapshots.")
 LEARNER_RUN_FINISHED = Gauge("penstock_learner_run_finished", "1 once the run has reached its end, else 0.")
@@ -155,6 +156,9 @@ LEARNER_WAIT_SECONDS = Counter(
 )
 LEARNER_EXECUTION = Gauge(
     "penstock_learner_execution", "1, with how gradient steps are executed; see learner.execution.", ("execution",)
+)
+LEARNER_DEVICE = Gauge(
+    "penstock_learner_device_info", "1, with the kind of device that the learner trains on: cpu or cuda.", ("device",)
 )
 LEARNER_MAPPED = Gauge(
     "penstock_learner_reads_mapped_store", "1 if batches are read from the mapped store, 0 if by gRPC."

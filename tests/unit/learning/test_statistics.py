@@ -1,7 +1,10 @@
+import math
 import time
 
 import pytest
+from prometheus_client import REGISTRY
 
+from helpers.statistics import TRAINING, counted_batch
 from penstock.learning.statistics import RunStatistics
 from penstock.types.extents import Amounts, Extent, RunLimit
 from penstock.types.run import ActorReport, Episode
@@ -86,6 +89,71 @@ def test_the_clock_of_a_run_begins_with_a_step_and_includes_evaluations_and_earl
     statistics.end_training()
     now[0] = 500.0
     assert statistics.clock_s == 45.0
+
+
+def remaining_metric() -> float:
+    value = REGISTRY.get_sample_value("penstock_learner_remaining_seconds")
+    assert value is not None
+    return value
+
+
+def test_speed_and_remaining_time_are_those_of_the_present_while_no_batch_is_trained() -> None:
+    now = [0.0]
+    statistics = RunStatistics(limits=Amounts(steps=10_000), earlier_s=0.0, clock=lambda: now[0])
+    statistics.begin("E-v0", version=0, extent=Extent())
+
+    def train(batches: int, every_s: float) -> None:
+        done = statistics.status().version
+        for number in range(done + 1, done + batches + 1):
+            now[0] += every_s
+            extent = Extent(steps=100 * number, updates=10 * number)
+            statistics.trained(
+                counted_batch(), TRAINING, version=number, extent=extent, samples_per_insert=1.0, train_s=0.1
+            )
+
+    def speed() -> tuple[float, float]:
+        status = statistics.status()
+        return status.env_steps_per_s, status.updates_per_s
+
+    train(20, every_s=1.0)
+    assert speed() == (100.0, 10.0)
+    assert statistics.status().remaining_s == remaining_metric() == pytest.approx(80.0)
+    # A batch under way is not late.
+    now[0] += 1.0
+    assert speed() == (100.0, 10.0)
+    # Every actor was killed.
+    now[0] += 5.0
+    statistics.look()
+    assert speed() == pytest.approx((100.0 * 10 / 15, 10.0 * 10 / 15))
+    assert statistics.status().remaining_s == remaining_metric() == pytest.approx(120.0)
+    now[0] += 300.0
+    statistics.waits("actors")
+    assert (speed(), statistics.status().remaining_s) == ((0.0, 0.0), None)
+    assert math.isnan(remaining_metric())
+    train(12, every_s=2.0)
+    assert speed() == pytest.approx((50.0, 5.0))
+
+
+def test_batches_that_take_minutes_have_a_speed_between_them() -> None:
+    now = [0.0]
+    statistics = RunStatistics(limits=Amounts(steps=400), earlier_s=0.0, clock=lambda: now[0])
+    statistics.begin("E-v0", version=0, extent=Extent())
+    for number in range(1, 4):
+        now[0] += 120.0
+        extent = Extent(steps=100 * number)
+        statistics.trained(
+            counted_batch(), TRAINING, version=number, extent=extent, samples_per_insert=1.0, train_s=0.1
+        )
+    now[0] += 60.0
+    assert (statistics.status().env_steps_per_s, statistics.status().remaining_s) == pytest.approx((100 / 120, 120.0))
+
+
+def test_a_run_at_its_limit_has_no_time_left_although_nothing_is_trained() -> None:
+    now = [0.0]
+    statistics = RunStatistics(limits=Amounts(steps=100), earlier_s=0.0, clock=lambda: now[0])
+    statistics.begin("E-v0", version=9, extent=Extent(steps=100))
+    now[0] = 500.0
+    assert statistics.status().remaining_s == 0.0
 
 
 def test_taken_steps_are_counted_separately_from_trained_steps() -> None:
