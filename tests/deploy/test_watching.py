@@ -1,11 +1,15 @@
 """Monitoring: the metrics in rules, dashboards and the runbook exist, and these files match each other."""
 
+import contextlib
 import json
 import re
+import secrets
 import shutil
 import subprocess
 import sys
+import urllib.request
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,7 +23,8 @@ from grafana_foundation_sdk.models import units
 from prometheus_client import REGISTRY, Metric
 
 import penstock.telemetry.metrics  # noqa: F401 - which registers them
-from helpers.timing import PATIENCE_S
+from helpers.ports import free_ports
+from helpers.timing import PATIENCE_S, wait_for
 from penstock.run_folder import RunFolder
 from tests.e2e.panels import DASHBOARDS, VARIABLES, queries
 
@@ -35,7 +40,14 @@ RULES = [
     for group in yaml.safe_load(file.read_text())["groups"]
     for rule in group["rules"]
 ]
-ALERTS = {rule["alert"]: rule for rule in RULES if "alert" in rule}
+# An alert of two severities has two rules.
+ALERTS = list(dict.fromkeys(rule["alert"] for rule in RULES if "alert" in rule))
+ALERT_RULES = [
+    pytest.param(rule, id=f"{rule['alert']} {rule['labels']['severity'][:8]}") for rule in RULES if "alert" in rule
+]
+SEVERITIES = {"critical", "warning", "info"}
+ABOUT_SPEED = {rule["alert"] for rule in RULES if rule.get("labels", {}).get("about") == "speed"}
+ALERTMANAGER = shutil.which("alertmanager") or shutil.which("prometheus-alertmanager")
 RECORDED = {rule["record"] for rule in RULES if "record" in rule}
 BOARDS = {file.name: json.loads(file.read_text()) for file in sorted(DASHBOARDS.glob("*.json"))}
 PANELS = [
@@ -118,10 +130,16 @@ def test_prometheus_finds_services_on_any_node_by_the_list_in_the_runs_folder() 
     assert scrape["job_name"] not in JOBS
 
 
-@pytest.mark.parametrize("alert", ALERTS)
-def test_every_alert_has_a_summary_a_severity_and_a_link_to_the_runbook(alert: str) -> None:
-    rule = ALERTS[alert]
-    assert rule["labels"]["severity"] in {"critical", "warning", "info"}
+def severities(rule: Any) -> set[str]:
+    """Returns the severities of a rule, which may choose by a condition."""
+    severity = rule["labels"]["severity"]
+    return {severity} if severity in SEVERITIES else set(re.findall(r"\}\}(\w+)\{\{", severity))
+
+
+@pytest.mark.parametrize("rule", ALERT_RULES)
+def test_every_alert_has_a_summary_a_severity_and_a_link_to_the_runbook(rule: Any) -> None:
+    alert = rule["alert"]
+    assert severities(rule) and severities(rule) <= SEVERITIES
     assert set(rule["annotations"]) == {"summary", "description", "runbook_url"}
     # With the values, or those whom it concerns.
     assert "{{" in rule["annotations"]["description"]
@@ -155,9 +173,74 @@ def test_the_example_of_a_channel_sends_every_alert_except_information() -> None
     assert {route["receiver"], *(each["receiver"] for each in route["routes"])} == names
     [silent] = route["routes"]
     assert silent == {"receiver": "none", "matchers": ["severity = info"]}
-    named = {match for rule in config["inhibit_rules"] for each in rule.values() for match in each}
-    severities = {rule["labels"]["severity"] for rule in ALERTS.values()}
-    assert {match.removeprefix("severity = ") for match in named} <= severities
+
+
+def test_alerts_without_which_data_is_lost_are_critical() -> None:
+    # They say that state exists in memory alone.
+    rules = [rule for rule in RULES if rule.get("alert") in ("PenstockStorageFails", "PenstockWritesFail")]
+    assert [severities(rule) for rule in rules] == [{"critical"}, {"critical"}]
+
+
+@pytest.fixture(scope="module")
+def alertmanager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of the alerts of an Alertmanager with the example's configuration."""
+    place, [port] = tmp_path_factory.mktemp("alertmanager"), free_ports(1)
+    command = [str(ALERTMANAGER), f"--config.file={GRAFANA.parent / 'alertmanager' / 'alertmanager.yml'}"]
+    command += [f"--storage.path={place}", f"--web.listen-address=127.0.0.1:{port}", "--cluster.listen-address="]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            yield f"http://127.0.0.1:{port}/api/v2/alerts"
+        finally:
+            process.terminate()
+
+
+def ask(url: str, alerts: list[dict[str, str]] | None = None, *, until: str = "2100-01-01T00:00:00Z") -> Any:
+    """Returns all alerts, or sends these. None without an answer."""
+    sent = None if alerts is None else json.dumps([{"labels": labels, "endsAt": until} for labels in alerts]).encode()
+    request = urllib.request.Request(url, sent, {"Content-Type": "application/json"})
+    with contextlib.suppress(OSError), urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+        return json.loads(answer.read() or b'"sent"')
+    return None
+
+
+def muted_by(url: str, cause: dict[str, str]) -> set[str]:
+    """Lets every alert fire together with its cause, and returns the names of those of which no message is sent."""
+    expiring = {"alertname": "PenstockCertificateExpires", "instance": secrets.token_hex(8)}
+    pair = [{**expiring, "severity": severity} for severity in ("critical", "warning")]
+    others = [
+        {**rule["labels"], "alertname": rule["alert"], "severity": severity, "instance": "a"}
+        for rule in RULES
+        if "alert" in rule and rule["alert"] != cause["alertname"]
+        for severity in severities(rule)
+    ]
+
+    def muted() -> list[dict[str, str]]:
+        return [each["labels"] for each in ask(url) or () if each["status"]["inhibitedBy"]]
+
+    # Causes are read in their order, so that the pair's warning is muted after the others.
+    wait_for(lambda: ask(url, [*others, cause]) and ask(url, pair), "Alertmanager")
+    wait_for(lambda: pair[1] in muted(), "the warning to be muted by the critical alert")
+    names = {labels["alertname"] for labels in muted() if labels["instance"] == "a"}
+    assert ask(url, [cause], until="2020-01-01T00:00:00Z")
+    return names
+
+
+@pytest.mark.skipif(ALERTMANAGER is None, reason="needs Alertmanager (Debian: apt install prometheus-alertmanager)")
+@pytest.mark.parametrize(
+    ("cause", "muted"),
+    [
+        ({"alertname": "PenstockServiceDown", "severity": "critical", "job": "learner"}, ABOUT_SPEED),
+        ({"alertname": "PenstockServiceDown", "severity": "critical", "job": "replay"}, ABOUT_SPEED),
+        ({"alertname": "PenstockNoProgress", "severity": "critical"}, ABOUT_SPEED),
+        ({"alertname": "PenstockServiceDown", "severity": "warning", "job": "actor", "instance": "b"}, set()),
+        ({"alertname": "PenstockNotFinite", "severity": "critical"}, set()),
+        ({"alertname": "PenstockStorageFails", "severity": "critical", "job": "replay"}, set()),
+    ],
+    ids=lambda case: " ".join(case.values()) if isinstance(case, dict) else "",
+)
+def test_alerts_are_muted_only_by_their_cause(alertmanager: str, cause: dict[str, str], muted: set[str]) -> None:
+    # The warning about the same certificate is muted, whatever the cause.
+    assert muted_by(alertmanager, cause) == {*muted, "PenstockCertificateExpires"}
 
 
 @pytest.mark.skipif(
