@@ -47,6 +47,8 @@ ALERT_RULES = [
 ]
 SEVERITIES = {"critical", "warning", "info"}
 ABOUT_SPEED = {rule["alert"] for rule in RULES if rule.get("labels", {}).get("about") == "speed"}
+CAUSES = {"PenstockServiceDown", "PenstockNoProgress"}
+"""Alerts that mute others. All others may fire together with them."""
 ALERTMANAGER = shutil.which("alertmanager") or shutil.which("prometheus-alertmanager")
 RECORDED = {rule["record"] for rule in RULES if "record" in rule}
 BOARDS = {file.name: json.loads(file.read_text()) for file in sorted(DASHBOARDS.glob("*.json"))}
@@ -210,7 +212,7 @@ def muted_by(url: str, cause: dict[str, str]) -> set[str]:
     others = [
         {**rule["labels"], "alertname": rule["alert"], "severity": severity, "instance": "a"}
         for rule in RULES
-        if "alert" in rule and rule["alert"] != cause["alertname"]
+        if rule.get("alert", "") not in {"", *CAUSES}
         for severity in severities(rule)
     ]
 
