@@ -80,8 +80,9 @@ class Prometheus:
         return any(query.of_continuous_actions or math.isfinite(value) for value in values)
 
     def answering(self) -> int:
-        """Returns the number of discovered addresses that answer."""
-        return sum(target["health"] == "up" for target in self.ask("targets", {"state": "active"})["activeTargets"])
+        """Returns the number of discovered addresses of services that answer."""
+        targets = self.ask("targets", {"state": "active"})["activeTargets"]
+        return sum(target["health"] == "up" and target["labels"]["job"] in JOBS for target in targets)
 
     def firing(self) -> set[tuple[str, str]]:
         """Returns the names of firing alerts, and their jobs."""

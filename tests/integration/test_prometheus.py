@@ -93,7 +93,7 @@ def prometheus(place: Path, folder: RunFolder) -> Iterator[Prometheus]:
 
 def targets(client: Prometheus) -> list[dict[str, Any]]:
     active: list[dict[str, Any]] = client.ask("targets", {"state": "active"})["activeTargets"]
-    return active
+    return [each for each in active if each["labels"]["job"] in JOBS]
 
 
 def up(client: Prometheus, *jobs: str) -> list[dict[str, str]]:
