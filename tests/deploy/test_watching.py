@@ -14,18 +14,19 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import numpy as np
 import pytest
 import yaml
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models import dashboard as grafana
 from grafana_foundation_sdk.models import units
-from prometheus_client import REGISTRY, Metric
+from prometheus_client import REGISTRY, Metric, generate_latest
 
-import penstock.telemetry.metrics  # noqa: F401 - which registers them
 from helpers.ports import free_ports
 from helpers.timing import PATIENCE_S, wait_for
 from penstock.run_folder import RunFolder
+from penstock.telemetry import metrics
 from tests.e2e.panels import DASHBOARDS, VARIABLES, queries
 
 ROOT = Path(__file__).parents[2]
@@ -104,6 +105,39 @@ def test_queries_select_the_service_that_measures_the_metric(expression: str) ->
     # Other services export the metric at zero. A recorded series already has one job.
     bare = re.sub(r"\b[a-z]+:[a-z0-9_:]+", "", expression)
     assert all("job=" in labels for labels in re.findall(r"\bpenstock_(?!stream|machine|gpu)\w+(\{[^}]*\})?", bare))
+
+
+@pytest.mark.parametrize("expression", EXPRESSIONS)
+def test_queried_services_have_the_metric(expression: str) -> None:
+    for name, jobs in re.findall(r'\b((?:penstock|grpc_server)_\w+)\{[^}]*job=~?"([\w|]+)"', expression):
+        family = re.sub(r"_(total|bucket|count|sum)$", "", name)
+        assert all(metrics.belongs(family, job) for job in jobs.split("|")), (name, jobs)
+
+
+@pytest.mark.parametrize("service", sorted(JOBS))
+def test_a_service_exposes_no_metric_of_another_service(service: str) -> None:
+    own = {family.name for family in metrics.OfService(service).collect()}
+    others = tuple(f"penstock_{each}_" for each in JOBS - {service})
+    assert not [name for name in own if name.startswith(others)]
+    assert {"penstock_node_info", "grpc_server_handled", "process_cpu_seconds"} <= own
+
+
+@pytest.mark.skipif(
+    shutil.which("promtool") is None, reason="promtool is not installed (Debian: apt install prometheus)"
+)
+def test_promtool_objects_to_no_metric() -> None:
+    for quantiles in (metrics.REPLAY_PRIORITY, metrics.REPLAY_AGE, metrics.REPLAY_DRAWN_AGE):
+        metrics.set_quantiles(quantiles, np.arange(3))
+    for name, each in vars(metrics).items():
+        # Metrics with labels have no series before they are used.
+        if name.isupper() and getattr(each, "_labelnames", ()) and not each._metrics:
+            each.labels(*each._labelnames)
+        if isinstance(each, metrics.Total):
+            each.set(1)
+    checked = subprocess.run(
+        ["promtool", "check", "metrics"], input=generate_latest(), capture_output=True, timeout=PATIENCE_S
+    )
+    assert (checked.returncode, checked.stderr.decode()) == (0, "")
 
 
 # Prometheus
