@@ -2,14 +2,14 @@
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import prometheus_client
 from numpy.typing import NDArray
-from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, Metric
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
 from prometheus_client.core import CounterMetricFamily
-from prometheus_client.registry import Collector
+from prometheus_client.registry import Collector, RestrictedRegistry
 
 from penstock.telemetry.machine import Machine
 
@@ -23,11 +23,11 @@ class Total(Collector):
     It has no value before the first call: a 0 would be a reset of a count that a store has kept over a restart.
     """
 
-    def __init__(self, name: str, documentation: str) -> None:
+    def __init__(self, name: str, documentation: str, registry: CollectorRegistry = prometheus_client.REGISTRY) -> None:
         """Registers the counter. Prometheus' suffix `_total` is no part of `name`."""
         self._name, self._documentation = name, documentation
         self._total: int | None = None
-        REGISTRY.register(self)
+        registry.register(self)
 
     def set(self, total: int) -> None:
         """Sets the total. A lower one is a reset for Prometheus, as after a restart."""
@@ -339,7 +339,7 @@ EVALUATOR_SECONDS = Counter("penstock_evaluator_seconds", "Time spent on evaluat
 
 # The machine, as every service sees it, and the GPU that a learner trains on.
 NODE_INFO = Gauge("penstock_node_info", "1, with the name of the service's node.", ("node",))
-REGISTRY.register(Machine())
+prometheus_client.REGISTRY.register(Machine())
 GPU_UTILISATION = Gauge("penstock_gpu_utilisation_ratio", "GPU utilisation, 0 to 1.", ("device",))
 GPU_MEMORY = Gauge("penstock_gpu_memory_bytes", "Memory of a GPU, in bytes.", ("device",))
 GPU_MEMORY_USED = Gauge(
@@ -395,7 +395,11 @@ class OfService(CollectorRegistry):
 
     def collect(self) -> Iterator[Metric]:
         """Yields the metrics of the service."""
-        return (family for family in REGISTRY.collect() if belongs(family.name, self._service))
+        return (family for family in prometheus_client.REGISTRY.collect() if belongs(family.name, self._service))
+
+    def restricted_registry(self, names: Iterable[str]) -> RestrictedRegistry:
+        """Returns the metrics of these names, for a request with `name[]`."""
+        return prometheus_client.REGISTRY.restricted_registry(names)
 
 
 _QUANTILES = (0.0, 0.1, 0.5, 0.9, 1.0)
