@@ -130,7 +130,7 @@ def test_promtool_objects_to_no_metric() -> None:
         metrics.set_quantiles(quantiles, np.arange(3))
     for name, each in vars(metrics).items():
         # Metrics with labels have no series before they are used.
-        if name.isupper() and getattr(each, "_labelnames", ()) and not each._metrics:
+        if name.isupper() and getattr(each, "_labelnames", None) and not each._metrics:
             each.labels(*each._labelnames)
         if isinstance(each, metrics.Total):
             each.set(1)
