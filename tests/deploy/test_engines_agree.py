@@ -82,7 +82,7 @@ def test_the_image_of_a_service_can_run_it(container: Container) -> None:
 def test_services_serve_metrics_where_prometheus_scrapes(container: Container) -> None:
     assert section(container).listen.startswith("0.0.0.0:")
     jobs = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text())["scrape_configs"]
-    scraped = {job["job_name"]: job["dns_sd_configs"][0] for job in jobs}[container.service]
+    [scraped] = [job["dns_sd_configs"][0] for job in jobs if job["job_name"] == container.service]
     assert scraped["port"] == section(container).metrics_port
     if container.engine != "kubernetes":
         # There, Prometheus finds pods by their labels.

@@ -13,7 +13,7 @@ from penstock.apps.earlier_session import HOW_TO_BEGIN, changed_settings, log_re
 from penstock.apps.ranks import device_name, follow, leading, own_place
 from penstock.apps.run_summary import summary_of
 from penstock.config import Config
-from penstock.errors import ConfigurationError, SchemaMismatch, TrainingFailed
+from penstock.errors import ConfigurationError, PenstockError, SchemaMismatch, TrainingFailed
 from penstock.files import READABLE_FILE, remove_leftovers, restored_after, write_atomically, write_json
 from penstock.learning import checkpoints, gpu_metrics
 from penstock.learning.assembly import core_is_faster, learner_of, open_session, training_run
@@ -124,7 +124,13 @@ def run(config: Config) -> int:
             lead.open(config, roster.schema, learner)
             if not service.wait_until(partial(_all_awaited_are_here, session, watch, lead), _ACTOR_WAIT_S):
                 return service.stop_code
-            conclusion = _train(session, service, serving, roster, learner, lead)
+            try:
+                conclusion = _train(session, service, serving, roster, learner, lead)
+            except PenstockError:
+                metrics.LEARNER_RUN_END.labels("error").set(1)
+                service.await_scrape()
+                raise
+            metrics.LEARNER_RUN_END.labels(conclusion.stopped).set(1)
             summary = summary_of(session, conclusion, time.monotonic() - started)
             session.writes.write(folder.summary.name, partial(summary.write, folder.summary))
             if conclusion.stopped != "interrupted":

@@ -134,6 +134,7 @@ class TrainingRun:
 
     def _begin(self) -> None:
         progress = self._progress
+        metrics.LEARNER_CHECKPOINT_STEPS.set(progress.env_steps)
         self._versions.use(progress.version)
         self._statistics.begin(
             self._learner.policy.spec.id,
