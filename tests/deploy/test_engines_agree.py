@@ -19,7 +19,14 @@ EACH = [each for containers in DEPLOYED.values() for each in containers.values()
 CONTAINERS = [pytest.param(each, id=str(each)) for each in EACH]
 OWN: dict[str, set[str]] = {
     # A stack stays, and its tasks must end with the run. Swarm knows the node and the task of a container.
-    "swarm": {"replay.stop_with_run", "telemetry.node", "telemetry.job"},
+    # Its number of actors has no default in Compose, and each engine has its own command.
+    "swarm": {
+        "replay.stop_with_run",
+        "telemetry.node",
+        "telemetry.job",
+        "learner.expected_actors",
+        "learner.actors_command",
+    },
     "kubernetes": {
         # Pods have longer names, and tell them to the learner.
         "learner.replay_addresses",
@@ -34,6 +41,8 @@ OWN: dict[str, set[str]] = {
         # It tells a pod its node and its name.
         "telemetry.node",
         "telemetry.job",
+        "learner.expected_actors",
+        "learner.actors_command",
     },
 }
 """Settings by engine in which it differs from Compose, for the reason given."""

@@ -145,6 +145,12 @@ class LearnerConfig(Section):
     most_wanted_actors: PositiveInt | None = None
     """Largest number of actors that the learner asks for, such as the cores that a cluster has for them. Unset:
     learner.max_actors; with `penstock train --actors auto`, the cores of the machine."""
+    expected_actors: PositiveInt | Literal["wanted"] | None = None
+    """Number of actors that an engine was asked to start. If fewer are connected for a minute, `penstock status` and
+    the learner's log say so. wanted: as many as the learner asks for, where something starts that many. Unset: nothing
+    is expected."""
+    actors_command: str = ""
+    """Command of the engine that shows its actors, which `penstock status` names when actors are missing."""
     rejoin_timeout_s: NonNegativeFloat = 10.0
     """Seconds that a lost actor keeps its slot."""
     rank_timeout_s: Annotated[float, Field(ge=10.0)] = 300.0

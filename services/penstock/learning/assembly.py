@@ -19,7 +19,7 @@ from penstock.learning.return_curve import ReturnCurve
 from penstock.learning.session import LearnerParts, Session
 from penstock.learning.statistics import RunStatistics
 from penstock.learning.training import TrainingRun
-from penstock.learning.wanted_actors import WantedActors
+from penstock.learning.wanted_actors import ExpectedActors, WantedActors
 from penstock.run_folder import RunFolder
 from penstock.types.spaces import EnvironmentSpec
 
@@ -39,6 +39,7 @@ def open_session(config: Config, folder: RunFolder, recovered: Recovered) -> Ses
             least=config.least_wanted_actors,
             most=config.most_wanted_actors,
         ),
+        expected=ExpectedActors(config.learner.expected_actors, config.learner.actors_command),
         curve=ReturnCurve(
             resumed=resumed.env_steps > 0,
             comparable=config.evaluation.deterministic

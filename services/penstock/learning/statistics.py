@@ -15,7 +15,7 @@ from penstock.learning.return_curve import ReturnCurve
 from penstock.learning.session_totals import SessionTotals
 from penstock.learning.training_statistics import TrainingStatistics
 from penstock.learning.variant_statistics import VariantStatistics
-from penstock.learning.wanted_actors import WantedActors
+from penstock.learning.wanted_actors import ExpectedActors, WantedActors
 from penstock.telemetry import logs, metrics
 from penstock.types.evaluation import EvaluationSummary
 from penstock.types.extents import Amounts, Extent, Unit
@@ -50,6 +50,7 @@ class RunStatistics:
         earlier_clock_s: float = 0.0,
         variants: Sequence[str] = (),
         wanted: WantedActors | None = None,
+        expected: ExpectedActors | None = None,
         curve: ReturnCurve | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -57,8 +58,9 @@ class RunStatistics:
 
         `earlier_steps_taken` are the environment steps that actors reported in earlier sessions, and `earlier_clock_s`
         the seconds of `clock_s` in them. `variants` are the arguments of each environment variant, as shown to the
-        user; empty if there are none. `wanted` judges the number of actors; None: it is not judged. `curve` collects
-        the returns; None: one of a new run. `clock` returns monotonic seconds.
+        user; empty if there are none. `wanted` judges the number of actors; None: it is not judged. `expected` has
+        the actors that there should be; None: none. `curve` collects the returns; None: one of a new run. `clock`
+        returns monotonic seconds.
         """
         self._lock = threading.Lock()
         self._clock, self._started, self.earlier_s = clock, clock(), earlier_s
@@ -83,6 +85,7 @@ class RunStatistics:
         self._notices: deque[Notice] = deque(maxlen=_NOTICES)
         self.actors = ActorStates(self.notice, clock)
         self._wanted = wanted
+        self._expected = expected or ExpectedActors(None)
         metrics.LEARNER_WANTED_ACTORS.set(self._wanted_actors or 0)
 
     def notice(self, text: str) -> None:
@@ -101,11 +104,12 @@ class RunStatistics:
         return self._wanted.number if self._wanted is not None else None
 
     def look(self) -> None:
-        """Notifies the user of stuck actors, and judges how many the run can use. Called about once per second.
+        """Notifies the user of stuck and missing actors, and judges how many the run can use.
 
-        The exported progress follows the clock, also while nothing is trained.
+        Called about once per second. The exported progress follows the clock, also while nothing is trained.
         """
         self.actors.look()
+        self._look_for_missing()
         work = self.session.work()
         with self._lock:
             self._show_progress()
@@ -118,6 +122,16 @@ class RunStatistics:
             metrics.LEARNER_WANTED_ACTORS.set(number)
         if reason:
             logs.note("actors wanted", number=str(number), present=str(self.connected_actors()), reason=reason)
+
+    def _look_for_missing(self) -> None:
+        present, now_s = self.connected_actors(), self._clock()
+        with self._lock:
+            newly = self._expected.observe(now_s, present, self._wanted_actors)
+            missing = self._expected.missing(now_s)
+        if newly and missing:
+            logs.note(
+                "actors missing", number=str(missing.expected - present), present=str(present), why=missing.command
+            )
 
     def report(self, report: ActorReport, variant: int = 0) -> None:
         """Adds the report of an actor in this environment variant."""
@@ -319,5 +333,6 @@ class RunStatistics:
                 env_steps_taken=max(self._env_steps_taken, self._extent.steps),
                 limit=self._limits.nearest(self._now),
                 wanted_actors=self._wanted_actors,
+                missing_actors=self._expected.missing(self._clock()),
                 nodes=nodes,
             )

@@ -5,11 +5,13 @@ import pytest
 from prometheus_client import REGISTRY
 
 from helpers.statistics import TRAINING, counted_batch
+from penstock.cli.status import missing_lines
 from penstock.learning.statistics import RunStatistics
+from penstock.learning.wanted_actors import MISSING_AFTER_S, ExpectedActors
 from penstock.types.extents import Amounts, Extent, RunLimit
 from penstock.types.run import ActorReport, Episode
 from penstock.types.statistics import Timing
-from penstock.types.status import Notice
+from penstock.types.status import MissingActors, Notice
 from penstock.wire import run as wire
 
 
@@ -168,3 +170,48 @@ def test_taken_steps_are_counted_separately_from_trained_steps() -> None:
 def test_a_report_is_received_as_sent() -> None:
     sent = ActorReport(12, 1.7e9, (Episode(-3.5, 200, 1, truncated=True),), Timing(0.1, 0.2, 0.4, 0.3))
     assert wire.decode_report(wire.encode_report(sent)) == sent
+
+
+def test_actors_that_an_engine_did_not_start_are_missing_after_a_minute() -> None:
+    now, present = [100.0], [4]
+    expected = ExpectedActors(6, "docker service ps penstock_actor")
+    statistics = RunStatistics(limits=Amounts(steps=1), earlier_s=0.0, expected=expected, clock=lambda: now[0])
+    statistics.connected_actors = lambda: present[0]
+
+    def looked(at_s: float, actors: int) -> MissingActors | None:
+        now[0], present[0] = at_s, actors
+        statistics.look()
+        sent = statistics.status()
+        assert wire.decode_status(wire.encode_status(sent)).missing_actors == sent.missing_actors
+        return sent.missing_actors
+
+    assert looked(100.0, 4) is None
+    assert looked(100.0 + MISSING_AFTER_S - 1.0, 5) is None
+    assert looked(170.0, 5) == MissingActors(6, 70.0, "docker service ps penstock_actor")
+    assert missing_lines(statistics.status()) == [
+        "1 of 6 expected actors is missing, for 1:10 now; `docker service ps penstock_actor` shows why"
+    ]
+    present[0] = 4
+    assert missing_lines(statistics.status())[0].startswith("2 of 6 expected actors are missing, for 1:10 now;")
+    present[0] = 6
+    assert missing_lines(statistics.status()) == []
+    assert looked(180.0, 6) is None
+    assert looked(190.0, 5) is None
+    assert looked(190.0 + MISSING_AFTER_S, 5) == MissingActors(6, MISSING_AFTER_S, "docker service ps penstock_actor")
+
+
+def test_as_many_actors_are_expected_as_are_wanted_where_something_starts_them() -> None:
+    watch = ExpectedActors("wanted")
+    assert not watch.observe(0.0, 0, None)
+    assert watch.missing(1000.0) is None
+    assert not watch.observe(1000.0, 2, 6)
+    # Said once.
+    assert [watch.observe(1000.0 + MISSING_AFTER_S + each, 2, 6) for each in range(3)] == [True, False, False]
+    assert watch.missing(1000.0 + MISSING_AFTER_S) == MissingActors(6, MISSING_AFTER_S)
+    assert not watch.observe(1100.0, 2, 2)
+    assert watch.missing(1200.0) is None
+
+
+def test_nothing_is_expected_by_default() -> None:
+    watch = ExpectedActors(None)
+    assert not any(watch.observe(time_s, 0, 6) for time_s in (0.0, 1000.0)) and watch.missing(1000.0) is None
