@@ -28,7 +28,7 @@ _COMMANDS = {
     "evaluate": "play episodes with a trained policy",
     "plot": "draw the learning curves of runs",
     "status": "show the status of a run",
-    "runs": "list the runs of this folder",
+    "runs": "list the runs of this folder, or remove runs",
     "replay": "run the replay service; `replay snapshot`, `snapshots` and `restore` take, list and restore snapshots",
     "learner": "run the learner service",
     "actor": "run an actor service",
