@@ -5,6 +5,7 @@ import os
 import re
 import runpy
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,9 +13,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from helpers.timing import PATIENCE_S
+from helpers.timing import PATIENCE_S, wait_for
 from penstock.cli.options import parse
 from penstock.config import Config, build, setting_names
+from penstock.known_runs import RUNS
 from penstock.local.variables import OF_COMPOSE, PRESET
 from penstock.security.authority import files_of
 from penstock.security.roles import ROLES
@@ -49,16 +51,43 @@ def test_each_service_sees_the_certificate_of_its_own_role_alone() -> None:
     mounted = {
         name: [each for each in of if "certificate" in each or "authority" in each] for name, of in volumes.items()
     }
-    makes = mounted.pop("certificates")
     folder = "/var/lib/penstock/certificates"
-    assert makes == [f"authority:{folder}", *(f"{role}-certificate:{folder}/{role}" for role in ROLES_IN_ORDER)]
+    for name in ("certificates", "renewal"):
+        makes = mounted.pop(name)
+        assert makes == [f"authority:{folder}", *(f"{role}-certificate:{folder}/{role}" for role in ROLES_IN_ORDER)]
+    role_of = {name: name for name in ROLES} | {"runs": "operator"}
     assert mounted == {
-        name: [f"{name}-certificate:{CERTIFICATES}:ro"] if name in ROLES else []
-        for name in STACK["services"].keys() - {"certificates"}
+        name: [f"{role_of[name]}-certificate:{CERTIFICATES}:ro"] if name in role_of else []
+        for name in STACK["services"].keys() - {"certificates", "renewal"}
     }
 
 
-@pytest.mark.parametrize("name", [*SERVICES, "operator"])
+def test_certificates_are_renewed_daily_in_the_folder_where_they_were_made(tmp_path: Path) -> None:
+    renewal = STACK["services"]["renewal"]
+    assert renewal["restart"] == "unless-stopped"
+    shell, option, script, interval = renewal["entrypoint"]
+    assert (shell, option, int(interval)) == ("sh", "-c", 24 * 60 * 60)
+    folder = STACK["services"]["certificates"]["command"][-1]
+    # Compose reads $$ as $.
+    looped = script.replace("$$", "$").replace(folder, str(tmp_path))
+    penstock = Path(sys.executable).with_name("penstock")
+    subprocess.run(
+        [penstock, "certificates", tmp_path, "--days=1"], check=True, capture_output=True, timeout=PATIENCE_S
+    )
+    files = [files_of(tmp_path / "certificates" / role).certificate for role in ROLES]
+    before = [file.read_bytes() for file in files]
+    # Two thirds of its life have passed, by the clock of the process alone.
+    environment = os.environ | {"PATH": f"{penstock.parent}:{os.environ['PATH']}", "PYTHONPATH": str(tmp_path)}
+    (tmp_path / "sitecustomize.py").write_text("import time\nreal = time.time\ntime.time = lambda: real() + 60_000\n")
+    renewing = subprocess.Popen([shell, option, looped, "0.1"], env=environment, stdout=subprocess.DEVNULL)
+    try:
+        wait_for(lambda: all(file.read_bytes() != old for file, old in zip(files, before, strict=True)), "new files")
+    finally:
+        renewing.terminate()
+    assert renewing.wait(PATIENCE_S) == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("name", [*SERVICES, "operator", "runs"])
 def test_services_wait_for_their_certificates_and_name_them(name: str) -> None:
     definition = STACK["services"][name]
     assert definition["depends_on"] == {"certificates": {"condition": "service_completed_successfully"}}
@@ -80,12 +109,12 @@ def test_the_images_have_the_folders_that_become_the_volumes_of_certificates() -
 def test_what_has_a_password_or_a_port_is_apart_from_the_services() -> None:
     services, networks = STACK["services"], STACK["networks"]
     assert networks["services"] == {"internal": True}
-    for name in (*SERVICES, "operator"):
+    for name in (*SERVICES, "operator", "runs"):
         assert services[name]["networks"] == ["services"]
     assert services["grafana"]["networks"] == ["monitoring"]
     assert set(services["prometheus"]["networks"]) == {"services", "monitoring"}
     assert interpolated("compose.alertmanager.yaml")["services"]["alertmanager"]["networks"] == ["monitoring"]
-    assert all(services[name]["network_mode"] == "none" for name in ("certificates", "restore"))
+    assert all(services[name]["network_mode"] == "none" for name in ("certificates", "renewal", "restore"))
 
 
 def test_one_service_alone_gets_all_of_the_env_file() -> None:
@@ -108,6 +137,34 @@ def test_the_restore_service_uses_the_folders_of_the_other_services() -> None:
     assert (definition["profiles"], definition["restart"]) == (["restore"], "no")
     assert definition["entrypoint"] == ["penstock", "replay", "restore"]
     assert (definition["read_only"], definition["user"], definition["cap_drop"]) == (True, "10001:10001", ["ALL"])
+
+
+def test_the_commands_of_a_backup_need_no_running_service_and_see_its_folders() -> None:
+    page = (ROOT / "docs/OPERATIONS.md").read_text()
+    block = page[page.index("# docker compose: copy the files out") :].partition("```")[0].replace("\\\n", "")
+    copies = [line.split() for line in block.splitlines() if " > " in line]
+    assert len(copies) == 2
+    for words in copies:
+        run, options = words[:3], words[3 : words.index("restore")]
+        assert run == ["docker", "compose", "run"] and {"--rm", "--no-deps", "-T"} <= set(options)
+        assert options[options.index("--entrypoint") + 1] == "tar"
+        copied = Path(words[words.index("-C") + 1])
+        mounted = [Path(volume.split(":")[1]) for volume in STACK["services"]["restore"]["volumes"]]
+        assert [folder for folder in mounted if copied.is_relative_to(folder)]
+
+
+def test_runs_are_removed_where_the_other_services_have_them() -> None:
+    definition = STACK["services"]["runs"]
+    assert (definition["profiles"], definition["restart"]) == (["runs"], "no")
+    program, command, stores = definition["entrypoint"]
+    replay, learner = (engines.compose()[each].config for each in ("replay", "learner"))
+    assert (program, command) == ("penstock", "runs")
+    assert Path(stores.removeprefix("--stores=")) == Path(str(replay.replay.folder)).parent
+    # The command looks in the folder `runs` of the image's working directory.
+    [working_folder] = set(re.findall(r"^WORKDIR (/var\S+)", (ROOT / "Dockerfile.actor").read_text(), re.MULTILINE))
+    assert Path(str(learner.run.dir)).parent == Path(working_folder) / RUNS
+    writable = {volume.split(":")[1] for volume in definition["volumes"] if not volume.endswith(":ro")}
+    assert writable == {str(Path(working_folder) / RUNS), stores.removeprefix("--stores=")}
 
 
 def test_the_learner_keeps_compiled_steps_in_a_volume_that_it_writes_and_gets_its_compiler_at_the_build() -> None:

@@ -286,6 +286,7 @@ OF_OTHERS = {
         "services.json",
         "store_place.json",
         "targets.json",
+        "end_sent.json",
         "records.bin",
         "segments.bin",
     ),

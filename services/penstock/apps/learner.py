@@ -14,6 +14,7 @@ from penstock.apps.ranks import device_name, follow, leading, own_place
 from penstock.apps.run_summary import summary_of
 from penstock.config import Config
 from penstock.errors import ConfigurationError, PenstockError, SchemaMismatch, TrainingFailed
+from penstock.exit_codes import exit_code
 from penstock.files import READABLE_FILE, remove_leftovers, restored_after, write_atomically, write_json
 from penstock.learning import checkpoints, gpu_metrics
 from penstock.learning.assembly import core_is_faster, learner_of, open_session, training_run
@@ -39,6 +40,7 @@ from penstock.rpc.loop import LoopThread
 from penstock.rpc.proofs import public_half
 from penstock.rpc.servicers.run import RunServicer
 from penstock.rpc.servicers.run_snapshots import RunSnapshotServicer
+from penstock.run_end import RunEnd, announce, read_end
 from penstock.run_folder import RunFolder, find_checkpoint
 from penstock.services_file import ServicesFile, replay_peers
 from penstock.summary import nothing_left
@@ -67,9 +69,14 @@ def run(config: Config) -> int:
     settings, started, place = config.learner, time.monotonic(), own_place()
     if place.rank:
         return follow(config, place)
-    with Service("learner", config) as service, leading(config, place, lambda: service.stopping) as lead:
+    with (
+        Service("learner", config) as service,
+        _announcing_faults(config, service),
+        leading(config, place, lambda: service.stopping) as lead,
+    ):
         folder = _prepared_folder(config, service.logger)
         if folder is None:
+            _announce(config, service, read_end(RunFolder(Path(str(config.run.dir)))))
             return 0
         show_run(folder.root.name, config.environment.short_name)
         device = torch_device(*device_name(config, place))
@@ -141,8 +148,28 @@ def run(config: Config) -> int:
             session.writes.finish(f"the checkpoints are saved in {folder.checkpoints}")
             if conclusion.stopped == "interrupted":
                 return service.stop_code
+            _announce(config, service, RunEnd.of_summary(folder, summary))
             service.await_scrape()
             return 0
+
+
+def _announce(config: Config, service: Service, end: RunEnd | None) -> None:
+    """Tells whom `run.on_end` names of the run's end, unless a launcher does."""
+    if service.supervised or end is None:
+        return
+    if failure := announce(config.run.on_end, end):
+        service.logger.warning("end of the run not sent", reason=failure)
+
+
+@contextlib.contextmanager
+def _announcing_faults(config: Config, service: Service) -> Iterator[None]:
+    """Announces an error that ends the context as the end of the run."""
+    try:
+        yield
+    except Exception as error:
+        folder = RunFolder(Path(config.run.dir or "."))
+        _announce(config, service, RunEnd.of_fault(folder, error, exit_code(error), config.environment.short_name))
+        raise
 
 
 def _prepared_folder(config: Config, logger: Logger) -> RunFolder | None:

@@ -106,7 +106,7 @@ def _config_of(path: Path, named: argparse.Namespace) -> Sections:
     config = read_settings(folder.config, *names, changes={"environment": own})
     if not named.trust_code:
         foreign = FileNames.all_in(folder.config, config).without({"environment": own})
-        foreign.refuse(config.environment, config.policy)
+        foreign.refuse(config)
     if named.env_id is None:
         return config
     import_modules(config.environment.imports)

@@ -19,6 +19,7 @@ from penstock.installation import INSTALLATION
 from penstock.process import run_info
 from penstock.process.environment_process import ARGUMENTS_VARIABLE
 from penstock.process.service import START_VARIABLE, SUPERVISED_VARIABLE
+from penstock.run_end import VARIABLES
 
 SETTING_PREFIX = "PENSTOCK__"
 PRESET = run_info.PRESET
@@ -111,7 +112,7 @@ def _check(name: str, written: str, text: str) -> None:
             )
         return
     is_link = _OF_KUBERNETES.search(name) or "://" in text
-    of_others = (INSTALLATION, SUPERVISED_VARIABLE, START_VARIABLE, ARGUMENTS_VARIABLE)
+    of_others = (INSTALLATION, SUPERVISED_VARIABLE, START_VARIABLE, ARGUMENTS_VARIABLE, *VARIABLES.values())
     if name not in (PRESET, *of_others, *OF_COMPOSE) and not is_link:
         raise ConfigurationError(
             f"the variable {written} is not a setting; settings are named PENSTOCK__SECTION__KEY, with two underscores"
