@@ -15,6 +15,12 @@ EXTRA_OF = {
 }
 """Extras by the modules that they install. Their requirements are in pyproject.toml."""
 
+_WITH_TORCH = (
+    "in an image, set PENSTOCK_TORCH=yes in .env, then run `docker compose build` and `docker compose up -d`;"
+    " elsewhere, install it with: pip install torch"
+)
+"""How to get torch, without which the image of actors is built if the preset needs none."""
+
 
 def missing(module: str) -> bool:
     """Returns whether a module is not installed. It does not import the module."""
@@ -26,6 +32,8 @@ def installation(module: str, otherwise: str = "") -> str:
 
     `otherwise` is the argument of `pip install` for a module that no extra installs, if it is not the module's name.
     """
+    if module == "torch":
+        return _WITH_TORCH
     package = f"'penstock[{EXTRA_OF[module]}]'" if module in EXTRA_OF else otherwise or module
     return f"install it with: pip install {package}"
 

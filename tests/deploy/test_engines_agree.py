@@ -19,7 +19,8 @@ EACH = [each for containers in DEPLOYED.values() for each in containers.values()
 CONTAINERS = [pytest.param(each, id=str(each)) for each in EACH]
 OWN: dict[str, set[str]] = {
     # A stack stays, and its tasks must end with the run. Swarm knows the node and the task of a container.
-    "swarm": {"replay.stop_with_run", "telemetry.node", "telemetry.job"},
+    # docker-compose.yml is for a host with a GPU; here an override adds one, and its device.
+    "swarm": {"replay.stop_with_run", "telemetry.node", "telemetry.job", "learner.device"},
     "kubernetes": {
         # Pods have longer names, and tell them to the learner.
         "learner.replay_addresses",
@@ -31,6 +32,8 @@ OWN: dict[str, set[str]] = {
         "telemetry.ready_file",
         "replay.health_listen",
         "learner.health_listen",
+        # As in a swarm.
+        "learner.device",
         # It tells a pod its node and its name.
         "telemetry.node",
         "telemetry.job",
