@@ -37,6 +37,8 @@ def installation(module: str, otherwise: str = "") -> str:
 
     `otherwise` is the argument of `pip install` for a module that no extra installs, if it is not the module's name.
     """
+    if module == "torch":
+        return own.how_to_install_torch()
     if (extra := EXTRA_OF.get(module)) is not None:
         return own.how_to_install(f"'penstock[{extra}]'", _IN_IMAGE[extra])
     package = otherwise or module

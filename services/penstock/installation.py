@@ -47,6 +47,17 @@ def how_to_install(package: str, in_image: str) -> str:
             return f"install it with: pip install {package}"
 
 
+def how_to_install_torch() -> str:
+    """Returns how to install torch, which the actors' image lacks if its preset needs none, as the end of a message."""
+    match kind():
+        case "compose":
+            return "set PENSTOCK_TORCH=yes in .env, then docker compose build and docker compose up -d"
+        case "image":
+            return "add it to the image: docker build -f Dockerfile.actor --build-arg TORCH=yes ."
+        case "packages":
+            return "install it with: pip install torch"
+
+
 def how_to_resume(command: str, run_dir: str = "") -> str:
     """Returns how to resume a run; `command` does it where `penstock train` runs the services.
 

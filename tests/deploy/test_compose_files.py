@@ -18,12 +18,14 @@ from penstock.cli.options import parse
 from penstock.config import Config, build, setting_names
 from penstock.known_runs import RUNS
 from penstock.local.variables import OF_COMPOSE, PRESET
+from penstock.presets import preset
 from penstock.security.authority import files_of
 from penstock.security.roles import ROLES
 from tests.deploy import engines
 from tests.deploy.engines import CERTIFICATES, ROOT, SERVICES, interpolated
 
 DEFAULTS = build({})
+PRESETS = sorted(path.stem for path in (ROOT / "services/penstock/presets").glob("*.toml"))
 ROLES_IN_ORDER = (*SERVICES, "operator")
 
 
@@ -88,9 +90,10 @@ def test_certificates_are_renewed_daily_in_the_folder_where_they_were_made(tmp_p
 
 
 @pytest.mark.parametrize("name", [*SERVICES, "operator", "runs"])
-def test_services_wait_for_their_certificates_and_name_them(name: str) -> None:
+def test_services_wait_for_their_settings_and_certificates_and_name_these(name: str) -> None:
     definition = STACK["services"][name]
-    assert definition["depends_on"] == {"certificates": {"condition": "service_completed_successfully"}}
+    completed = {"condition": "service_completed_successfully"}
+    assert definition["depends_on"] == {"certificates": completed, "settings": completed}
     named = definition["environment"]["PENSTOCK__SECURITY__CERTIFICATE"]
     # The key and the authority are expected beside it, as `penstock certificates` writes them.
     assert named == str(files_of(Path(CERTIFICATES)).certificate)
@@ -114,11 +117,47 @@ def test_what_has_a_password_or_a_port_is_apart_from_the_services() -> None:
     assert services["grafana"]["networks"] == ["monitoring"]
     assert set(services["prometheus"]["networks"]) == {"services", "monitoring"}
     assert interpolated("compose.alertmanager.yaml")["services"]["alertmanager"]["networks"] == ["monitoring"]
-    assert all(services[name]["network_mode"] == "none" for name in ("certificates", "renewal", "restore"))
+    isolated = ("certificates", "renewal", "restore", "settings", "check")
+    assert all(services[name]["network_mode"] == "none" for name in isolated)
 
 
-def test_one_service_alone_gets_all_of_the_env_file() -> None:
-    assert [name for name, definition in STACK["services"].items() if "env_file" in definition] == ["learner"]
+def test_only_checks_get_all_of_the_env_file() -> None:
+    """A running service is therefore not replaced because of a misspelt line."""
+    assert [name for name, each in STACK["services"].items() if "env_file" in each] == ["settings", "check"]
+
+
+@pytest.mark.parametrize("service", ["settings", "check"])
+def test_a_check_has_the_settings_and_the_folders_of_the_services(service: str) -> None:
+    definition, services = STACK["services"][service], STACK["services"]
+    given = services["actor"]["environment"] | (
+        {}
+        if service == "settings"
+        else {
+            "PENSTOCK__REPLAY__FOLDER": services["replay"]["environment"]["PENSTOCK__REPLAY__FOLDER"],
+            "PENSTOCK__RUN__DIR": services["learner"]["environment"]["PENSTOCK__RUN__DIR"],
+        }
+    )
+    assert definition["environment"] == given
+    assert definition["command"][-1:] == services["actor"]["command"][1:]
+    assert (definition["read_only"], definition["user"], definition["cap_drop"]) == (True, "10001:10001", ["ALL"])
+
+
+def test_the_learner_of_a_gpu_host_refuses_to_train_without_one() -> None:
+    assert STACK["services"]["learner"]["environment"]["PENSTOCK__LEARNER__DEVICE"] == "cuda"
+    gpu = interpolated("deploy/swarm/gpu.yml")["services"]["learner"]["environment"]
+    assert gpu["PENSTOCK__LEARNER__DEVICE"] == "cuda"
+    kubernetes = yaml.safe_load((ROOT / "deploy/kubernetes/components/gpu/learner.yaml").read_text())
+    (container,) = kubernetes["spec"]["template"]["spec"]["containers"]
+    assert container["env"] == [{"name": "PENSTOCK__LEARNER__DEVICE", "value": "cuda"}]
+    cpu = interpolated("compose.cpu.yaml")["services"]
+    assert cpu["learner"]["environment"]["PENSTOCK__LEARNER__DEVICE"] == "cpu"
+    # Its learner has the image of the actors.
+    assert cpu["actor"]["build"]["args"]["TORCH"] == "yes"
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_compose_starts_no_more_actors_than_a_preset_plans(name: str) -> None:
+    assert int(STACK["services"]["actor"]["scale"]) <= preset(name).train.least_actors
 
 
 def test_the_restore_service_uses_the_folders_of_the_other_services() -> None:
@@ -172,6 +211,9 @@ def test_the_learner_keeps_compiled_steps_in_a_volume_that_it_writes_and_gets_it
     (cache,) = re.findall(r"TORCHINDUCTOR_CACHE_DIR=(\S+)", dockerfile)
     writable = [volume.split(":")[1] for volume in learner["volumes"] if not volume.endswith(":ro")]
     assert cache in writable
+    for variable in ("TRITON_CACHE_DIR", "CUDA_CACHE_PATH"):
+        (path,) = re.findall(rf"{variable}=(\S+)", dockerfile)
+        assert path.startswith(f"{cache}/")
     # The learner executes what is there, so it is the only one that can write it.
     (volume,) = [each.split(":")[0] for each in learner["volumes"] if each.split(":")[1] == cache]
     others = [service for name, service in STACK["services"].items() if name != "learner"]
@@ -271,9 +313,10 @@ def test_settings_from_the_shell_override_those_of_the_env_file(tmp_path: Path) 
         assert given["PENSTOCK__PPO"] == shell["PENSTOCK__PPO"]
         assert given["PENSTOCK__LEARNER__LISTEN"] == "0.0.0.0:7432"
         assert given["PENSTOCK__PPO__EPOCHS"] == "7"  # What only .env has.
-        # The learner refuses what is misspelt.
-        assert ("PENSTOCK__PPO__EPOCHZ" in given) == (service == "learner")
+        assert "PENSTOCK__PPO__EPOCHZ" not in given
         assert given["PENSTOCK__PPO__MINIBATCHES"] is None
+    # Refuses what is misspelt.
+    assert "PENSTOCK__PPO__EPOCHZ" in json.loads(shown.stdout)["services"]["settings"]["environment"]
 
 
 def test_the_build_context_contains_only_what_images_need() -> None:

@@ -20,12 +20,14 @@ CONTAINERS = [pytest.param(each, id=str(each)) for each in EACH]
 OWN: dict[str, set[str]] = {
     # A stack stays, and its tasks must end with the run. Swarm knows the node and the task of a container.
     # Its number of actors has no default in Compose, and each engine has its own command.
+    # docker-compose.yml is for a host with a GPU; here an override adds one, and its device.
     "swarm": {
         "replay.stop_with_run",
         "telemetry.node",
         "telemetry.job",
         "learner.expected_actors",
         "learner.actors_command",
+        "learner.device",
     },
     "kubernetes": {
         # Pods have longer names, and tell them to the learner.
@@ -38,6 +40,8 @@ OWN: dict[str, set[str]] = {
         "telemetry.ready_file",
         "replay.health_listen",
         "learner.health_listen",
+        # As in a swarm.
+        "learner.device",
         # It tells a pod its node and its name.
         "telemetry.node",
         "telemetry.job",

@@ -10,10 +10,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from penstock import installation
+from penstock import extras, installation
 from penstock.addresses import Address
 from penstock.cli.containers import check_containers
 from penstock.cli.finding import Finding
+from penstock.cli.one_line_parser import OneLineParser
 from penstock.cli.options import parse
 from penstock.config import Config
 from penstock.config.exposure import check_listen, metrics_host
@@ -36,13 +37,18 @@ _LEAST_SHARED_BYTES = 2**26
 
 def command(arguments: Sequence[str]) -> int:
     """Runs the command; returns its exit code."""
+    more = OneLineParser(add_help=False)
+    more.add_argument("--settings-only", action="store_true", help="only read the settings, and look at nothing else")
     options = parse(
         "penstock doctor",
         "Check whether this machine can run what `penstock train` would run.",
         arguments,
         trains=True,
+        more=more,
         file_is_data=True,
     )
+    if options.more.settings_only:
+        return 0
     console, fit = Console(highlight=False), True
     for finding in examine(options.config):
         # A table would fold: each check stays on one line, for grep.
@@ -78,13 +84,17 @@ def check_versions() -> Finding:
         try:
             version = importlib.metadata.version(requirement.name)
         except importlib.metadata.PackageNotFoundError:
-            wrong.append(f"{requirement.name} is missing")
+            # Images for actors lack torch; `check_gpu` says so.
+            wrong += [f"{requirement.name} is missing"] if requirement.name != "torch" else []
             continue
         if not requirement.specifier.contains(version, prereleases=True):
             wrong.append(f"{requirement.name} {version} installed, but {requirement.specifier} is required")
     if wrong:
         return Finding("versions", False, f"{'; '.join(wrong)}; install the versions in requirements.lock")
-    shown = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("penstock", "torch", "grpcio", "numpy"))
+    named = [
+        name for name in ("penstock", "torch", "grpcio", "numpy") if name != "torch" or not extras.missing("torch")
+    ]
+    shown = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in named)
     return Finding("versions", True, f"Python {sys.version.split()[0]}, {shown}")
 
 
@@ -196,6 +206,8 @@ def check_ports(config: Config) -> Finding:
 
 def check_gpu(config: Config) -> Finding:
     """Checks whether the learner can train on the configured device."""
+    if extras.missing("torch"):
+        return Finding("GPU", None, "not checked; torch, which a learner needs, is not installed")
     from penstock.cli.gpu import describe_gpu
 
     fit, detail = describe_gpu()

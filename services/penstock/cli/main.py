@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from penstock import library_variables
+from penstock import extras, library_variables
 from penstock.errors import ConfigurationError, PenstockError
 from penstock.exit_codes import CRASHED, INTERRUPTED, USAGE_ERROR, exit_code
 from penstock.foreign_errors import describe
@@ -160,11 +160,16 @@ def _is_service(arguments: list[str]) -> bool:
 
 @contextlib.contextmanager
 def _loading() -> Iterator[None]:
-    """Imports modules of Penstock. Raises `ConfigurationError` if that fails and inherited variables may be why."""
+    """Imports modules of Penstock.
+
+    Raises `ConfigurationError` if that fails because torch is missing or inherited variables may be why.
+    """
     try:
         with uncollected():
             yield
     except (ImportError, SyntaxError, AttributeError, TypeError, ValueError) as error:
+        if extras.missing_module(error) == "torch" and extras.missing("torch"):
+            raise extras.lacking("this command", "torch") from error
         suspects = library_variables.suspects(os.environ)
         if not suspects:
             raise
