@@ -1,4 +1,7 @@
-"""A run that is resumed with another number of actors: its batches stay, unless the user derives them again."""
+"""A run that is moved, and resumed with other numbers of actors and environments and another discount.
+
+Its batches stay, unless the user derives them again.
+"""
 
 from pathlib import Path
 
@@ -31,23 +34,29 @@ def test_batches_of_a_resumed_run_change_only_on_request(tmp_path: Path) -> None
     assert line in begun.stdout.splitlines()[:2]
     assert sizes(folder) == (32, 1)
 
-    more = resume(folder, "--actors=4", "--total-steps=2000")
+    moved = tmp_path / "moved läufe" / "run 1"
+    moved.parent.mkdir()
+    folder = folder.rename(moved)
+    twice = ("--actors=4", "--envs-per-actor=16", "--ppo.discount=0.9")
+    more = resume(folder, *twice, "--total-steps=2000")
     assert more.code == 0, more.stderr
     assert more.stdout.splitlines()[0] == (
-        "batch of 32 segments (16 fresh), 1 minibatch, as recorded; for 4 actors x 8 environments,"
-        " --sampling.batch-segments auto --ppo.minibatches auto would choose 64 segments and 1 minibatch"
+        "batch of 32 segments (16 fresh), 1 minibatch, as recorded; for 4 actors x 16 environments,"
+        " --sampling.batch-segments auto --ppo.minibatches auto would choose 128 segments and 2 minibatches"
     )
     assert sizes(folder) == (32, 1)
+    assert build(load_toml(RunFolder(folder).config)).ppo.discount == 0.9
+    assert Summary.read(RunFolder(folder).summary).sessions == 2
 
     adopted = resume(folder, "--total-steps=3000", "--sampling.batch-segments=auto", "--ppo.minibatches=auto")
     assert adopted.code == 0, adopted.stderr
-    line = "batch of 64 segments (32 fresh), 1 minibatch; derived from 4 actors x 8 environments"
+    line = "batch of 128 segments (64 fresh), 2 minibatches; derived from 4 actors x 16 environments"
     assert adopted.stdout.splitlines()[0] == line
-    assert sizes(folder) == (64, 1)
+    assert sizes(folder) == (128, 2)
     assert Summary.read(RunFolder(folder).summary).env_steps >= 3000
 
-    refused = resume(folder, "--total-steps=4000", "--envs-per-actor=64")
+    refused = resume(folder, "--total-steps=4000", "--envs-per-actor=128")
     assert refused.code == 2
     (reason,) = refused.stderr.splitlines()
-    assert "actor.environments 64" in reason and "(sampling.batch_segments 512 fits)" in reason
-    assert sizes(folder) == (64, 1)
+    assert "actor.environments 128" in reason and "(sampling.batch_segments 1024 fits)" in reason
+    assert sizes(folder) == (128, 2)
