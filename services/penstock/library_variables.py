@@ -10,6 +10,9 @@ from contextlib import contextmanager
 _LOADING = ("PYTHONHOME", "PYTHONPATH", "LD_", "NUMBA_", "PROTOCOL_BUFFERS_", "PYTORCH_", "TORCH_")
 """Beginnings of the names of variables that can keep a library from being imported."""
 
+_PINNING = ("GOMP_CPU_AFFINITY", "OMP_PLACES", "OMP_PROC_BIND")
+"""Variables that pin threads of OpenMP to processors."""
+
 
 def prepare(variables: MutableMapping[str, str]) -> None:
     """Changes the variables of a process of Penstock's own, before it imports a library.
@@ -19,9 +22,13 @@ def prepare(variables: MutableMapping[str, str]) -> None:
     gradient steps use the same library. Products of torch on a CPU have threads of their own (`learner.threads`).
 
     Numba always compiles: the replay service and the learner have code for raw memory, which Python can't run.
+
+    OpenMP pins no threads. When torch is imported, OpenMP would pin the thread that imports it to the first processor.
+    All services are forked from that thread or do the same, so one processor would do the work of the whole run.
     """
     variables.setdefault("OPENBLAS_NUM_THREADS", "1")
-    variables.pop("NUMBA_DISABLE_JIT", None)
+    for name in ("NUMBA_DISABLE_JIT", *_PINNING):
+        variables.pop(name, None)
 
 
 @contextmanager

@@ -37,6 +37,16 @@ except SystemExit:
     print(len(list(Path("/proc/self/task").iterdir())))
 """
 
+PROCESSORS = """
+import os
+from penstock.cli.main import main
+try:
+    main(["--version"])
+except SystemExit:
+    import torch
+    print(len(os.sched_getaffinity(0)))
+"""
+
 
 def last_line(script: str, **variables: str) -> str:
     """Runs a script with these variables, and returns the last line that it prints."""
@@ -72,8 +82,15 @@ def test_numpy_starts_no_threads_in_a_command() -> None:
     assert last_line(THREADS_OF_NUMPY, OPENBLAS_NUM_THREADS="3") == str(min(3, processors))
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="OpenMP pins threads on Linux")
+@pytest.mark.skipif(os.cpu_count() == 1, reason="a single processor can't be told from all")
+def test_openmp_does_not_pin_a_service_to_one_processor() -> None:
+    found = last_line(PROCESSORS, OMP_PROC_BIND="true", OMP_PLACES="threads", GOMP_CPU_AFFINITY="0")
+    assert found == str(len(os.sched_getaffinity(0)))
+
+
 def test_variables_without_a_choice_get_one_thread() -> None:
-    variables = {"NUMBA_DISABLE_JIT": "1", "NUMBA_OPT": "2"}
+    variables = {"NUMBA_DISABLE_JIT": "1", "OMP_PROC_BIND": "true", "NUMBA_OPT": "2"}
     library_variables.prepare(variables)
     assert variables == {"OPENBLAS_NUM_THREADS": "1", "NUMBA_OPT": "2"}
 

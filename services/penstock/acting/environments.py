@@ -9,8 +9,9 @@ import dataclasses
 import functools
 import inspect
 import io
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TextIO, TypeVar
 
 import gymnasium
 import numpy as np
@@ -268,13 +269,33 @@ def _masks_of(
 
 
 def _made(env_id: str, found: str | EnvSpec, given: Collection[str], make: Callable[[], Made]) -> Made:
+    # Gymnasium prints hints about versions on stderr, which would garble a terminal display.
+    unshown = _Unshown(sys.stderr)
     try:
-        # Gymnasium prints hints about versions on stderr, which would garble a terminal display.
-        with contextlib.redirect_stderr(io.StringIO()):
+        with contextlib.redirect_stderr(unshown):
             return make()
     except foreign_errors.MISBEHAVIOUR as error:
         foreign_errors.let_ctrl_c_pass(error)
         raise can_not_make(env_id, error, found, given) from error
+    finally:
+        unshown.making = False
+
+
+class _Unshown(io.StringIO):
+    """Standard error that shows nothing while an environment is made.
+
+    Constructors may use its descriptor, as some simulators do, and keep it for later, as handlers of logs do.
+    """
+
+    def __init__(self, stderr: TextIO) -> None:
+        super().__init__()
+        self._stderr, self.making = stderr, True
+
+    def fileno(self) -> int:
+        return self._stderr.fileno()
+
+    def write(self, text: str, /) -> int:
+        return len(text) if self.making else self._stderr.write(text)
 
 
 def _spaces(env: gymnasium.Env[Any, Any]) -> str:

@@ -127,7 +127,7 @@ def _never_rewarded(run: _Run) -> str:
         return ""
     return (
         f"all training episodes and evaluations had the return {curve.low:g}, so no reward tells actions apart yet:"
-        " check that rewards differ, reward partial progress, or raise ppo.entropy_coefficient"
+        " check that rewards differ, reward partial progress, or shorten the way to a reward"
     )
 
 
@@ -221,7 +221,7 @@ def _coarse(run: _Run) -> str:
         return ""
     return (
         f"{features.coarse} of {features.count} features of the observation vary by less than 100 steps of float32 at"
-        " their size: subtract their offsets in a wrapper"
+        " their size: set policy.observation_offsets, or subtract their offsets in a wrapper"
     )
 
 
@@ -326,8 +326,8 @@ def _poor_values(run: _Run) -> str:
     if explained is None or explained >= 0.0:
         return ""
     return (
-        f"values predict returns worse than a constant would, explained variance {explained:.2f}: set"
-        " policy.normalise_returns, raise ppo.value_coefficient, or lower ppo.learning_rate"
+        f"values predict returns worse than a constant would, explained variance {explained:.2f}: check that"
+        " returns depend on observations, set policy.normalise_returns, or lower ppo.learning_rate"
     )
 
 

@@ -1,9 +1,13 @@
 import itertools
+import logging
+import os
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, Sequence
@@ -235,3 +239,29 @@ def test_a_native_cart_pole_starts_the_same_episodes_in_any_vector() -> None:
         np.testing.assert_array_equal(few.observation[0], many.observation[0][3:5])
         few.step((action[3:5],))
         many.step((action,))
+
+
+class KeepsStderr(Counting):
+    """Environment whose constructor writes to stderr, uses its descriptor, and keeps it for its log."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        print("a hint", file=sys.stderr)
+        os.write(sys.stderr.fileno(), b"of a simulator\n")
+        self.handler = logging.StreamHandler()
+
+
+def test_a_constructor_may_use_the_descriptor_of_stderr_and_keep_it(capfd: pytest.CaptureFixture[str]) -> None:
+    made: list[KeepsStderr] = []
+
+    def make(**kwargs: Any) -> KeepsStderr:
+        made.append(KeepsStderr(**kwargs))
+        return made[-1]
+
+    gymnasium.register("KeepsStderr-v0", make)
+    try:
+        make_environments("KeepsStderr-v0", 1, kwargs={})
+    finally:
+        del gymnasium.registry["KeepsStderr-v0"]
+    made[0].handler.handle(logging.makeLogRecord({"msg": "a line of its log"}))
+    assert capfd.readouterr().err == "of a simulator\na line of its log\n"

@@ -36,6 +36,12 @@ ROWS = {
 AT_THE_END = {"the run was too short", "the run forgets", "the policy hardly changes", "priorities do not help"}
 """Observations that the middle of their recorded runs does not show yet."""
 
+REMEDIES = [
+    ("a best action near a bound", "policy.squash_actions", True),
+    ("a policy that must be random", "evaluation.deterministic", False),
+]
+"""Recorded runs with the setting that the hint names, and its better value."""
+
 NUMBERS = LearningNumbers(
     effective_sample_share=0.9,
     fresh_effective_share=0.95,
@@ -152,6 +158,18 @@ def test_a_run_that_needs_a_hint_gets_it_before_its_end(run: str) -> None:
     observation, _ = NEEDY[run]
     _, later, _ = recorded(run)
     assert observation in {hint.observation for hint in hints(later.statistics, later.share_done)}
+
+
+@pytest.mark.parametrize(("run", "setting", "value"), REMEDIES, ids=[run for run, _, _ in REMEDIES])
+def test_the_setting_that_a_hint_names_improves_the_last_evaluations(run: str, setting: str, value: object) -> None:
+    observation, task = NEEDY[run]
+    section, _, name = setting.partition(".")
+    before, after = recorded(run)[-1], observed(replace(task, settings={section: {name: value}}).config)[-1]
+    (hint,) = [each for each in hints(before.statistics, before.share_done) if each.observation == observation]
+    assert setting in hint.text
+    improved, worse = ([point.evaluation.mean for point in end.statistics.curve.points[-3:]] for end in (after, before))
+    assert min(improved) > max(worse)
+    assert observation not in {each.observation for each in hints(after.statistics, after.share_done)}
 
 
 def curve_of(run: dict[str, Any]) -> CoordinatorStatistics:
