@@ -26,21 +26,8 @@ def test_a_writable_folder_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert chosen(monkeypatch, tmp_path / "new") == tmp_path / "new"
 
 
-def test_numba_chooses_in_place_of_a_folder_that_cannot_be_created(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_cannot_be_created_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "file" / "below"))
-    compiled_code.make_writable()
-    assert "NUMBA_CACHE_DIR" not in os.environ
-
-
-def test_a_folder_that_cannot_be_created_is_replaced_if_the_installation_is_read_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").touch()
-    # Root can write to every folder, so the test simulates a read-only one.
-    monkeypatch.setattr(compiled_code, "_can_write", lambda folder: False)
     folder = chosen(monkeypatch, tmp_path / "file" / "below")
     (folder / "probe").touch()
 
