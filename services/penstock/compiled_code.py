@@ -14,9 +14,16 @@ _OF_TORCH = "TORCHINDUCTOR_CACHE_DIR"
 
 
 def make_writable() -> None:
-    """Points numba at a writable copy if its cache folder is read-only."""
+    """Points numba at a writable copy if its cache folder is read-only.
+
+    A folder that does not exist and can't be made has no code to copy. numba then writes beside Penstock's modules, if
+    it can: in a new folder, every process would compile for itself and leave the folder behind.
+    """
     folder = os.environ.get(_VARIABLE)
     if not folder or _can_write(Path(folder)):
+        return
+    if not Path(folder).is_dir() and _can_write(Path(__file__).parent / "__pycache__"):
+        del os.environ[_VARIABLE]
         return
     copy = tempfile.mkdtemp(prefix="penstock-compiled-")
     if Path(folder).is_dir():

@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from helpers.processes import Ended
+from helpers.processes import Ended, freeze
 from helpers.timing import PATIENCE_S, wait_for
 from penstock.errors import Unavailable
 from penstock.exit_codes import BY_SIGNAL, GAVE_UP, USAGE_ERROR
@@ -106,7 +106,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
                 found.metrics[component] = response.read().decode()
         found.status = cluster.start("tools").run("status", "cartpole")
         renew(cluster, running, found)
-        freeze(another, found)
+        hang(another, found)
         drain(cluster, running, found)
         finish(cluster, running, another, found)
     yield found
@@ -124,8 +124,8 @@ def renew(cluster: Cluster, running: dict[str, Running], found: Seen) -> None:
         found.renewed.add(component)
 
 
-def freeze(pod: Running, found: Seen) -> None:
-    pod.command.process.send_signal(signal.SIGSTOP)
+def hang(pod: Running, found: Seen) -> None:
+    freeze(pod.command.pid)
     alive = pod.probe("livenessProbe")
     pod.command.process.send_signal(signal.SIGCONT)
     found.frozen = (alive, bool(wait_for(lambda: pod.probe("livenessProbe"), "an answer of the thawed process")))

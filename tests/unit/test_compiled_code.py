@@ -3,6 +3,7 @@
 import ast
 import inspect
 import os
+import tempfile
 from pathlib import Path
 from types import ModuleType
 
@@ -16,6 +17,11 @@ from penstock.replay import masses, sum_tree
 from penstock.replay.store import header_scans, lz4_blocks, piece_copies, row_checks
 
 
+@pytest.fixture(autouse=True)
+def _temporary(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("temporary")))
+
+
 def chosen(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Path:
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(folder))
     compiled_code.make_writable()
@@ -26,8 +32,21 @@ def test_a_writable_folder_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert chosen(monkeypatch, tmp_path / "new") == tmp_path / "new"
 
 
-def test_a_folder_that_cannot_be_created_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numba_chooses_in_place_of_a_folder_that_cannot_be_created(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").touch()
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "file" / "below"))
+    compiled_code.make_writable()
+    assert "NUMBA_CACHE_DIR" not in os.environ
+
+
+def test_a_folder_that_cannot_be_created_is_replaced_if_the_installation_is_read_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    # Root can write to every folder, so the test simulates a read-only one.
+    monkeypatch.setattr(compiled_code, "_can_write", lambda folder: False)
     folder = chosen(monkeypatch, tmp_path / "file" / "below")
     (folder / "probe").touch()
 

@@ -316,8 +316,8 @@ def _too_large_steps(run: _Run) -> str:
     if clipped is None or clipped <= MOST_CLIPPED:
         return ""
     return (
-        f"policy updates are too large, {clipped:.0%} of the ratios are clipped: lower ppo.learning_rate or ppo.epochs,"
-        " or set ppo.target_kl"
+        f"policy updates are too large, {clipped:.0%} of the ratios are clipped: lower ppo.learning_rate,"
+        " or set a lower ppo.target_kl"
     )
 
 
