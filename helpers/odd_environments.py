@@ -5,6 +5,7 @@ millisecond and rewards action 1; an episode has 50 steps.
 """
 
 import asyncio
+import atexit
 import ctypes
 import faulthandler
 import logging
@@ -197,9 +198,34 @@ def start_timer() -> None:
     signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
 
 
-def use_pool() -> None:
-    with multiprocessing.get_context("fork").Pool(1) as pool:
-        assert pool.map(abs, [-1]) == [1]
+def use_pool(*methods: str) -> None:
+    for method in methods:
+        with multiprocessing.get_context(method).Pool(1) as pool:
+            assert pool.map(abs, [-1]) == [1]
+
+
+def run_event_loop() -> None:
+    asyncio.run(asyncio.sleep(0))
+
+
+def change_the_process() -> None:
+    """Does at once, for one run, what most of the kinds of a changed process do one by one, and more."""
+    use_pool("fork")
+    # A loop of this thread, and another one that runs in a thread.
+    asyncio.set_event_loop(asyncio.new_event_loop())
+    threading.Thread(target=asyncio.new_event_loop().run_forever, daemon=True).start()
+    threading.Thread(target=lambda: time.sleep(3600.0), daemon=False).start()
+    atexit.register(time.sleep, 3600.0)
+    torch.set_grad_enabled(False)
+    use_float64()
+    start_timer()
+    np.seterr(all="raise")
+    warnings.simplefilter("error")
+    logging.disable(logging.CRITICAL)
+    socket.setdefaulttimeout(0.01)
+    os.environ.clear()
+    os.chdir("/")
+    os.umask(0o777)
 
 
 def with_gradient(reward: float) -> torch.Tensor:
@@ -354,8 +380,12 @@ KINDS: dict[str, Kind] = {
     "short_socket_timeout": Kind(HARMLESS, constructor=calls(lambda: socket.setdefaulttimeout(0.01)), alone=True),
     "closed_umask": Kind(HARMLESS, constructor=calls(lambda: os.umask(0o777)), alone=True),
     "timer": Kind(HARMLESS, constructor=calls(start_timer), alone=True),
-    "event_loop": Kind(HARMLESS, step=calls(lambda: asyncio.run(asyncio.sleep(0))), alone=True),
-    "pool_of_processes": Kind(HARMLESS, constructor=calls(use_pool), alone=True),
+    "event_loop": Kind(HARMLESS, step=calls(run_event_loop), alone=True),
+    "pool_of_processes": Kind(HARMLESS, constructor=calls(lambda: use_pool("fork")), alone=True),
+    "pools_of_new_processes": Kind(HARMLESS, constructor=calls(lambda: use_pool("spawn", "forkserver")), alone=True),
+    "everything_of_the_process": Kind(
+        HARMLESS, constructor=calls(change_the_process), step=calls(run_event_loop), alone=True
+    ),
     # Late.
     "coarse_integers": Kind(
         TRAINING,

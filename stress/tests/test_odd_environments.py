@@ -16,7 +16,9 @@ def test_a_refused_environment_leaves_no_process_and_no_file(tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("kind", ["forked_child", "late_exit_with_code_2", "late_nan_reward"])
+@pytest.mark.parametrize(
+    "kind", ["forked_child", "everything_of_the_process", "late_exit_with_code_2", "late_nan_reward"]
+)
 def test_an_odd_environment_neither_ends_nor_corrupts_a_run_without_a_message(kind: str, tmp_path: Path) -> None:
     run = train_with(kind, tmp_path, PATIENCE_S)
     assert faults_of(run) == [], run

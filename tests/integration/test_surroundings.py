@@ -1,6 +1,7 @@
 """Runs whose surroundings lack something that is usual: a reader of their output, or a call of the system."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from helpers.processes import PENSTOCK, run
 from helpers.timing import PATIENCE_S
+from penstock import load_metrics
 from penstock.run_folder import RunFolder
 
 SMALL = (
@@ -37,6 +39,31 @@ if __name__ == "__main__":
     gc.collect()
     sys.exit("left open: " + ", ".join(left) if left else 0)
 """
+AT_THE_SAME_TIME = """
+import multiprocessing
+import threading
+
+import penstock
+
+
+def train(name):
+    settings = {"evaluation": {"episodes": 2, "max_episode_steps": 50}, "epochs": 1, "actors": 1}
+    return penstock.train("CartPole-v1", preset="none", total_steps=600, run_dir=name, **settings).stopped
+
+
+def train_twice(name):
+    ended = []
+    other = threading.Thread(target=lambda: ended.append(train(name + "-thread")))
+    other.start()
+    ended.append(train(name))
+    other.join()
+    return ended
+
+
+if __name__ == "__main__":
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        assert pool.map(train_twice, ["run"]) == [["total_steps", "total_steps"]]
+"""
 NO_PIDFD_OPEN = """
 import os
 
@@ -60,6 +87,20 @@ IGNORED = {
     "threads": {"OMP_NUM_THREADS": "many", "MKL_NUM_THREADS": "0", "NUMBA_NUM_THREADS": "x"},
     "folders": {"TMPDIR": "/missing", "HOME": "/missing", "XDG_CACHE_HOME": "/missing", "MPLCONFIGDIR": "/missing"},
 }
+IN_LITTLE = """
+mount -t tmpfs none made
+for name in null zero full random urandom tty; do
+    touch made/$name
+    mount --bind /dev/$name made/$name
+done
+ln -s /proc/self/fd made/fd
+mount --move made /dev
+[ ! -e /dev/shm ]
+unset HOME
+ulimit -n 40
+exec "$@" >&- 2>&-
+"""
+"""Commands of a shell with mounts of its own, which then executes its arguments."""
 REPORTED = {
     "foreign package": ("PYTHONPATH", "FOREIGN", "No module named 'google.protobuf'"),
     "broken package": ("PYTHONPATH", "BROKEN", "SyntaxError"),
@@ -120,3 +161,26 @@ def test_a_program_that_trains_is_left_no_open_files(tmp_path: Path) -> None:
     program = (sys.executable, "-W", "error::ResourceWarning", "program.py")
     ended = run(directory=tmp_path, program=program, environment={"PYTHONPATH": os.environ.get("PYTHONPATH", "")})
     assert ended.code == 0, ended.stderr
+
+
+def test_two_threads_of_a_process_of_a_pool_train_at_the_same_time(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(AT_THE_SAME_TIME)
+    ended = run(directory=tmp_path, program=(sys.executable, "program.py"))
+    assert (ended.code, ended.left_behind) == (0, []), ended.stderr
+    for name in ("run", "run-thread"):
+        folder = RunFolder(tmp_path / name)
+        assert folder.summary.exists() and folder.learning_curve.exists()
+
+
+def test_a_run_ends_well_without_shared_memory_home_and_output_and_with_40_open_files(tmp_path: Path) -> None:
+    own = ["unshare", "--mount", "true"]
+    if os.geteuid() != 0 or not shutil.which(own[0]) or subprocess.run(own, check=False).returncode:
+        pytest.skip("only root can have mounts of its own")
+    (tmp_path / "made").mkdir()
+    program = ("unshare", "--mount", "sh", "-ec", IN_LITTLE, "sh", PENSTOCK)
+    ended = run("train", *SMALL, directory=tmp_path, program=program)
+    assert (ended.code, ended.left_behind) == (0, [])
+    folder = RunFolder(tmp_path / "run")
+    assert folder.summary.exists() and folder.learning_curve.exists()
+    # Lines written to a closed descriptor would be in the file that was opened next.
+    assert len(load_metrics(folder.root).evaluation["return_mean"])

@@ -13,6 +13,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 import penstock
 from helpers.single_process import train
 from penstock.config import build, merge
+from penstock.types.run import Weights
 
 SPACES: dict[str, Callable[[], gymnasium.Space[Any]]] = {
     "bools": lambda: Box(0, 1, (3,), np.bool_),
@@ -27,6 +28,8 @@ SPACES: dict[str, Callable[[], gymnasium.Space[Any]]] = {
     "image of 12 channels": lambda: Box(0, 255, (36, 36, 12), np.uint8),
     "column of integers": lambda: Box(-5, 5, (6, 1), np.int32),
     "start below 0": lambda: Discrete(3, start=-5),
+    "a million": lambda: Discrete(1_000_000),
+    "choices with starts": lambda: MultiDiscrete([2, 3], start=[-4, 7]),
     "choices in two dimensions": lambda: MultiDiscrete(np.full((2, 2), 3), dtype=np.int16),
     "bits in two dimensions": lambda: MultiBinary((2, 3)),
     "names": lambda: Dict({"a.b": Discrete(2), "é ü": MultiBinary(2), "": Box(0, 1, (1,)), "reward": Discrete(2)}),
@@ -43,9 +46,12 @@ ACTIONS: dict[str, Callable[[], gymnasium.Space[Any]]] = {
     "matrix": lambda: Box(-1.0, 1.0, (2, 3), np.float32),
     "tiny": lambda: Box(-1e-6, 1e-6, (1,), np.float32),
     "parts": lambda: Dict(a=MultiDiscrete([2, 3], dtype=np.uint8), b=Tuple([Box(-1, 1, (1,)), MultiBinary((2, 2))])),
+    "choices": lambda: MultiDiscrete([2, 3]),
+    "bits": lambda: MultiBinary(3),
     "nothing to choose": lambda: Discrete(1),
     "many": lambda: Discrete(100_000),
 }
+FEW_STEPS = {"policy": {"hidden_sizes": [2]}, "ppo": {"epochs": 1, "minibatches": 1}}
 SETTINGS: dict[str, dict[str, Any]] = {
     "no discount": {"ppo": {"discount": 1.0, "trace_decay": 1.0}},
     "discount of 0": {"ppo": {"discount": 0.0, "trace_decay": 0.0}},
@@ -62,19 +68,24 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 class Accepted(gymnasium.Env[Any, Any]):
-    """Samples its observations, and asserts that its action is one of its space."""
+    """Samples its observations, and asserts that its action is one of its space, which it may then change in place."""
 
-    def __init__(self, seen: str = "scalar", acted: str = "matrix") -> None:
+    def __init__(self, seen: str = "scalar", acted: str = "matrix", spoils: bool = False) -> None:
+        self._spoils = spoils
         self.observation_space, self.action_space, self._steps = SPACES[seen](), ACTIONS[acted](), 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         super().reset(seed=seed)
-        self.observation_space.seed(seed)
+        # Without a seed the space would draw other numbers in each run.
+        if seed is not None:
+            self.observation_space.seed(seed)
         self._steps = 0
         return self.observation_space.sample(), {}
 
     def step(self, action: Any) -> Any:
         assert self.action_space.contains(action), action
+        if self._spoils:
+            action[...] = 0
         self._steps += 1
         return self.observation_space.sample(), 1.0, self._steps == 4, False, {}
 
@@ -82,7 +93,8 @@ class Accepted(gymnasium.Env[Any, Any]):
 gymnasium.register("Accepted-v0", f"{__name__}:Accepted", disable_env_checker=True)
 
 
-def trains(folder: Path, settings: dict[str, Any], **kwargs: str) -> None:
+def trains(folder: Path, settings: dict[str, Any], **kwargs: Any) -> list[Weights]:
+    versions: list[Weights] = []
     base = {
         "environment": {"id": "Accepted-v0", "kwargs": kwargs},
         "policy": {"hidden_sizes": [8]},
@@ -91,23 +103,31 @@ def trains(folder: Path, settings: dict[str, Any], **kwargs: str) -> None:
         "evaluation": {"episodes": 2},
         "run": {"total_steps": 96},
     }
-    outcome = train(build(merge(base, settings)), folder=folder / "run")
+    outcome = train(build(merge(base, settings)), folder=folder / "run", watch_weights=versions.append)
     assert outcome.updates > 0 and outcome.curve and all(value == 4.0 for _, value in outcome.curve)
     env, policy = Accepted(**kwargs), penstock.load_policy(folder / "run")
     observation, _ = env.reset(seed=1)
     assert math.isfinite(policy.values(observation))
     for deterministic in (True, False):
         assert env.action_space.contains(policy.act(observation, deterministic=deterministic))
+    return versions
 
 
 @pytest.mark.parametrize("space", SPACES)
 def test_observations_of_a_space_are_trained_on(space: str, tmp_path: Path) -> None:
-    trains(tmp_path, {}, seen=space)
+    # The parameters of a million observations take most of the time of a gradient step.
+    trains(tmp_path, FEW_STEPS if space == "a million" else {}, seen=space)
 
 
 @pytest.mark.parametrize("space", ACTIONS)
 def test_actions_of_a_space_are_members_of_it(space: str, tmp_path: Path) -> None:
     trains(tmp_path, {}, acted=space)
+
+
+@pytest.mark.parametrize("space", ["float64", "choices", "bits"])
+def test_an_action_that_the_environment_changes_in_place_is_recorded_as_it_was(space: str, tmp_path: Path) -> None:
+    spoilt, kept = (trains(tmp_path / str(spoils), {}, acted=space, spoils=spoils) for spoils in (True, False))
+    assert [each.data for each in spoilt] == [each.data for each in kept]
 
 
 @pytest.mark.parametrize("name", SETTINGS)
