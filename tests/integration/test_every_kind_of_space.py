@@ -15,8 +15,11 @@ from penstock.summary import Summary
 MASK_PLACES = ("observation", "info", "method")
 
 
-def solve(folder: Path, env_id: str, threshold: float, *options: str, steps: int = 80_000) -> float:
-    """Trains until an evaluation returns `threshold`; returns the best mean return of an evaluation."""
+def solve(folder: Path, env_id: str, threshold: float, *options: str, steps: int = 160_000) -> float:
+    """Trains until an evaluation returns `threshold`; returns the best mean return of an evaluation.
+
+    Most seeds of the locks need 20,000 to 75,000 steps.
+    """
     end = run(
         "train",
         f"--env-id={env_id}",
