@@ -39,6 +39,10 @@ class Query:
         return "penstock_gpu_" in self.expression
 
     @property
+    def of_firing_alerts(self) -> bool:
+        return self.expression.startswith("ALERTS{")
+
+    @property
     def of_continuous_actions(self) -> bool:
         return "actions_at_bound" in self.expression
 
@@ -80,8 +84,9 @@ class Prometheus:
         return any(query.of_continuous_actions or math.isfinite(value) for value in values)
 
     def answering(self) -> int:
-        """Returns the number of discovered addresses that answer."""
-        return sum(target["health"] == "up" for target in self.ask("targets", {"state": "active"})["activeTargets"])
+        """Returns the number of discovered addresses of services that answer."""
+        targets = self.ask("targets", {"state": "active"})["activeTargets"]
+        return sum(target["health"] == "up" and target["labels"]["job"] in JOBS for target in targets)
 
     def firing(self) -> set[tuple[str, str]]:
         """Returns the names of firing alerts, and their jobs."""
@@ -103,7 +108,7 @@ def missing(prometheus: Prometheus, *, gpu: bool) -> list[str]:
     lines += [
         f"{query.dashboard}, {query.panel}: no data for {query.expression}"
         for query in queries()
-        if (gpu or not query.of_gpu) and not prometheus.has_data(query)
+        if (gpu or not query.of_gpu) and not query.of_firing_alerts and not prometheus.has_data(query)
     ]
     return lines
 

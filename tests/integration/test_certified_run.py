@@ -97,6 +97,10 @@ def test_the_run_trains_and_its_operator_sees_it(services: Services) -> None:
     assert by_address.code == 0 and "CartPole-v1" in by_address.stdout
     listed = run("runs", str(services.place), directory=services.place)
     assert "active" in listed.stdout
+    name = services.folder.root.name
+    removed = run("runs", "remove", name, "--folder", str(services.place), "--yes", directory=services.place)
+    assert (removed.code, removed.stderr.count("\n")) == (2, 1)
+    assert f"the run {name} is being trained; stop it first, or wait for its end" in removed.stderr
 
 
 def test_an_operator_without_a_certificate_is_told_what_is_missing(services: Services) -> None:

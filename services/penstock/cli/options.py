@@ -52,7 +52,7 @@ def settings_of(folder: Path) -> Path:
     file = RunFolder(folder).config
     if not file.exists():
         raise ConfigurationError(
-            f"{folder} is not a run folder, because it has no config.toml; choose one that `penstock train` created"
+            f"{folder} is not a run folder, because it has no config.toml; choose the folder of a run that has begun"
         )
     return file
 

@@ -16,7 +16,7 @@ from penstock.cli.named_run import chosen_run, note_removed_settings
 from penstock.cli.one_line_parser import OneLineParser
 from penstock.cli.operator import operator_of
 from penstock.cli.program import how_to_resume
-from penstock.cli.run_facts import fact_lines, variant_lines
+from penstock.cli.run_facts import duration, fact_lines, variant_lines
 from penstock.config import read_settings
 from penstock.config.recorded import LIMITS
 from penstock.errors import ConfigurationError, Unavailable
@@ -101,7 +101,7 @@ def view(run: str, status: RunStatus, credentials: "Credentials | None" = None) 
     """Returns everything that is known about an active run, whose services are asked with these credentials."""
     facts = [named("run", f"{run}, {status.environment_id}" if status.environment_id else run)]
     facts += [named(name, line) for name, line in [*fact_lines(status), *node_lines(status)]]
-    lines = [*variant_lines(status), *actor_lines(status), *disk_lines(run, credentials)]
+    lines = [*variant_lines(status), *missing_lines(status), *actor_lines(status), *disk_lines(run, credentials)]
     share_done = status.limit.share if status.limit else 0.0
     details = [sections(status.coordinator, share_done)] if status.coordinator is not None else []
     return Group(*facts, *map(Text, lines), *details)
@@ -121,6 +121,20 @@ def actor_lines(status: RunStatus) -> list[str]:
         if troubles:
             lines.append(f"{actor.name} (slot {actor.slot}): {', '.join(troubles)}")
     return lines
+
+
+def missing_lines(status: RunStatus) -> list[str]:
+    """Returns a line with the command that shows the reason, if actors are missing."""
+    missing = status.missing_actors
+    if missing is None or status.phase in ("finished", "stopping"):
+        return []
+    number = missing.expected - status.actors
+    if number <= 0:
+        # The last of them has just joined.
+        return []
+    why = f"; `{missing.command}` shows why" if missing.command else ""
+    are = "is" if number == 1 else "are"
+    return [f"{number} of {missing.expected} expected actors {are} missing, for {duration(missing.seconds)} now{why}"]
 
 
 def node_lines(status: RunStatus) -> list[tuple[str, str]]:

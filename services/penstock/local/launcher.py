@@ -13,6 +13,7 @@ from pathlib import Path
 
 from penstock.config import Config
 from penstock.errors import ConfigurationError, PenstockError, Unavailable
+from penstock.exit_codes import exit_code
 from penstock.file_systems import free_bytes
 from penstock.files import write_atomically
 from penstock.known_runs import RUNS
@@ -30,6 +31,7 @@ from penstock.local.template import Template
 from penstock.rpc.clients.status import StatusClient
 from penstock.rpc.health import is_serving
 from penstock.rpc.loop import LoopThread
+from penstock.run_end import RunEnd, announce
 from penstock.run_folder import LEARNER, RunFolder
 from penstock.store_place import StorePlace, choose_place, record_place, remove_store
 from penstock.summary import Summary, nothing_left
@@ -108,6 +110,9 @@ def train(
                     session.run()
                 except stopping.StopTraining:
                     pass
+                except Exception as error:
+                    session.announce(RunEnd.of_fault(folder, error, exit_code(error), config.environment.short_name))
+                    raise
                 except stopping.Interrupted:
                     session.show("drawing the learning curve")
                     with contextlib.suppress(OSError, PenstockError):
@@ -115,7 +120,10 @@ def train(
                     raise
     if _identity(folder.summary) == earlier:
         raise PenstockError(f"the run ended without a summary; see the logs in {folder.logs}")
-    return _conclude(folder, place, started)
+    summary = _conclude(folder, place, started)
+    if summary.stopped != "interrupted":
+        session.announce(RunEnd.of_summary(folder, summary))
+    return summary
 
 
 def with_run_dir(config: Config) -> Config:
@@ -231,6 +239,13 @@ class _Session:
     def show(self, doing: str) -> None:
         """Shows the user work after the end of the services."""
         self._observer(dataclasses.replace(self._status, phase="stopping", waiting_for=""), [doing])
+
+    def announce(self, end: RunEnd) -> None:
+        """Tells whom `run.on_end` names of the run's end, and the user of a failure to do so."""
+        if failure := announce(self._config.run.on_end, end):
+            # The observer may be the cause of the end.
+            with contextlib.suppress(Exception):
+                self.show(failure)
 
     def _await_template(self) -> None:
         waiting = dataclasses.replace(self._status, waiting_for="the services to load")
