@@ -177,14 +177,17 @@ def _number(
     unit: str,
     query: str,
     legend: str = "",
+    name_only: bool = False,
     limit: float | None = None,
     red_below: float | None = None,
     wide: bool = False,
 ) -> stat.Panel:
     """Builds a panel with the latest value, a sixth of the screen wide; red from `limit` on.
 
-    `legend` names the values, if there are several. With `wide`, it is a quarter of the screen wide, and higher.
+    `legend` names the values, if there are several; with `name_only`, their names are all that is shown. With `wide`,
+    it is a quarter of the screen wide, and higher.
     """
+    shown = BigValueTextMode.NAME if name_only else BigValueTextMode.VALUE_AND_NAME
     thresholds = _thresholds(limit) if red_below is None else _thresholds(red_below, colors=("red", "green"))
     return (
         stat.Panel()
@@ -198,7 +201,7 @@ def _number(
         .thresholds(thresholds)
         .graph_mode(BigValueGraphMode.AREA)
         .reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
-        .text_mode(BigValueTextMode.VALUE_AND_NAME if legend else BigValueTextMode.AUTO)
+        .text_mode(shown if legend else BigValueTextMode.AUTO)
         .with_target(_query("A", query, of_run, legend or number))
     )
 
