@@ -74,6 +74,16 @@ def how_to_resume(command: str, run_dir: str = "") -> str:
             return command
 
 
+def how_to_renew() -> str:
+    """Returns the command that renews certificates, as the end of a message."""
+    if kind() == "compose":
+        return (
+            "docker compose run --rm certificates certificates /var/lib/penstock --renew; docker compose logs renewal"
+            " shows why the daily renewal failed"
+        )
+    return "penstock certificates RUN --renew"
+
+
 def how_to_start(command: str = "penstock train") -> str:
     """Returns how to start a run; `command` does it where `penstock train` runs the services."""
     return {"packages": command, "image": "the start of its services", "compose": "docker compose up -d"}[kind()]

@@ -113,6 +113,7 @@ ALLOWED: dict[str, set[str]] = {
     "rpc": {
         "types",
         "errors",
+        "installation",
         "system_errors",
         "addresses",
         "files",
@@ -126,11 +127,12 @@ ALLOWED: dict[str, set[str]] = {
         "security",
         "rpc",
     },
-    "security": {"errors", "system_errors", "config", "files", "security"},
+    "security": {"errors", "installation", "system_errors", "config", "files", "security"},
     "process": {
         "types",
         "environment_names",
         "errors",
+        "installation",
         "files",
         "system_errors",
         "addresses",

@@ -106,7 +106,7 @@ def test_the_run_trains_and_its_operator_sees_it(services: Services) -> None:
 def test_an_operator_without_a_certificate_is_told_what_is_missing(services: Services) -> None:
     refused = run("status", services.learner)
     assert (refused.code, refused.stderr.count("\n")) == (GAVE_UP, 1)
-    assert "only one of the two has security.certificate set" in refused.stderr
+    assert "it uses TLS, set security.certificate here" in refused.stderr
     (noted,) = [
         entry
         for entry in services.log("learner", "connection refused during its TLS handshake")

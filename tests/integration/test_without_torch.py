@@ -57,7 +57,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WithoutTorch]:
     file.write_text(SETTINGS)
     common = [f"--config={file}", f"--run-dir={folder}"]
     options = {
-        "replay": [f"--replay.listen={replay}"],
+        "replay": [f"--replay.listen={replay}", f"--replay.snapshot-folder={folder / 'snapshots'}"],
         "learner": [f"--learner.listen={learner}", f"--learner.replay-addresses={replay}"],
         "actor": [f"--actor.listen={HOST}:0", f"--actor.learner-address={learner}"],
         "evaluator": [f"--evaluation.listen={HOST}:0", f"--evaluation.learner-address={learner}"],

@@ -1,15 +1,22 @@
 """Remedies that messages name in each kind of installation."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from penstock import installation
+from penstock.cli.options import parse
 from penstock.cli.program import how_to_resume
 from penstock.config import build
+from penstock.errors import ConfigurationError
 from penstock.extras import EXTRA_OF, lacking
 from penstock.installation import INSTALLATION
 from penstock.known_runs import run_named
+from penstock.local.launcher import _check_folder
+from penstock.run_folder import RunFolder
 from penstock.summary import Summary, nothing_left
 
 SUMMARY = Summary(
@@ -86,3 +93,38 @@ def test_a_finished_run_names_the_limit_as_its_user_sets_it(
     SUMMARY.write(tmp_path / "summary.json")
     run = build({"run": {"total_steps": SUMMARY.env_steps}}).run
     assert nothing_left(tmp_path / "summary.json", run).endswith(f"; raise {option} to continue")
+
+
+def test_an_expired_certificate_has_the_remedy_of_the_installation() -> None:
+    """The texts are made once, when a process begins."""
+    shown = """
+from penstock.process.failed_handshakes import reason_of
+from penstock.rpc.tls import explained
+print(explained("failed to connect: certificate has expired", certified=True))
+print(reason_of("certificate has expired")[1])
+"""
+    for kind, remedy in (
+        ("", "renew it with penstock certificates RUN --renew"),
+        (
+            "compose",
+            "renew it with docker compose run --rm certificates certificates /var/lib/penstock --renew; docker compose"
+            " logs renewal shows why the daily renewal failed",
+        ),
+    ):
+        said = subprocess.run(
+            [sys.executable, "-c", shown], env={**os.environ, INSTALLATION: kind}, capture_output=True, text=True
+        )
+        assert [line.endswith(remedy) for line in said.stdout.splitlines()] == [True, True], said
+
+
+def test_a_folder_with_a_run_is_resumed_as_the_installation_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config.toml").touch()
+    monkeypatch.setenv(INSTALLATION, "compose")
+    monkeypatch.setenv("PENSTOCK__RUN__DIR", str(tmp_path))
+    with pytest.raises(ConfigurationError, match="resume it with docker compose up -d, or choose another --run-dir"):
+        _check_folder(RunFolder(tmp_path), resume=False)
+    arguments = ["--resume", str(tmp_path), "--preset=cartpole"]
+    with pytest.raises(ConfigurationError, match="resume the run with docker compose up -d, with changed settings in"):
+        parse("penstock train", "", arguments, trains=True)

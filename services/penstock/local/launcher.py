@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 
+from penstock import installation
 from penstock.config import Config
 from penstock.errors import ConfigurationError, PenstockError, Unavailable
 from penstock.exit_codes import exit_code
@@ -159,9 +160,10 @@ def _check_folder(folder: RunFolder, *, resume: bool) -> None:
     if reason := not_utf8(str(folder.root.absolute())):
         raise ConfigurationError(f"the run's folder {reason}")
     if not resume and folder.config.exists():
+        run_dir = str(folder.root)
+        resuming = installation.how_to_resume(f"--resume {shlex.quote(run_dir)} (in Python, resume=True)", run_dir)
         raise ConfigurationError(
-            f"{folder.root} already contains a run; resume it with --resume {shlex.quote(str(folder.root))} (in Python,"
-            " resume=True), or choose another --run-dir"
+            f"{folder.root} already contains a run; resume it with {resuming}, or choose another --run-dir"
         )
     # A service may outlive its launcher, and two runs in one folder would overwrite each other's files.
     places = folder.places().values() if folder.services.exists() else ()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import grpc
 
+from penstock import installation
 from penstock.security.roles import Identity, Role
 
 if TYPE_CHECKING:
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 _MEANINGS = (
     (
         ("certificate has expired",),
-        "its certificate has expired; renew it with `penstock certificates RUN --renew`, after which no restart is"
-        " needed",
+        "its certificate has expired; a renewed one is read without a restart; renew it with"
+        f" {installation.how_to_renew()}",
     ),
     (("certificate is not yet valid",), "its certificate is not valid yet; correct the clocks of both hosts"),
     (("wrong_version_number", "http_request"), "it does not use TLS; set security.certificate there, or unset it here"),
