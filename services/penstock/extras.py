@@ -8,6 +8,7 @@ from penstock.errors import ConfigurationError
 EXTRA_OF = {
     "Box2D": "box2d",
     "ale_py": "atari",
+    "fsspec": "remote",
     "matplotlib": "plot",
     "minigrid": "minigrid",
     "moviepy": "video",
@@ -22,6 +23,7 @@ _IN_IMAGE = {
     "minigrid": "minigrid",
     "mujoco": "gymnasium[mujoco]",
     "plot": "matplotlib",
+    "remote": "fsspec",
     "video": "gymnasium[classic-control] moviepy",
 }
 """Packages of the extras as arguments of an image's build, which installs Penstock itself later."""

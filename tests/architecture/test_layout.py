@@ -54,6 +54,7 @@ ALLOWED: dict[str, set[str]] = {
     "run_metrics": {"errors", "system_errors", "run_folder"},
     "known_runs": {"errors", "installation", "run_folder"},
     "summary": {"types", "errors", "config", "files", "installation", "run_folder", "run_metrics"},
+    "remote_copies": {"errors", "extras", "files", "run_folder"},
     "services_file": {
         "types",
         "errors",
@@ -103,6 +104,7 @@ ALLOWED: dict[str, set[str]] = {
         "config",
         "files",
         "checkpoint_file",
+        "remote_copies",
         "run_folder",
         "algo",
         "telemetry",
@@ -165,6 +167,7 @@ ALLOWED: dict[str, set[str]] = {
         "config",
         "files",
         "run_end",
+        "remote_copies",
         "run_folder",
         "summary",
         "services_file",
@@ -192,6 +195,7 @@ ALLOWED: dict[str, set[str]] = {
         "files",
         "library_variables",
         "run_end",
+        "remote_copies",
         "run_folder",
         "store_place",
         "run_metrics",
@@ -218,6 +222,7 @@ ALLOWED: dict[str, set[str]] = {
         "files",
         "foreign_errors",
         "library_variables",
+        "remote_copies",
         "run_folder",
         "store_place",
         "run_metrics",
@@ -265,6 +270,7 @@ ONLY_IN: dict[str, set[str]] = {
     "rich": {"cli"},
     "matplotlib": {"local"},
     "moviepy": {"cli"},
+    "fsspec": {"remote_copies"},
     "pickle": set(),
 }
 NOT_IMPORTED_BY: dict[str, set[str]] = {

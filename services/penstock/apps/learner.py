@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+from penstock import remote_copies
 from penstock.addresses import advertised
 from penstock.algo.spaces import shown_encoders
 from penstock.apps.earlier_session import HOW_TO_BEGIN, changed_settings, log_resumed
@@ -19,6 +20,7 @@ from penstock.files import READABLE_FILE, remove_leftovers, restored_after, writ
 from penstock.learning import checkpoints, gpu_metrics
 from penstock.learning.assembly import core_is_faster, learner_of, open_session, training_run
 from penstock.learning.batches import BatchFeed, check_schema
+from penstock.learning.copying import Copying
 from penstock.learning.devices import check_execution, payload_memory, torch_device, use_precision, use_threads
 from penstock.learning.lead import Lead
 from penstock.learning.learner import Learner
@@ -52,6 +54,8 @@ from penstock.types.waits import Awaited
 
 _ACTOR_WAIT_S = 0.05
 _FAREWELL_S = 3.0
+_LAST_COPIES_S, _FAREWELL_COPIES_S = 60.0, 10.0
+"""Seconds for which the end of a run, or of a process that is stopped, waits for its last copies."""
 
 _FASTER_ON_A_CORE = "a core trains so small a network faster than a GPU; learner.device cuda uses the GPU all the same"
 
@@ -83,6 +87,10 @@ def run(config: Config) -> int:
         check_execution(device, settings.execution, lead.ranks)
         use_precision(device, settings.precision)
         use_threads(settings.threads)
+        copy_to = config.checkpoint.copy_to
+        # A storage that fails for a while must not keep a run from its continuation.
+        if copy_to is not None and not service.supervised and folder.newest_checkpoint_steps() is None:
+            remote_copies.check(copy_to)
         session = open_session(config, folder, checkpoints.recover(folder, config.policy.module))
         if not service.supervised:
             log_resumed(folder, session.recovered, config, service.logger)
@@ -131,6 +139,7 @@ def run(config: Config) -> int:
             lead.open(config, roster.schema, learner)
             if not service.wait_until(partial(_all_awaited_are_here, session, watch, lead), _ACTOR_WAIT_S):
                 return service.stop_code
+            copying = _copying(session)
             try:
                 conclusion = _train(session, service, serving, roster, learner, lead)
             except PenstockError:
@@ -146,11 +155,21 @@ def run(config: Config) -> int:
                 serving[1].finish(conclusion.stopped, _FAREWELL_S)
             roster.dismiss()
             session.writes.finish(f"the checkpoints are saved in {folder.checkpoints}")
+            if copying is not None:
+                copying.close(_LAST_COPIES_S if conclusion.stopped != "interrupted" else _FAREWELL_COPIES_S)
             if conclusion.stopped == "interrupted":
                 return service.stop_code
             _announce(config, service, RunEnd.of_summary(folder, summary))
             service.await_scrape()
             return 0
+
+
+def _copying(session: Session) -> Copying | None:
+    """Begins the copies of the run, if there is a place for them."""
+    settings, statistics = session.config.checkpoint, session.statistics
+    if settings.copy_to is None:
+        return None
+    return Copying(settings.copy_to, session.folder, interval_s=settings.copy_interval_s, notice=statistics.notice)
 
 
 def _announce(config: Config, service: Service, end: RunEnd | None) -> None:

@@ -20,6 +20,7 @@ from penstock.cli.run_facts import duration, fact_lines, variant_lines
 from penstock.config import read_settings
 from penstock.config.recorded import LIMITS
 from penstock.errors import ConfigurationError, Unavailable
+from penstock.remote_copies import shown
 from penstock.rpc.clients.status import StatusClient
 from penstock.rpc.health import storage_fails
 from penstock.rpc.loop import LoopThread
@@ -102,6 +103,7 @@ def view(run: str, status: RunStatus, credentials: "Credentials | None" = None) 
     facts = [named("run", f"{run}, {status.environment_id}" if status.environment_id else run)]
     facts += [named(name, line) for name, line in [*fact_lines(status), *node_lines(status)]]
     lines = [*variant_lines(status), *missing_lines(status), *actor_lines(status), *disk_lines(run, credentials)]
+    lines += copy_lines(RunFolder(Path(run)))
     share_done = status.limit.share if status.limit else 0.0
     details = [sections(status.coordinator, share_done)] if status.coordinator is not None else []
     return Group(*facts, *map(Text, lines), *details)
@@ -161,6 +163,16 @@ def disk_lines(run: str, credentials: "Credentials | None" = None) -> list[str]:
         for name, place in _places(run).items()
         if storage_fails(place.addresses, _TIMEOUT_S, credentials, LEARNER if name == LEARNER else "replay")
     ]
+
+
+def copy_lines(folder: RunFolder) -> list[str]:
+    """Returns a line if the latest copies of a run failed (`checkpoint.copy_to`)."""
+    try:
+        record = json.loads(folder.copies.read_text())
+        failures, target, error = record["failures"], shown(record["target"]), record["error"]
+    except (OSError, ValueError, KeyError):
+        return []
+    return [f"copies to {target} fail ({failures} times in a row): {error}"] if failures else []
 
 
 def _places(run: str) -> dict[str, Place]:

@@ -110,10 +110,11 @@ class Config(Sections):
     def repeatable(self) -> "Config":
         """Returns this configuration without what a repetition chooses.
 
-        That is the run's folder, who is told of its end, the node, the job, the ready file, and the certificate of one
-        service.
+        That is the run's folder, who is told of its end, where its copies go, the node, the job, the ready file, and
+        the certificate of one service.
         """
         folders = {"run": {"dir": None, "on_end": None}, "actor": {"run": None}, "evaluation": {"run": None}}
+        folders["checkpoint"] = {"copy_to": None}
         service = {"telemetry": {"node": None, "job": None, "ready_file": None}}
         return self.changed({**folders, **service, "security": {"certificate": None, "key": None, "authority": None}})
 

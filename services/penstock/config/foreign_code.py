@@ -20,7 +20,7 @@ from penstock.foreign_errors import shortened
 _PLACE = re.compile(r"[/\\:.]")
 """Characters of a file's path, or of a module's name with what is in it. Environments may import such an argument."""
 
-_ON_END = "run.on_end"
+_ON_END, _COPY_TO = "run.on_end", "checkpoint.copy_to"
 
 _HOW_TO_TRUST = (
     "if you trust that code, add --trust-code (in Python trust_code=True), or give these settings yourself (--env-id,"
@@ -76,9 +76,13 @@ def code_in(environment: EnvironmentConfig, policy: PolicyConfig) -> dict[str, o
 
 
 def _all_code_in(settings: Sections) -> dict[str, object]:
-    """Returns the values of `code_in`, and the command at the end of a run, which no process imports."""
-    command = {} if settings.run.on_end is None else {_ON_END: settings.run.on_end}
-    return code_in(settings.environment, settings.policy) | command
+    """Returns the values of `code_in`, and the command at the end of a run and the target of copies.
+
+    No process imports these, but one runs a command, and the other sends data to others.
+    """
+    given = {_ON_END: settings.run.on_end, _COPY_TO: settings.checkpoint.copy_to}
+    named = {name: value for name, value in given.items() if value is not None}
+    return code_in(settings.environment, settings.policy) | named
 
 
 def _places(value: object) -> Iterator[str]:

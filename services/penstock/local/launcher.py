@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 
-from penstock import installation
+from penstock import installation, remote_copies
 from penstock.config import Config
 from penstock.errors import ConfigurationError, PenstockError, Unavailable
 from penstock.exit_codes import exit_code
@@ -81,6 +81,8 @@ def train(
     started = time.monotonic() if started is None else started
     _check_unprotected(config)
     _check_descriptors(config)
+    if config.checkpoint.copy_to is not None:
+        remote_copies.check(config.checkpoint.copy_to)
     resumed = RunFolder(Path(config.run.dir or ".")).summary
     # Before anything is changed, because resuming a finished run would only replace its summary.
     if resume and (reason := nothing_left(resumed, config.run)):
@@ -263,8 +265,10 @@ class _Session:
         for shard, name in enumerate(places.replay_names):
             own = places.replay_options(shard, self._config, self._folder, self._stores)
             self._children.add(name, service_command("replay", *settings, *own), logs / f"{name}.log")
+        copy_to = self._config.checkpoint.copy_to
         for name in ("learner", "evaluator"):
-            self._children.add(name, service_command(name, *settings), logs / f"{name}.log")
+            own = [f"--checkpoint.copy-to={copy_to}"] if name == "learner" and copy_to else []
+            self._children.add(name, service_command(name, *settings, *own), logs / f"{name}.log")
         actors.start()
 
     def _await_health(self, places: Places) -> None:

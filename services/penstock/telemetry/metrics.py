@@ -71,6 +71,8 @@ THINNED_RECORDS = Counter(
     "penstock_thinned_records", "Records that the learner removed from metrics.jsonl because it had grown too large."
 )
 
+COPY_FAILURES = Counter("penstock_copy_failures", "Rounds of copies to checkpoint.copy_to that failed.")
+
 UNLISTED_METRICS = Counter(
     "penstock_unlisted_metrics_addresses",
     "Metrics addresses of services that the learner does not list in targets.json, by kind of service: on another"
