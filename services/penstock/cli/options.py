@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from penstock import installation
 from penstock.cli.help_page import help_page
 from penstock.cli.named_run import chosen_run
 from penstock.cli.one_line_parser import OneLineParser
@@ -53,7 +52,7 @@ def settings_of(folder: Path) -> Path:
     file = RunFolder(folder).config
     if not file.exists():
         raise ConfigurationError(
-            f"{folder} is not a run folder, because it has no config.toml; choose the folder of a run that has begun"
+            f"{folder} is not a run folder, because it has no config.toml; choose one that `penstock train` created"
         )
     return file
 
@@ -138,13 +137,6 @@ def _of_run(file: Path, *layers: dict[str, object]) -> tuple[Configured, list[st
     return found, [note for note in (recorded.removed, recorded.unset) if note]
 
 
-def _instead_of_presets(resume: Path) -> str:
-    """Returns what to do in place of a preset for a resumed run. Under Docker Compose, the preset is always set."""
-    if installation.kind() == "compose":
-        return f"resume the run with {installation.how_to_resume('', str(resume))}, with changed settings in .env"
-    return "change individual settings with options"
-
-
 def _combined(
     named: argparse.Namespace,
     *,
@@ -162,7 +154,7 @@ def _combined(
         if named.config or preset:
             raise ConfigurationError(
                 "--resume uses the settings of the run and can't be combined with --config, --preset or"
-                f" {variables.PRESET}; {_instead_of_presets(resume)}"
+                " PENSTOCK_PRESET; change individual settings with options"
             )
         layers.append({"run": {"dir": str(resume)}})
         of_run = settings_of(resume)

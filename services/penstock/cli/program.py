@@ -6,8 +6,6 @@ import shutil
 import sys
 from pathlib import Path
 
-from penstock import installation
-
 TRUST_CODE = " --trust-code"
 """Option of commands that read a run, after which they import the code that the run names."""
 
@@ -21,9 +19,8 @@ def program() -> str:
 
 
 def how_to_resume(run_dir: str, *, names_code: bool = False) -> str:
-    """Returns how to resume a run, by a command. Print it unfolded and without markup, so that it can be copied.
+    """Returns the command that resumes a run. Print it unfolded and without markup, so that it can be copied.
 
     `names_code` is whether the run is the user's own and names code, which a command imports only if told to.
     """
-    command = f"{program()} train --resume {shlex.quote(run_dir)}{TRUST_CODE if names_code else ''}"
-    return installation.how_to_resume(command, run_dir)
+    return f"{program()} train --resume {shlex.quote(run_dir)}{TRUST_CODE if names_code else ''}"

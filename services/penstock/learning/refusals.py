@@ -2,7 +2,6 @@
 
 import math
 
-from penstock import installation
 from penstock.config import Config
 from penstock.errors import Diverged
 from penstock.learning.learner import TrainingOutcome
@@ -59,8 +58,7 @@ class Refusals:
             raise Diverged(
                 f"training has diverged: {self._batches_in_a_row} batches in a row had gradient steps without a finite"
                 f" norm ({outcome.refused_steps} of {outcome.refused_steps + outcome.updates} in the last);"
-                f" {self._advice}, and resume from the newest checkpoint with"
-                f" {installation.how_to_resume('--resume')}"
+                f" {self._advice}, and resume from the newest checkpoint with --resume"
             )
 
 

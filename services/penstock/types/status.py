@@ -73,15 +73,6 @@ class NodeState:
 
 
 @dataclass(frozen=True, slots=True)
-class MissingActors:
-    """Expected actors that are not connected; the fields are those of the contract's MissingActors."""
-
-    expected: int
-    seconds: float = 0.0
-    command: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class RunStatus:
     """The status of a run. The fields are those of the contract's GetRunStatusResponse; None where not known yet."""
 
@@ -112,4 +103,3 @@ class RunStatus:
     limit: RunLimit | None = None
     nodes: tuple[NodeState, ...] = ()
     wanted_actors: int | None = None
-    missing_actors: MissingActors | None = None
