@@ -275,18 +275,6 @@ def run(*arguments: str, timeout_s: float = PATIENCE_S, **options: Any) -> Ended
         return end_of(command, timeout_s)
 
 
-def freeze(pid: int) -> None:
-    """Stops a process, and returns when all of its threads have stopped, which a busy machine delays."""
-    os.kill(pid, signal.SIGSTOP)
-    process = Path(f"/proc/{pid}/task")
-
-    def stopped() -> bool:
-        # The state follows the program's name, which may hold spaces and parentheses.
-        return all(each.read_text().rpartition(")")[2].split()[0] == "T" for each in process.glob("*/stat"))
-
-    wait_for(stopped, f"the stop of process {pid}")
-
-
 def listening(ports: set[int]) -> set[int]:
     """Returns those of these ports on which a process listens."""
     connections = [at for at in psutil.net_connections("tcp") if at.status == psutil.CONN_LISTEN]

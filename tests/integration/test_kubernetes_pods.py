@@ -1,5 +1,6 @@
 """The pods of deploy/kubernetes, run as their manifests say: a run from its start to its end, with a drained node."""
 
+import os
 import signal
 import urllib.request
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from helpers.processes import Ended, freeze
+from helpers.processes import Ended
 from helpers.timing import PATIENCE_S, wait_for
 from penstock.errors import Unavailable
 from penstock.exit_codes import BY_SIGNAL, GAVE_UP, USAGE_ERROR
@@ -106,7 +107,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
                 found.metrics[component] = response.read().decode()
         found.status = cluster.start("tools").run("status", "cartpole")
         renew(cluster, running, found)
-        hang(another, found)
+        freeze(another, found)
         drain(cluster, running, found)
         finish(cluster, running, another, found)
     yield found
@@ -124,8 +125,10 @@ def renew(cluster: Cluster, running: dict[str, Running], found: Seen) -> None:
         found.renewed.add(component)
 
 
-def hang(pod: Running, found: Seen) -> None:
-    freeze(pod.command.pid)
+def freeze(pod: Running, found: Seen) -> None:
+    pod.command.process.send_signal(signal.SIGSTOP)
+    # Returns when all threads have stopped, which a busy machine delays.
+    os.waitid(os.P_PID, pod.command.pid, os.WSTOPPED)
     alive = pod.probe("livenessProbe")
     pod.command.process.send_signal(signal.SIGCONT)
     found.frozen = (alive, bool(wait_for(lambda: pod.probe("livenessProbe"), "an answer of the thawed process")))
