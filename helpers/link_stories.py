@@ -419,7 +419,9 @@ class _Run:
         return read_log(self.learner.stderr)
 
     def end(self, seen: Seen) -> Seen:
-        """Checks that the store holds the last segments of each actor's stay, in order and without gaps."""
+        """Stops the replay service; checks that its store holds the last segments of each stay, without gaps."""
+        self._replay.terminate()
+        self._replay.wait()
         state = StoreView(self._folder / "store").read()
         for (slot, incarnation), mark in state.marks.items():
             own = state.headers[(state.headers["slot"] == slot) & (state.headers["incarnation"] == incarnation)]
