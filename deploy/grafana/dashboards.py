@@ -12,9 +12,11 @@ from typing import Any
 import yaml
 from grafana_foundation_sdk.builders import common, prometheus, stat, timeseries
 from grafana_foundation_sdk.builders import dashboard as grafana
+from grafana_foundation_sdk.builders import table as table_builder
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.common import (
     BigValueGraphMode,
+    BigValueTextMode,
     DataSourceRef,
     GraphThresholdsStyleMode,
     LegendDisplayMode,
@@ -28,11 +30,13 @@ from grafana_foundation_sdk.models.dashboard import (
     Dashboard,
     DashboardCursorSync,
     DashboardLinkType,
+    DataTransformerConfig,
     Threshold,
     ThresholdsMode,
     VariableRefresh,
     VariableSort,
 )
+from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
 FOLDER = Path(__file__).parent
 OF_RUN = ' and on () (penstock_run_info{job="learner", run=~"$run"} or up{run=~"$run"})'
@@ -96,7 +100,10 @@ def _dashboard(
         charts_a_line = next(count for count in (4, 3, 2, 1) if len(panels) % count == 0)
         for panel in panels:
             of_run = OF_RUN if "run" in (variables or {}) and not panel.pop("all_runs", False) else ""
-            built = _number(of_run, **panel) if "number" in panel else _chart(of_run, **panel)
+            if "table" in panel:
+                built: timeseries.Panel | stat.Panel | table_builder.Panel = _table(**panel)
+            else:
+                built = _number(of_run, **panel) if "number" in panel else _chart(of_run, **panel)
             if "chart" in panel:
                 built.span(24 // charts_a_line)
             builder.with_panel(built)
@@ -163,29 +170,66 @@ def _chart(
 
 
 def _number(
-    of_run: str, *, number: str, description: str, unit: str, query: str, limit: float | None = None
+    of_run: str,
+    *,
+    number: str,
+    description: str,
+    unit: str,
+    query: str,
+    legend: str = "",
+    name_only: bool = False,
+    limit: float | None = None,
+    red_below: float | None = None,
+    wide: bool = False,
 ) -> stat.Panel:
-    """Builds a panel with the latest value, a sixth of the screen wide; red from `limit` on."""
+    """Builds a panel with the latest value, a sixth of the screen wide; red from `limit` on.
+
+    `legend` names the values, if there are several; with `name_only`, their names are all that is shown. With `wide`,
+    it is a quarter of the screen wide, and higher.
+    """
+    shown = BigValueTextMode.NAME if name_only else BigValueTextMode.VALUE_AND_NAME
+    thresholds = _thresholds(limit) if red_below is None else _thresholds(red_below, colors=("red", "green"))
     return (
         stat.Panel()
         .id(_panel_id(number))
         .title(number)
         .description(description)
         .datasource(DATASOURCE)
-        .span(4)
-        .height(4)
+        .span(6 if wide else 4)
+        .height(6 if wide else 4)
         .unit(unit)
-        .thresholds(_thresholds(limit))
+        .thresholds(thresholds)
         .graph_mode(BigValueGraphMode.AREA)
         .reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
-        .with_target(_query("A", query, of_run, number))
+        .text_mode(shown if legend else BigValueTextMode.AUTO)
+        .with_target(_query("A", query, of_run, legend or number))
     )
 
 
-def _thresholds(limit: float | None) -> grafana.ThresholdsConfig:
-    steps = [Threshold(value=None, color="green")]
+def _table(*, table: str, description: str, empty: str, columns: list[str], query: str) -> table_builder.Panel:
+    """Builds a panel with one line for each series of a query now, half of the screen wide; else the text `empty`."""
+    shown = {"include": {"names": columns}}
+    return (
+        table_builder.Panel()
+        .id(_panel_id(table))
+        .title(table)
+        .description(description)
+        .datasource(DATASOURCE)
+        .span(12)
+        .height(6)
+        .unit("short")
+        .no_value(empty)
+        .with_transformation(DataTransformerConfig(id_val="filterFieldsByName", options=shown))
+        .with_target(
+            prometheus.Dataquery().ref_id("A").expr(query).legend_format(table).instant().format(PromQueryFormat.TABLE)
+        )
+    )
+
+
+def _thresholds(limit: float | None, colors: tuple[str, str] = ("green", "red")) -> grafana.ThresholdsConfig:
+    steps = [Threshold(value=None, color=colors[0])]
     if limit is not None:
-        steps.append(Threshold(value=limit, color="red"))
+        steps.append(Threshold(value=limit, color=colors[1]))
     return grafana.ThresholdsConfig().mode(ThresholdsMode.ABSOLUTE).steps(steps)
 
 

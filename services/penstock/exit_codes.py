@@ -1,5 +1,7 @@
 """Exit codes of the commands."""
 
+from penstock.errors import ConfigurationError, EnvironmentFailed, PenstockError, RankLost
+
 NOT_SERVING = 1
 """Result of `penstock health` for a service that is not ready."""
 
@@ -23,3 +25,12 @@ BY_SIGNAL = 128
 
 Docker, Swarm, Kubernetes and batch systems would take code 0 for the end of the run, and start nothing again.
 """
+
+
+def exit_code(error: BaseException) -> int:
+    """Returns the exit code of a command that ends by an error."""
+    if isinstance(error, ConfigurationError):
+        return USAGE_ERROR
+    if isinstance(error, PenstockError) and not isinstance(error, (EnvironmentFailed, RankLost)):
+        return GAVE_UP
+    return CRASHED

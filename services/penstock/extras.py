@@ -2,11 +2,13 @@
 
 import importlib.util
 
+from penstock import installation as own
 from penstock.errors import ConfigurationError
 
 EXTRA_OF = {
     "Box2D": "box2d",
     "ale_py": "atari",
+    "fsspec": "remote",
     "matplotlib": "plot",
     "minigrid": "minigrid",
     "moviepy": "video",
@@ -14,6 +16,17 @@ EXTRA_OF = {
     "pygame": "video",
 }
 """Extras by the modules that they install. Their requirements are in pyproject.toml."""
+
+_IN_IMAGE = {
+    "atari": "ale-py",
+    "box2d": "gymnasium[box2d]",
+    "minigrid": "minigrid",
+    "mujoco": "gymnasium[mujoco]",
+    "plot": "matplotlib",
+    "remote": "fsspec",
+    "video": "gymnasium[classic-control] moviepy",
+}
+"""Packages of the extras as arguments of an image's build, which installs Penstock itself later."""
 
 
 def missing(module: str) -> bool:
@@ -26,8 +39,12 @@ def installation(module: str, otherwise: str = "") -> str:
 
     `otherwise` is the argument of `pip install` for a module that no extra installs, if it is not the module's name.
     """
-    package = f"'penstock[{EXTRA_OF[module]}]'" if module in EXTRA_OF else otherwise or module
-    return f"install it with: pip install {package}"
+    if module == "torch":
+        return own.how_to_install_torch()
+    if (extra := EXTRA_OF.get(module)) is not None:
+        return own.how_to_install(f"'penstock[{extra}]'", _IN_IMAGE[extra])
+    package = otherwise or module
+    return own.how_to_install(package, package.strip("'"))
 
 
 def lacking(user: str, module: str) -> ConfigurationError:

@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
+from penstock import installation
 from penstock.errors import ConfigurationError
 from penstock.run_folder import RunFolder
 
@@ -28,8 +29,8 @@ def run_named(name: str | None) -> Path:
         newest = next(iter(known_runs()), None)
         if newest is None:
             raise ConfigurationError(
-                f"there is no run in {shlex.quote(str(RUNS.absolute()))}; start one with penstock train, or name the"
-                " folder of a run"
+                f"there is no run in {shlex.quote(str(RUNS.absolute()))}; start one with"
+                f" {installation.how_to_start()}, or name the folder of a run"
             )
         return newest.root
     path = Path(name)

@@ -17,10 +17,10 @@ from penstock.config import Config
 from penstock.errors import ConfigurationError
 from penstock.file_systems import is_own_folder
 from penstock.files import make_folder, sync_folder, write_atomically
-from penstock.learning import checkpoints
 from penstock.learning.journal import Journal
 from penstock.learning.retried_writes import RetriedWrites
 from penstock.learning.roster import write_successor
+from penstock.learning.run_progress import RunProgress, read_progress
 from penstock.learning.versions import VersionMark
 from penstock.replay.snapshots.folder import Manifest, SnapshotFolder
 from penstock.replay.snapshots.restoring import Restored, restore_store
@@ -115,12 +115,12 @@ def _check_still_there(name: str, sources: list[SnapshotFolder], manifests: list
             raise ConfigurationError(f"snapshot {name!r} in {source.root} was replaced while it was read; try again")
 
 
-def _write_run(folder: RunFolder, run: RunFolder, config: Config, policy: bytes) -> checkpoints.RunProgress:
+def _write_run(folder: RunFolder, run: RunFolder, config: Config, policy: bytes) -> RunProgress:
     """Writes all files of the run except the store and the roster; returns its progress."""
     folder.create()
     path = folder.checkpoints / "policy.safetensors"
     write_atomically(path, policy)
-    progress = checkpoints.read_progress(path)
+    progress = read_progress(path)
     path.rename(folder.checkpoint(progress.env_steps))
     if _is_of_before(run.best_checkpoint, progress):
         for source, copy in (run.best_measured, folder.best_measured), (run.best_checkpoint, folder.best_checkpoint):
@@ -143,10 +143,10 @@ def _write_run(folder: RunFolder, run: RunFolder, config: Config, policy: bytes)
     return progress
 
 
-def _is_of_before(best: Path, progress: checkpoints.RunProgress) -> bool:
+def _is_of_before(best: Path, progress: RunProgress) -> bool:
     """Returns whether the old run's best checkpoint is not newer than the snapshot, and so belongs to both runs."""
     try:
-        return checkpoints.read_progress(best).version <= progress.version
+        return read_progress(best).version <= progress.version
     except ConfigurationError:
         return False
 

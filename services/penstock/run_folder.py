@@ -9,6 +9,8 @@ learning_curve.png     drawn at the end
 checkpoints/           the newest few as <env steps>.safetensors, and best.safetensors; best.json: the times at the best
 logs/                  one file per service
 launch/                scripts, settings and job numbers of `penstock launch`
+copies.json            what `checkpoint.copy_to` has copied, and why it failed last
+end_sent.json          the end of the run that `run.on_end` was told of last
 videos/                recordings of `penstock evaluate --record-video`
 versions.json, roster.json           numbers already assigned, so that none repeats, the run's identity and its key;
                                      roster.copy.json is a copy
@@ -104,6 +106,8 @@ class RunFolder:
         self.best_checkpoint = self.checkpoints / "best.safetensors"
         self.best_measured = self.checkpoints / "best.json"
         self.logs = root / "logs"
+        self.copies = root / "copies.json"
+        self.end_sent = root / "end_sent.json"
         self.launch = root / "launch"
         self.certificates = root / "certificates"
         self.versions = root / "versions.json"

@@ -55,6 +55,12 @@ def choose_place(folder: RunFolder, configured: str | None) -> StorePlace:
     return StorePlace(root, tuple(notes))
 
 
+def place_elsewhere(folder: RunFolder) -> Path | None:
+    """Returns the place of a run's store if that is on this host and outside of the run's folder; otherwise None."""
+    recorded = _recorded(folder)
+    return recorded[0] if recorded is not None and is_own_folder(recorded[0]) else None
+
+
 def record_place(folder: RunFolder, place: StorePlace) -> None:
     """Writes into the run's folder, which must exist, where the store is if it is elsewhere. Raises `OSError`."""
     if place.root == folder.replay:

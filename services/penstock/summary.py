@@ -7,6 +7,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from penstock import installation
 from penstock.config import RunConfig
 from penstock.errors import ConfigurationError
 from penstock.files import write_json
@@ -159,10 +160,11 @@ def nothing_left(path: Path, run: RunConfig) -> str:
     done = Extent(summary.env_steps, summary.updates, summary.episodes, summary.minutes)
     if unit := run.limits.reached(done):
         limit, option = getattr(run.limits, unit), "--total-steps" if unit == "steps" else f"--run.total-{unit}"
-        return f"this run has already trained {limit:,} {unit}; raise {option} to continue"
+        raised = installation.named_setting(option, f"run.total_{unit}")
+        return f"this run has already trained {limit:,} {unit}; raise {raised} to continue"
     if run.stop_at_return is not None and best is not None and best >= run.stop_at_return:
         return (
             f"this run has already reached its return of {run.stop_at_return:g} (an evaluation of {best:.1f});"
-            " raise --stop-at-return to continue"
+            f" raise {installation.named_setting('--stop-at-return', 'run.stop_at_return')} to continue"
         )
     return ""

@@ -1,8 +1,12 @@
 """Services with certificates: segments and batches over mutual TLS, renewal under load, and failed connections."""
 
+import signal
 import socket
 import ssl
+import subprocess
+import sys
 import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,11 +14,13 @@ from typing import Any
 import pytest
 from cryptography import x509
 
-from helpers.certificates import RUN, Foreign, authority, certificates_of, write
+from helpers.certificates import RUN, Foreign, Pair, authority, certificates_of, write
 from helpers.servers import LiveMethods, LiveServer, Loopback, pass_windows, plan_with, until
 from helpers.timing import PATIENCE_S
 from penstock.addresses import LOOPBACK
 from penstock.errors import ConfigurationError, Unavailable
+from penstock.rpc import methods
+from penstock.rpc.clients.connection import Connection
 from penstock.rpc.health import is_serving
 from penstock.security.authority import issue
 from penstock.security.certificate import Files
@@ -136,7 +142,7 @@ def test_a_client_whose_certificate_has_expired_waits_for_a_new_one(certified: C
 @pytest.mark.parametrize(
     ("server", "client", "reason"),
     [
-        ({}, None, "it ended the connection during the handshake"),
+        ({}, None, "it ended the connection of a client without a certificate; if it uses TLS, set security.certif"),
         (None, {}, "it does not use TLS; set security.certificate there, or unset it here"),
         ({"run": "green"}, {}, "it is not signed by the authority"),
     ],
@@ -156,6 +162,67 @@ def test_a_client_says_in_one_line_why_a_handshake_failed(
     assert text.startswith(f"the replay service at {live.address} can't be reached: ")
     assert reason in text.replace("its certificate is not signed", "it is not signed")
     assert "\n" not in text
+
+
+STOPPED = "it accepts connections and does not answer: it is paused, hung or overloaded"
+REFUSED = (
+    "it ended the connection during the handshake: it refuses this client's certificate, for the reason in its log"
+)
+ABSENT = "it is not listening yet, or it has ended; see its log"
+PLAIN = "it ended the connection of a client without a certificate; if it uses TLS, set security.certificate here"
+
+SERVER = """
+import sys
+from pathlib import Path
+from helpers.servers import LiveMethods
+from penstock.security.certificate import Files
+from penstock.security.credentials import Credentials
+
+folder = Path(sys.argv[1])
+files = Files(folder / "certificate.pem", folder / "key.pem", folder / "authority.pem")
+print(LiveMethods({}, credentials=Credentials(files, "replay")).address, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_client_tells_a_stopped_server_from_one_that_refuses_it_one_without_tls_and_none(tmp_path: Path) -> None:
+    trusted, foreign = authority("trusted"), authority("foreign")
+
+    def written(name: str, role: Role, issuer: Pair, *authorities: Pair) -> Files:
+        own = Identity(RUN, role)
+        return write(tmp_path / name, [Foreign((own.uri,), (own.server_name,)).signed_by(issuer)], *authorities)
+
+    written("server", "replay", trusted, trusted)
+    accepted = Credentials(written("accepted", "learner", trusted, trusted), "learner")
+    refused = Credentials(written("refused", "learner", foreign, trusted, foreign), "learner")
+    command = [sys.executable, "-c", SERVER, str(tmp_path / "server")]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
+    ) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        try:
+            address = server.stdout.readline().strip()
+
+            def ask(credentials: Credentials | None) -> None:
+                with Loopback(credentials) as own, closing(Connection(own.thread, "replay", address)) as connection:
+                    connection.call(methods.CHECK_HEALTH, PATIENCE_S)
+
+            def reason(credentials: Credentials | None) -> str:
+                with pytest.raises(Unavailable) as caught:
+                    ask(credentials)
+                return str(caught.value).removeprefix(f"the replay service at {address} can't be reached: ")
+
+            assert (reason(None), reason(refused)) == (PLAIN, REFUSED)
+            server.send_signal(signal.SIGSTOP)
+            assert reason(accepted).startswith(STOPPED)
+            assert reason(None).startswith(STOPPED)
+            server.send_signal(signal.SIGCONT)
+            ask(accepted)
+        finally:
+            server.kill()
+            server.wait(PATIENCE_S)
+        assert reason(accepted) == ABSENT
 
 
 @pytest.mark.parametrize("covered", [True, False])

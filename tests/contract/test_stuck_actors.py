@@ -77,7 +77,7 @@ def test_heartbeats_without_steps_do_not_keep_grants_and_the_other_actor_continu
 
     until(train_one, "ten batches without the stuck actor")
     receive_until(stuck, returned=2)
-    until(lambda: sample("penstock_replay_timed_out_grants") >= 2, "the grants to be counted")
+    until(lambda: sample("penstock_replay_timed_out_grants_total") >= 2, "the grants to be counted")
     assert sample("penstock_replay_stuck_actors") == 1
     # After a step it receives grants again; the window collected meanwhile is stored under such a grant.
     stuck.send(beat(4), window_request(1, segments=4))

@@ -364,7 +364,7 @@ def image() -> Mapping[str, str]:
     variables: dict[str, str] = {}
     for line in re.findall(r"^ENV ((?:.*\\\n)*.*)$", _dockerfile().rpartition("FROM")[2], re.MULTILINE):
         variables |= dict(each.split("=", 1) for each in line.replace("\\\n", " ").split())
-    own = {name: value for name, value in variables.items() if name not in ("PATH", "PENSTOCK_COMMIT")}
+    own = {name: value for name, value in variables.items() if name != "PATH"}
     return {**own, "PATH": os.pathsep.join([str(Path(PENSTOCK).parent), os.environ["PATH"]])}
 
 

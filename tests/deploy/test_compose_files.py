@@ -5,6 +5,7 @@ import os
 import re
 import runpy
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,16 +13,19 @@ from pathlib import Path
 import pytest
 import yaml
 
-from helpers.timing import PATIENCE_S
+from helpers.timing import PATIENCE_S, wait_for
 from penstock.cli.options import parse
 from penstock.config import Config, build, setting_names
+from penstock.known_runs import RUNS
 from penstock.local.variables import OF_COMPOSE, PRESET
+from penstock.presets import preset
 from penstock.security.authority import files_of
 from penstock.security.roles import ROLES
 from tests.deploy import engines
 from tests.deploy.engines import CERTIFICATES, ROOT, SERVICES, interpolated
 
 DEFAULTS = build({})
+PRESETS = sorted(path.stem for path in (ROOT / "services/penstock/presets").glob("*.toml"))
 ROLES_IN_ORDER = (*SERVICES, "operator")
 
 
@@ -49,19 +53,47 @@ def test_each_service_sees_the_certificate_of_its_own_role_alone() -> None:
     mounted = {
         name: [each for each in of if "certificate" in each or "authority" in each] for name, of in volumes.items()
     }
-    makes = mounted.pop("certificates")
     folder = "/var/lib/penstock/certificates"
-    assert makes == [f"authority:{folder}", *(f"{role}-certificate:{folder}/{role}" for role in ROLES_IN_ORDER)]
+    for name in ("certificates", "renewal"):
+        makes = mounted.pop(name)
+        assert makes == [f"authority:{folder}", *(f"{role}-certificate:{folder}/{role}" for role in ROLES_IN_ORDER)]
+    role_of = {name: name for name in ROLES} | {"runs": "operator"}
     assert mounted == {
-        name: [f"{name}-certificate:{CERTIFICATES}:ro"] if name in ROLES else []
-        for name in STACK["services"].keys() - {"certificates"}
+        name: [f"{role_of[name]}-certificate:{CERTIFICATES}:ro"] if name in role_of else []
+        for name in STACK["services"].keys() - {"certificates", "renewal"}
     }
 
 
-@pytest.mark.parametrize("name", [*SERVICES, "operator"])
-def test_services_wait_for_their_certificates_and_name_them(name: str) -> None:
+def test_certificates_are_renewed_daily_in_the_folder_where_they_were_made(tmp_path: Path) -> None:
+    renewal = STACK["services"]["renewal"]
+    assert renewal["restart"] == "unless-stopped"
+    shell, option, script, interval = renewal["entrypoint"]
+    assert (shell, option, int(interval)) == ("sh", "-c", 24 * 60 * 60)
+    folder = STACK["services"]["certificates"]["command"][-1]
+    # Compose reads $$ as $.
+    looped = script.replace("$$", "$").replace(folder, str(tmp_path))
+    penstock = Path(sys.executable).with_name("penstock")
+    subprocess.run(
+        [penstock, "certificates", tmp_path, "--days=1"], check=True, capture_output=True, timeout=PATIENCE_S
+    )
+    files = [files_of(tmp_path / "certificates" / role).certificate for role in ROLES]
+    before = [file.read_bytes() for file in files]
+    # Two thirds of its life have passed, by the clock of the process alone.
+    environment = os.environ | {"PATH": f"{penstock.parent}:{os.environ['PATH']}", "PYTHONPATH": str(tmp_path)}
+    (tmp_path / "sitecustomize.py").write_text("import time\nreal = time.time\ntime.time = lambda: real() + 60_000\n")
+    renewing = subprocess.Popen([shell, option, looped, "0.1"], env=environment, stdout=subprocess.DEVNULL)
+    try:
+        wait_for(lambda: all(file.read_bytes() != old for file, old in zip(files, before, strict=True)), "new files")
+    finally:
+        renewing.terminate()
+    assert renewing.wait(PATIENCE_S) == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("name", [*SERVICES, "operator", "runs"])
+def test_services_wait_for_their_settings_and_certificates_and_name_these(name: str) -> None:
     definition = STACK["services"][name]
-    assert definition["depends_on"] == {"certificates": {"condition": "service_completed_successfully"}}
+    completed = {"condition": "service_completed_successfully"}
+    assert definition["depends_on"] == {"certificates": completed, "settings": completed}
     named = definition["environment"]["PENSTOCK__SECURITY__CERTIFICATE"]
     # The key and the authority are expected beside it, as `penstock certificates` writes them.
     assert named == str(files_of(Path(CERTIFICATES)).certificate)
@@ -80,16 +112,52 @@ def test_the_images_have_the_folders_that_become_the_volumes_of_certificates() -
 def test_what_has_a_password_or_a_port_is_apart_from_the_services() -> None:
     services, networks = STACK["services"], STACK["networks"]
     assert networks["services"] == {"internal": True}
-    for name in (*SERVICES, "operator"):
+    for name in (*SERVICES, "operator", "runs"):
         assert services[name]["networks"] == ["services"]
     assert services["grafana"]["networks"] == ["monitoring"]
     assert set(services["prometheus"]["networks"]) == {"services", "monitoring"}
     assert interpolated("compose.alertmanager.yaml")["services"]["alertmanager"]["networks"] == ["monitoring"]
-    assert all(services[name]["network_mode"] == "none" for name in ("certificates", "restore"))
+    isolated = ("certificates", "renewal", "restore", "settings", "check")
+    assert all(services[name]["network_mode"] == "none" for name in isolated)
 
 
-def test_one_service_alone_gets_all_of_the_env_file() -> None:
-    assert [name for name, definition in STACK["services"].items() if "env_file" in definition] == ["learner"]
+def test_only_checks_get_all_of_the_env_file() -> None:
+    """A running service is therefore not replaced because of a misspelt line."""
+    assert [name for name, each in STACK["services"].items() if "env_file" in each] == ["settings", "check"]
+
+
+@pytest.mark.parametrize("service", ["settings", "check"])
+def test_a_check_has_the_settings_and_the_folders_of_the_services(service: str) -> None:
+    definition, services = STACK["services"][service], STACK["services"]
+    given = services["actor"]["environment"] | (
+        {}
+        if service == "settings"
+        else {
+            "PENSTOCK__REPLAY__FOLDER": services["replay"]["environment"]["PENSTOCK__REPLAY__FOLDER"],
+            "PENSTOCK__RUN__DIR": services["learner"]["environment"]["PENSTOCK__RUN__DIR"],
+        }
+    )
+    assert definition["environment"] == given
+    assert definition["command"][-1:] == services["actor"]["command"][1:]
+    assert (definition["read_only"], definition["user"], definition["cap_drop"]) == (True, "10001:10001", ["ALL"])
+
+
+def test_the_learner_of_a_gpu_host_refuses_to_train_without_one() -> None:
+    assert STACK["services"]["learner"]["environment"]["PENSTOCK__LEARNER__DEVICE"] == "cuda"
+    gpu = interpolated("deploy/swarm/gpu.yml")["services"]["learner"]["environment"]
+    assert gpu["PENSTOCK__LEARNER__DEVICE"] == "cuda"
+    kubernetes = yaml.safe_load((ROOT / "deploy/kubernetes/components/gpu/learner.yaml").read_text())
+    (container,) = kubernetes["spec"]["template"]["spec"]["containers"]
+    assert container["env"] == [{"name": "PENSTOCK__LEARNER__DEVICE", "value": "cuda"}]
+    cpu = interpolated("compose.cpu.yaml")["services"]
+    assert cpu["learner"]["environment"]["PENSTOCK__LEARNER__DEVICE"] == "cpu"
+    # Its learner has the image of the actors.
+    assert cpu["actor"]["build"]["args"]["TORCH"] == "yes"
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_compose_starts_no_more_actors_than_a_preset_plans(name: str) -> None:
+    assert int(STACK["services"]["actor"]["scale"]) <= preset(name).train.least_actors
 
 
 def test_the_restore_service_uses_the_folders_of_the_other_services() -> None:
@@ -110,11 +178,42 @@ def test_the_restore_service_uses_the_folders_of_the_other_services() -> None:
     assert (definition["read_only"], definition["user"], definition["cap_drop"]) == (True, "10001:10001", ["ALL"])
 
 
+def test_the_commands_of_a_backup_need_no_running_service_and_see_its_folders() -> None:
+    page = (ROOT / "docs/OPERATIONS.md").read_text()
+    block = page[page.index("# docker compose: copy the files out") :].partition("```")[0].replace("\\\n", "")
+    copies = [line.split() for line in block.splitlines() if " > " in line]
+    assert len(copies) == 2
+    for words in copies:
+        run, options = words[:3], words[3 : words.index("restore")]
+        assert run == ["docker", "compose", "run"] and {"--rm", "--no-deps", "-T"} <= set(options)
+        assert options[options.index("--entrypoint") + 1] == "tar"
+        copied = Path(words[words.index("-C") + 1])
+        mounted = [Path(volume.split(":")[1]) for volume in STACK["services"]["restore"]["volumes"]]
+        assert [folder for folder in mounted if copied.is_relative_to(folder)]
+
+
+def test_runs_are_removed_where_the_other_services_have_them() -> None:
+    definition = STACK["services"]["runs"]
+    assert (definition["profiles"], definition["restart"]) == (["runs"], "no")
+    program, command, stores = definition["entrypoint"]
+    replay, learner = (engines.compose()[each].config for each in ("replay", "learner"))
+    assert (program, command) == ("penstock", "runs")
+    assert Path(stores.removeprefix("--stores=")) == Path(str(replay.replay.folder)).parent
+    # The command looks in the folder `runs` of the image's working directory.
+    [working_folder] = set(re.findall(r"^WORKDIR (/var\S+)", (ROOT / "Dockerfile.actor").read_text(), re.MULTILINE))
+    assert Path(str(learner.run.dir)).parent == Path(working_folder) / RUNS
+    writable = {volume.split(":")[1] for volume in definition["volumes"] if not volume.endswith(":ro")}
+    assert writable == {str(Path(working_folder) / RUNS), stores.removeprefix("--stores=")}
+
+
 def test_the_learner_keeps_compiled_steps_in_a_volume_that_it_writes_and_gets_its_compiler_at_the_build() -> None:
     dockerfile, learner = (ROOT / "Dockerfile.learner").read_text(), STACK["services"]["learner"]
     (cache,) = re.findall(r"TORCHINDUCTOR_CACHE_DIR=(\S+)", dockerfile)
     writable = [volume.split(":")[1] for volume in learner["volumes"] if not volume.endswith(":ro")]
     assert cache in writable
+    for variable in ("TRITON_CACHE_DIR", "CUDA_CACHE_PATH"):
+        (path,) = re.findall(rf"{variable}=(\S+)", dockerfile)
+        assert path.startswith(f"{cache}/")
     # The learner executes what is there, so it is the only one that can write it.
     (volume,) = [each.split(":")[0] for each in learner["volumes"] if each.split(":")[1] == cache]
     others = [service for name, service in STACK["services"].items() if name != "learner"]
@@ -214,13 +313,16 @@ def test_settings_from_the_shell_override_those_of_the_env_file(tmp_path: Path) 
         assert given["PENSTOCK__PPO"] == shell["PENSTOCK__PPO"]
         assert given["PENSTOCK__LEARNER__LISTEN"] == "0.0.0.0:7432"
         assert given["PENSTOCK__PPO__EPOCHS"] == "7"  # What only .env has.
-        # The learner refuses what is misspelt.
-        assert ("PENSTOCK__PPO__EPOCHZ" in given) == (service == "learner")
+        assert "PENSTOCK__PPO__EPOCHZ" not in given
         assert given["PENSTOCK__PPO__MINIBATCHES"] is None
+    # Refuses what is misspelt.
+    assert "PENSTOCK__PPO__EPOCHZ" in json.loads(shown.stdout)["services"]["settings"]["environment"]
 
 
 def test_the_build_context_contains_only_what_images_need() -> None:
     kept = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    # The commit is read from a few of them. The pattern of COPY also fits a folder that is not a clone.
+    kept = {".gi[t]" if each.startswith(".git/") else each for each in kept}
     copied = {
         source
         for file in ("Dockerfile.actor", "Dockerfile.learner")
@@ -228,3 +330,65 @@ def test_the_build_context_contains_only_what_images_need() -> None:
         for source in sources.split()
     }
     assert kept == copied
+
+
+def recorded_commit(dockerfile: str, context: Path, argument: str) -> str:
+    """Returns the commit that the step of an image's build records, whose context has been copied to `context`."""
+    text = (ROOT / dockerfile).read_text()
+    (step,) = re.findall(r"^RUN (ref=(?:.*\\\n)*.*)$", text, re.MULTILINE)
+    script = step.replace("\\\n", "").replace("/commit", "commit")
+    subprocess.run(["sh", "-ec", script], cwd=context, env={**os.environ, "COMMIT": argument}, check=True)
+    return (context / "commit").read_text().strip()
+
+
+@pytest.mark.parametrize("dockerfile", ["Dockerfile.actor", "Dockerfile.learner"])
+def test_an_image_records_the_commit_of_the_argument_or_of_the_clone(dockerfile: str, tmp_path: Path) -> None:
+    clone, context = tmp_path / "clone", tmp_path / "context"
+    context.mkdir()
+    assert recorded_commit(dockerfile, context, "") == ""
+
+    def git(*arguments: str) -> str:
+        who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+        return subprocess.run(
+            ["git", *who, *arguments], cwd=clone, check=True, capture_output=True, text=True
+        ).stdout.strip()
+
+    clone.mkdir()
+    git("init", "--quiet", "--initial-branch=main")
+    git("commit", "--quiet", "--allow-empty", "--message=first")
+    head = git("rev-parse", "HEAD")
+    kept = [line[6:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!.git/")]
+
+    def recorded(argument: str = "") -> str:
+        shutil.rmtree(context)
+        for name in kept:
+            source, target = clone / ".git" / name, context / "git" / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if source.is_dir():
+                shutil.copytree(source, target)
+            elif source.exists():
+                shutil.copy(source, target)
+        return recorded_commit(dockerfile, context, argument)
+
+    assert recorded() == head[:12]
+    assert recorded("1a2b3c4") == "1a2b3c4"
+    git("pack-refs", "--all")
+    assert not (clone / ".git/refs/heads/main").exists()
+    assert recorded() == head[:12]
+    git("checkout", "--quiet", "--detach")
+    assert recorded() == head[:12]
+    # Where the program reads it: the prefix of the image's Python. It has no variable, which .env would override.
+    text = (ROOT / dockerfile).read_text()
+    assert "COPY --from=build /commit /opt/penstock/commit" in text
+    assert "PENSTOCK_COMMIT" not in text
+
+
+def test_services_are_told_that_they_run_under_compose_and_on_one_host() -> None:
+    assert "ENV PENSTOCK_INSTALLATION=image" in (ROOT / "Dockerfile.actor").read_text()
+    assert "ENV PENSTOCK_INSTALLATION=image" in (ROOT / "Dockerfile.learner").read_text()
+    for name in (*SERVICES, "operator", "restore"):
+        assert STACK["services"][name]["environment"]["PENSTOCK_INSTALLATION"] == "compose", name
+    assert {STACK["services"][name]["environment"]["PENSTOCK__TELEMETRY__NODE"] for name in SERVICES} == {"host"}
+    # `doctor` in these containers checks the preset of the services.
+    for name in (*SERVICES, "operator"):
+        assert STACK["services"][name]["environment"]["PENSTOCK_PRESET"] == "cartpole", name

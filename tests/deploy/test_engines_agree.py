@@ -19,7 +19,16 @@ EACH = [each for containers in DEPLOYED.values() for each in containers.values()
 CONTAINERS = [pytest.param(each, id=str(each)) for each in EACH]
 OWN: dict[str, set[str]] = {
     # A stack stays, and its tasks must end with the run. Swarm knows the node and the task of a container.
-    "swarm": {"replay.stop_with_run", "telemetry.node", "telemetry.job"},
+    # Its number of actors has no default in Compose, and each engine has its own command.
+    # docker-compose.yml is for a host with a GPU; here an override adds one, and its device.
+    "swarm": {
+        "replay.stop_with_run",
+        "telemetry.node",
+        "telemetry.job",
+        "learner.expected_actors",
+        "learner.actors_command",
+        "learner.device",
+    },
     "kubernetes": {
         # Pods have longer names, and tell them to the learner.
         "learner.replay_addresses",
@@ -31,9 +40,13 @@ OWN: dict[str, set[str]] = {
         "telemetry.ready_file",
         "replay.health_listen",
         "learner.health_listen",
+        # As in a swarm.
+        "learner.device",
         # It tells a pod its node and its name.
         "telemetry.node",
         "telemetry.job",
+        "learner.expected_actors",
+        "learner.actors_command",
     },
 }
 """Settings by engine in which it differs from Compose, for the reason given."""
@@ -82,7 +95,7 @@ def test_the_image_of_a_service_can_run_it(container: Container) -> None:
 def test_services_serve_metrics_where_prometheus_scrapes(container: Container) -> None:
     assert section(container).listen.startswith("0.0.0.0:")
     jobs = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text())["scrape_configs"]
-    scraped = {job["job_name"]: job["dns_sd_configs"][0] for job in jobs}[container.service]
+    [scraped] = [job["dns_sd_configs"][0] for job in jobs if job["job_name"] == container.service]
     assert scraped["port"] == section(container).metrics_port
     if container.engine != "kubernetes":
         # There, Prometheus finds pods by their labels.

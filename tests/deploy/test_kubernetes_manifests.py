@@ -1,17 +1,24 @@
 """deploy/kubernetes: its objects refer to each other correctly, which schemas can't see."""
 
 import json
+import os
+import shutil
+import subprocess
+import tarfile
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from helpers.timing import PATIENCE_S
 from penstock.config import Config
 from penstock.config.exposure import check_listen
 from penstock.exit_codes import GAVE_UP, USAGE_ERROR
 from penstock.security.roles import SERVERS
 from tests.deploy.manifests import (
     CONTAINER,
+    EXAMPLE,
     ROOT,
     Pod,
     allowed,
@@ -143,7 +150,9 @@ def test_selectors_select_something(overlay: str) -> None:
             if matches(monitor["spec"]["selector"], service["metadata"]["labels"])
         ]
         scrapes = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text())["scrape_configs"]
-        assert {each["metadata"]["labels"][label] for each in selected} == {each["job_name"] for each in scrapes}
+        assert {each["metadata"]["labels"][label] for each in selected} == {
+            each["job_name"] for each in scrapes if "dns_sd_configs" in each
+        }
         for each in selected:
             assert {endpoint["port"] for endpoint in endpoints} <= {port["name"] for port in each["spec"]["ports"]}
 
@@ -360,6 +369,13 @@ def test_the_job_that_ends_the_run_may_do_what_it_does(overlay: str) -> None:
     assert job["template"]["metadata"]["labels"] == {"app.kubernetes.io/name": "penstock-end"}
 
 
+@pytest.mark.parametrize(("overlay", "pod"), params("learner"))
+def test_the_learner_expects_the_actors_of_the_manifest(overlay: str, pod: Pod) -> None:
+    objects = rendered(overlay)
+    replicas = named(objects, "Deployment", "penstock-actor")["spec"].get("replicas", "wanted")
+    assert settings(pod, objects).learner.expected_actors == replicas
+
+
 @pytest.mark.parametrize(("overlay", "pod"), SERVICES)
 def test_the_command_of_a_pod_is_its_service(overlay: str, pod: Pod) -> None:
     assert pod.component in arguments(pod, rendered(overlay))
@@ -384,3 +400,130 @@ def test_deleting_the_workloads_keeps_the_run(overlay: str) -> None:
         )
         # A namespace of the manifests would be deleted with all volumes.
         assert each["kind"] != "Namespace" and "namespace" not in each["metadata"]
+
+
+# Components that only the example has
+
+
+def quota_of(objects: list[Any]) -> Any:
+    [quota] = of_kind(objects, "ResourceQuota")
+    return quota["spec"]["hard"]
+
+
+def test_the_example_fits_into_its_quota_while_actors_are_replaced() -> None:
+    objects = rendered(str(EXAMPLE.relative_to(ROOT)))
+    hard, [limits] = quota_of(objects), of_kind(objects, "LimitRange")
+    [most] = [each["max"]["memory"] for each in limits["spec"]["limits"] if each["type"] == "Container"]
+    used = {"pods": 0.0, "requests.cpu": 0.0, "requests.memory": 0.0, "limits.memory": 0.0}
+    for pod in pods(objects):
+        kind, name = pod.workload.split("/")
+        # A quarter more actors run during an update, and tools while someone uses them.
+        number = max(1, named(objects, kind, name)["spec"].get("replicas", 1)) * (
+            1.25 if name == "penstock-actor" else 1
+        )
+        resources = pod.container["resources"]
+        assert size(resources["limits"]["memory"]) <= size(most)
+        used["pods"] += number
+        used["requests.cpu"] += number * cores(resources["requests"]["cpu"])
+        used["requests.memory"] += number * size(resources["requests"]["memory"])
+        used["limits.memory"] += number * size(resources["limits"]["memory"])
+    # Jobs besides the run: certificates, the end and the copies.
+    spare = {"pods": 4, "requests.cpu": 0.5, "requests.memory": 2**30, "limits.memory": 4 * 2**30}
+    for name, amount in used.items():
+        allowed_amount = size(hard[name]) if "memory" in name else cores(hard[name])
+        assert amount + spare[name] <= allowed_amount, name
+    # The run's pods have no limit of cores.
+    assert not any("limits.cpu" in key or key == "cpu" for key in hard)
+    claims = [
+        *of_kind(objects, "PersistentVolumeClaim"),
+        *(claim for pod in pods(objects) for claim in pod.claims.values()),
+    ]
+    assert len(claims) <= int(hard["persistentvolumeclaims"])
+    sizes = [size(claim["spec"]["resources"]["requests"]["storage"]) for claim in claims]
+    assert sum(sizes) <= size(hard["requests.storage"])
+    [largest] = [each["max"]["storage"] for each in limits["spec"]["limits"] if each["type"] == "PersistentVolumeClaim"]
+    assert max(sizes) <= size(largest)
+
+
+def cores(text: str) -> float:
+    return float(text.removesuffix("m")) / 1000.0 if text.endswith("m") else float(text)
+
+
+COPIES = {
+    each["metadata"]["name"]: each["spec"]["jobTemplate"]["spec"]["template"]
+    for each in of_kind(rendered(str(EXAMPLE.relative_to(ROOT))), "CronJob")
+    if each["metadata"]["name"].startswith("penstock-copy-")
+}
+
+
+@pytest.mark.parametrize(("job", "beside"), [("penstock-copy-store", "replay"), ("penstock-copy-run", "learner")])
+def test_a_copy_runs_where_its_volume_can_be_mounted_as_confined_as_the_service(job: str, beside: str) -> None:
+    objects = rendered(str(EXAMPLE.relative_to(ROOT)))
+    template, [service] = COPIES[job], [pod for pod in pods(objects) if pod.component == beside]
+    copying = Pod(f"CronJob/{job}", job, (), template["metadata"]["labels"], {}, template["spec"], {})
+    [near] = copying.spec["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert near["topologyKey"] == "kubernetes.io/hostname" and matches(near["labelSelector"], service.labels)
+    assert copying.spec["securityContext"] == service.spec["securityContext"]
+    assert copying.container["securityContext"] == service.container["securityContext"]
+    assert copying.container["image"].startswith("registry.example.com/team/penstock-actor:")
+    places = {mount["name"]: mount["mountPath"] for mount in copying.container["volumeMounts"]}
+    assert places.keys() == {volume["name"] for volume in copying.spec["volumes"]}
+    known = {claim["metadata"]["name"] for claim in of_kind(objects, "PersistentVolumeClaim")}
+    known |= {f"{name}-{pod.name}" for pod in pods(objects) for name in pod.claims}
+    claimed = {
+        volume["persistentVolumeClaim"]["claimName"]
+        for volume in copying.spec["volumes"]
+        if "persistentVolumeClaim" in volume
+    }
+    assert claimed <= known and "penstock-copies" in claimed
+    # It needs what the service writes at the same path, and its settings.
+    written = {mount["mountPath"] for mount in service.container["volumeMounts"]} & set(places.values())
+    assert written - {"/tmp", "/etc/penstock"}
+    assert environment(copying, objects)["PENSTOCK_RUN"] == environment(service, objects)["PENSTOCK_RUN"]
+    learner = next(pod for pod in pods(objects) if pod.component == "learner")
+    assert allowed(copying, learner, learner.ports["grpc"], objects)
+
+
+@pytest.mark.parametrize("job", COPIES)
+def test_seven_copies_are_kept_and_a_failed_one_is_no_copy(job: str, tmp_path: Path) -> None:
+    [container] = COPIES[job]["spec"]["containers"]
+    *shell, script = container["command"]
+    data = tmp_path / "data"
+    (data / "runs" / "first").mkdir(parents=True)
+    (data / "runs" / "first" / "versions.json").write_text("{}")
+    (data / "runs" / "first" / "certificates").mkdir()
+    copies = data / "copies" / "first"
+    copies.mkdir(parents=True)
+    kind = job.rpartition("-")[2]
+    for day in range(1, 10):
+        (copies / f"{kind}-nightly-2001-01-0{day}-02-23.tar").write_text("a copy")
+    snapshots = data / "replay" / "first" / "snapshots"
+    snapshots.mkdir(parents=True)
+    program = tmp_path / "penstock"
+    # The replay service, which writes the snapshot.
+    program.write_text(
+        f'#!/bin/sh\n[ "$1 $2" = "replay snapshot" ] && mkdir "{snapshots}/$3" && echo x > "{snapshots}/$3/rows"\n'
+    )
+    program.chmod(0o755)
+    variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PENSTOCK_RUN": "first"}
+
+    def copied() -> int:
+        command = [*shell, script.replace("/var/lib/penstock", str(data))]
+        return subprocess.run(command, env=variables, timeout=PATIENCE_S, capture_output=True).returncode
+
+    assert copied() == 0
+    kept = sorted(path.name for path in copies.iterdir())
+    assert (
+        len(kept) == 7 and kept[0].endswith("2001-01-04-02-23.tar") and not kept[-1].startswith(f"{kind}-nightly-2001")
+    )
+    with tarfile.open(copies / kept[-1]) as archive:
+        names = archive.getnames()
+    assert any(name.endswith("rows" if kind == "store" else "versions.json") for name in names)
+    assert not any("certificates" in name for name in names)
+    # The snapshot's room is free again.
+    assert not any(snapshots.iterdir())
+    shutil.rmtree(data / "runs")
+    program.write_text("#!/bin/sh\nexit 3\n")
+    (copies / kept[-1]).unlink()
+    assert copied() != 0
+    assert sorted(path.name for path in copies.glob("*.tar")) == kept[:-1]

@@ -22,6 +22,7 @@ RELEASES = [release for release in utils.all_versions() if tuple(map(int, releas
 
 
 FREE = {"labels", "matchLabels", "selector", "requests", "limits", "annotations", "metadata"}
+FREE |= {"hard", "max", "default", "defaultRequest"}  # Amounts by resource, of a ResourceQuota and a LimitRange.
 
 
 @pytest.fixture(scope="module", autouse=True)

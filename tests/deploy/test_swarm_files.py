@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from helpers.timing import PATIENCE_S
 from penstock.config.security import SecurityConfig
@@ -21,9 +22,11 @@ from penstock.security.authority import files_of
 from penstock.security.certificate import read
 from penstock.security.roles import ROLES
 from tests.deploy.engines import ROOT, SERVICES, interpolated
+from tests.deploy.test_watching import EXPOSED
 
 SWARM = ROOT / "deploy" / "swarm"
 STACK = interpolated("deploy/swarm/stack.yml")
+AUTOSCALE = interpolated("deploy/swarm/autoscale.yml")
 COMPOSE = interpolated("docker-compose.yml")
 ADMIN = interpolated("compose.admin.yaml")
 WATCHING = ("prometheus", "grafana")
@@ -36,8 +39,9 @@ def of(service: str) -> Any:
 
 def test_the_names_of_the_configurations_are_current() -> None:
     module = runpy.run_path(str(SWARM / "configs.py"))
-    assert module["FILE"].read_text() == module["render"](), "run `make swarm-configs`"
-    assert all(re.search(r"-[0-9a-f]{8}$", name) for name in STACK["configs"])
+    for file in module["FILES"]:
+        assert file.read_text() == module["render"](file), "run `make swarm-configs`"
+    assert all(re.search(r"-[0-9a-f]{8}$", name) for name in (*STACK["configs"], *AUTOSCALE["configs"]))
 
 
 @pytest.mark.parametrize("service", WATCHING)
@@ -178,6 +182,71 @@ def test_shellcheck_finds_nothing_in_the_scripts() -> None:
     assert subprocess.run(["shellcheck", *scripts], capture_output=True, text=True, timeout=PATIENCE_S).stdout == ""
 
 
+def test_the_service_that_scales_runs_its_script_beside_the_engine_of_a_manager() -> None:
+    service = AUTOSCALE["services"]["autoscale"]
+    [config] = service["configs"]
+    assert AUTOSCALE["configs"][config["source"]]["file"] == "autoscale.sh"
+    assert service["entrypoint"] == ["sh", config["target"]]
+    assert service["deploy"]["placement"]["constraints"] == ["node.role == manager"]
+    assert service["volumes"] == ["/var/run/docker.sock:/var/run/docker.sock"]
+    # It reaches the learner, and nothing reaches it.
+    assert service["networks"] == ["run"] and "ports" not in service
+    assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"])
+    assert set(AUTOSCALE["services"]) == {"autoscale", "learner"}
+
+
+WANTED = "penstock_learner_wanted_actors"
+NO_ANSWER = ""
+
+
+@pytest.mark.parametrize(
+    ("looks", "expected"),
+    [
+        pytest.param([6, 6, 8], [6, 6, 8], id="it grows at once"),
+        pytest.param([1] * 5, [4, 4, 4, 1, 1], id="actors above the wanted number go away"),
+        pytest.param([1, 1, 1, 6, 1, 1, 1, 1], [4, 4, 4, 6, 6, 6, 6, 1], id="a learner that judges again keeps them"),
+        pytest.param([0, NO_ANSWER, 9999999], [4, 4, 4], id="no judgement, no answer and nonsense change nothing"),
+        pytest.param([6, NO_ANSWER, "Complete"], [6, 6, 0], id="the end of the run removes them"),
+    ],
+)
+def test_the_actors_follow_what_the_learner_wants(looks: list[int | str], expected: list[int], tmp_path: Path) -> None:
+    registry = CollectorRegistry()
+    gauge = Gauge(WANTED, "As the learner's.", registry=registry)
+    assert WANTED in EXPOSED
+    for number, look in enumerate(looks):
+        gauge.set(look if isinstance(look, int) else 0)
+        (tmp_path / f"metrics-{number}").write_bytes(generate_latest(registry) if isinstance(look, int) else b"")
+        (tmp_path / f"state-{number}").write_text(
+            "Complete 2 minutes ago" if look == "Complete" else "Running an hour ago"
+        )
+    (tmp_path / "look").write_text("0")
+    (tmp_path / "replicas").write_text("4")
+    programs = {
+        "docker": """case "$1 $2" in
+  "service ps") [ "$5" = drill_learner ] && cat "state-$(cat look)" ;;
+  "service inspect") [ "$5" = drill_actor ] && cat replicas ;;
+  "service scale") [ "${4%=*}" = drill_actor ] && printf %s "${4#*=}" >replicas ;;
+esac""",
+        "wget": 'for url; do :; done; [ "$url" = http://learner:9432/metrics ] && cat "metrics-$(cat look)"',
+        "sleep": f"""cat replicas >>seen; echo >>seen; echo $(($(cat look) + 1)) >look
+[ "$1" = 5 ] && [ "$(cat look)" -lt {len(looks)} ]""",
+    }
+    for name, text in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "STACK": "drill", "AUTOSCALE_SECONDS": "5"}
+    # The stand-in for sleep fails after the last look, which ends the script.
+    ended = subprocess.run(
+        ["sh", str(SWARM / "autoscale.sh")],
+        cwd=tmp_path,
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert [int(line) for line in (tmp_path / "seen").read_text().split()] == expected, ended.stderr
+
+
 def test_services_are_on_one_node_and_actors_on_any() -> None:
     placed = {name for name in STACK["services"] if "placement" in of(name)["deploy"]}
     assert placed == ON_SERVICES
@@ -247,3 +316,19 @@ def test_a_run_has_the_settings_of_its_file_and_the_learner_a_gpu_with_its_overr
     assert reserved == [{"discrete_resource_spec": {"kind": "gpu", "value": 1}}]
     assert learner["deploy"]["placement"] == services["replay"]["deploy"]["placement"]
     assert "reservations" not in merged("stack.yml", **required)["services"]["learner"]["deploy"]["resources"]
+
+
+@pytest.mark.skipif(not has_docker(), reason="needs `docker stack config`, of Docker's client since 25")
+def test_a_learner_expects_the_actors_that_are_deployed_or_those_that_it_wants() -> None:
+    variables = {
+        "GRAFANA_PASSWORD_FILE": "/dev/null",
+        "PENSTOCK_CERTIFICATES": "/a",
+        "PENSTOCK_CERTIFICATES_VERSION": "b",
+        "PENSTOCK_ACTORS": "16",
+    }
+    name = "PENSTOCK__LEARNER__EXPECTED_ACTORS"
+    deployed = merged("stack.yml", **variables)["services"]
+    assert deployed["learner"]["environment"][name] == str(deployed["actor"]["deploy"]["replicas"]) == "16"
+    scaled = merged("stack.yml", "autoscale.yml", **variables)["services"]
+    assert scaled["learner"]["environment"] == {**deployed["learner"]["environment"], name: "wanted"}
+    assert scaled["autoscale"]["deploy"]["endpoint_mode"] == "dnsrr"

@@ -1,26 +1,32 @@
 """Monitoring: the metrics in rules, dashboards and the runbook exist, and these files match each other."""
 
+import contextlib
 import json
 import re
+import secrets
 import shutil
 import subprocess
 import sys
+import urllib.request
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import numpy as np
 import pytest
 import yaml
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models import dashboard as grafana
 from grafana_foundation_sdk.models import units
-from prometheus_client import REGISTRY, Metric
+from prometheus_client import REGISTRY, Metric, generate_latest
 
-import penstock.telemetry.metrics  # noqa: F401 - which registers them
-from helpers.timing import PATIENCE_S
+from helpers.ports import free_ports
+from helpers.timing import PATIENCE_S, wait_for
 from penstock.run_folder import RunFolder
+from penstock.telemetry import metrics
 from tests.e2e.panels import DASHBOARDS, VARIABLES, queries
 
 ROOT = Path(__file__).parents[2]
@@ -35,7 +41,16 @@ RULES = [
     for group in yaml.safe_load(file.read_text())["groups"]
     for rule in group["rules"]
 ]
-ALERTS = {rule["alert"]: rule for rule in RULES if "alert" in rule}
+# An alert of two severities has two rules.
+ALERTS = list(dict.fromkeys(rule["alert"] for rule in RULES if "alert" in rule))
+ALERT_RULES = [
+    pytest.param(rule, id=f"{rule['alert']} {rule['labels']['severity'][:8]}") for rule in RULES if "alert" in rule
+]
+SEVERITIES = {"critical", "warning", "info", "none"}
+ABOUT_SPEED = {rule["alert"] for rule in RULES if rule.get("labels", {}).get("about") == "speed"}
+CAUSES = {"PenstockServiceDown", "PenstockNoProgress"}
+"""Alerts that mute others. All others may fire together with them."""
+ALERTMANAGER = shutil.which("alertmanager") or shutil.which("prometheus-alertmanager")
 RECORDED = {rule["record"] for rule in RULES if "record" in rule}
 BOARDS = {file.name: json.loads(file.read_text()) for file in sorted(DASHBOARDS.glob("*.json"))}
 PANELS = [
@@ -70,7 +85,7 @@ def test_every_queried_metric_exists(expression: str) -> None:
     named = re.findall(
         r"\b[a-z]+:[a-z0-9_:]+|\b(?:penstock|grpc_server|process)_\w+", re.sub(r"\{.*?\}", "", expression)
     )
-    assert named or re.search(r"\b(up|ALERTS)\{", expression)
+    assert named or re.search(r"\b(up|ALERTS|prometheus_\w+)\{", expression) or expression == "vector(1)"
     assert set(named) <= EXPOSED | RECORDED
 
 
@@ -92,13 +107,48 @@ def test_queries_select_the_service_that_measures_the_metric(expression: str) ->
     assert all("job=" in labels for labels in re.findall(r"\bpenstock_(?!stream|machine|gpu)\w+(\{[^}]*\})?", bare))
 
 
+@pytest.mark.parametrize("expression", EXPRESSIONS)
+def test_queried_services_have_the_metric(expression: str) -> None:
+    for name, jobs in re.findall(r'\b((?:penstock|grpc_server)_\w+)\{[^}]*job=~?"([\w|]+)"', expression):
+        family = re.sub(r"_(total|bucket|count|sum)$", "", name)
+        assert all(metrics.belongs(family, job) for job in jobs.split("|")), (name, jobs)
+
+
+@pytest.mark.parametrize("service", sorted(JOBS))
+def test_a_service_exposes_no_metric_of_another_service(service: str) -> None:
+    own = {family.name for family in metrics.OfService(service).collect()}
+    others = tuple(f"penstock_{each}_" for each in JOBS - {service})
+    assert not [name for name in own if name.startswith(others)]
+    assert {"penstock_node_info", "grpc_server_handled", "process_cpu_seconds"} <= own
+
+
+@pytest.mark.skipif(
+    shutil.which("promtool") is None, reason="promtool is not installed (Debian: apt install prometheus)"
+)
+def test_promtool_objects_to_no_metric() -> None:
+    for quantiles in (metrics.REPLAY_PRIORITY, metrics.REPLAY_AGE, metrics.REPLAY_DRAWN_AGE):
+        metrics.set_quantiles(quantiles, np.arange(3))
+    for name, each in vars(metrics).items():
+        # Metrics with labels have no series before they are used.
+        if name.isupper() and getattr(each, "_labelnames", None) and not each._metrics:
+            each.labels(*each._labelnames)
+        if isinstance(each, metrics.Total):
+            each.set(1)
+    checked = subprocess.run(
+        ["promtool", "check", "metrics"], input=generate_latest(), capture_output=True, timeout=PATIENCE_S
+    )
+    assert (checked.returncode, checked.stderr.decode()) == (0, "")
+
+
 # Prometheus
 
 
 def test_prometheus_finds_every_service_of_compose_by_its_name() -> None:
     # tests/deploy/test_compose_files.py compares the ports.
     found = {
-        job["job_name"]: job["dns_sd_configs"] for job in load_yaml("prometheus", "prometheus.yml")["scrape_configs"]
+        job["job_name"]: job["dns_sd_configs"]
+        for job in load_yaml("prometheus", "prometheus.yml")["scrape_configs"]
+        if job["job_name"] != "prometheus"
     }
     assert set(found) == JOBS
     for job, [names] in found.items():
@@ -110,7 +160,8 @@ def test_prometheus_finds_services_on_any_node_by_the_list_in_the_runs_folder() 
     assert {name: of_nodes[name] for name in ("global", "rule_files")} == {
         name: of_compose[name] for name in ("global", "rule_files")
     }
-    [scrape] = of_nodes["scrape_configs"]
+    [scrape, itself] = of_nodes["scrape_configs"]
+    assert itself == of_compose["scrape_configs"][-1] and itself["job_name"] == "prometheus"
     [discovery] = scrape["file_sd_configs"]
     assert discovery["files"] == [f"run/{RunFolder(Path()).targets.name}"]
     assert discovery["refresh_interval"] == of_nodes["global"]["scrape_interval"]
@@ -118,10 +169,16 @@ def test_prometheus_finds_services_on_any_node_by_the_list_in_the_runs_folder() 
     assert scrape["job_name"] not in JOBS
 
 
-@pytest.mark.parametrize("alert", ALERTS)
-def test_every_alert_has_a_summary_a_severity_and_a_link_to_the_runbook(alert: str) -> None:
-    rule = ALERTS[alert]
-    assert rule["labels"]["severity"] in {"critical", "warning", "info"}
+def severities(rule: Any) -> set[str]:
+    """Returns the severities of a rule, which may choose by a condition."""
+    severity = rule["labels"]["severity"]
+    return {severity} if severity in SEVERITIES else set(re.findall(r"\}\}(\w+)\{\{", severity))
+
+
+@pytest.mark.parametrize("rule", ALERT_RULES)
+def test_every_alert_has_a_summary_a_severity_and_a_link_to_the_runbook(rule: Any) -> None:
+    alert = rule["alert"]
+    assert severities(rule) and severities(rule) <= SEVERITIES
     assert set(rule["annotations"]) == {"summary", "description", "runbook_url"}
     # With the values, or those whom it concerns.
     assert "{{" in rule["annotations"]["description"]
@@ -153,11 +210,77 @@ def test_the_example_of_a_channel_sends_every_alert_except_information() -> None
     config = load_yaml("alertmanager", "alertmanager.yml")
     route, names = config["route"], {receiver["name"] for receiver in config["receivers"]}
     assert {route["receiver"], *(each["receiver"] for each in route["routes"])} == names
-    [silent] = route["routes"]
+    [silent, heartbeat] = route["routes"]
     assert silent == {"receiver": "none", "matchers": ["severity = info"]}
-    named = {match for rule in config["inhibit_rules"] for each in rule.values() for match in each}
-    severities = {rule["labels"]["severity"] for rule in ALERTS.values()}
-    assert {match.removeprefix("severity = ") for match in named} <= severities
+    assert heartbeat["matchers"] == ["alertname = PenstockWatchdog"]
+
+
+def test_alerts_without_which_data_is_lost_are_critical() -> None:
+    # They say that state exists in memory alone.
+    rules = [rule for rule in RULES if rule.get("alert") in ("PenstockStorageFails", "PenstockWritesFail")]
+    assert [severities(rule) for rule in rules] == [{"critical"}, {"critical"}]
+
+
+@pytest.fixture(scope="module")
+def alertmanager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of the alerts of an Alertmanager with the example's configuration."""
+    place, [port] = tmp_path_factory.mktemp("alertmanager"), free_ports(1)
+    command = [str(ALERTMANAGER), f"--config.file={GRAFANA.parent / 'alertmanager' / 'alertmanager.yml'}"]
+    command += [f"--storage.path={place}", f"--web.listen-address=127.0.0.1:{port}", "--cluster.listen-address="]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            yield f"http://127.0.0.1:{port}/api/v2/alerts"
+        finally:
+            process.terminate()
+
+
+def ask(url: str, alerts: list[dict[str, str]] | None = None, *, until: str = "2100-01-01T00:00:00Z") -> Any:
+    """Returns all alerts, or sends these. None without an answer."""
+    sent = None if alerts is None else json.dumps([{"labels": labels, "endsAt": until} for labels in alerts]).encode()
+    request = urllib.request.Request(url, sent, {"Content-Type": "application/json"})
+    with contextlib.suppress(OSError), urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+        return json.loads(answer.read() or b'"sent"')
+    return None
+
+
+def muted_by(url: str, cause: dict[str, str]) -> set[str]:
+    """Lets every alert fire together with its cause, and returns the names of those of which no message is sent."""
+    expiring = {"alertname": "PenstockCertificateExpires", "instance": secrets.token_hex(8)}
+    pair = [{**expiring, "severity": severity} for severity in ("critical", "warning")]
+    others = [
+        {**rule["labels"], "alertname": rule["alert"], "severity": severity, "instance": "a"}
+        for rule in RULES
+        if rule.get("alert", "") not in {"", *CAUSES}
+        for severity in severities(rule)
+    ]
+
+    def muted() -> list[dict[str, str]]:
+        return [each["labels"] for each in ask(url) or () if each["status"]["inhibitedBy"]]
+
+    # Causes are read in their order, so that the pair's warning is muted after the others.
+    wait_for(lambda: ask(url, [*others, cause]) and ask(url, pair), "Alertmanager")
+    wait_for(lambda: pair[1] in muted(), "the warning to be muted by the critical alert")
+    names = {labels["alertname"] for labels in muted() if labels["instance"] == "a"}
+    assert ask(url, [cause], until="2020-01-01T00:00:00Z")
+    return names
+
+
+@pytest.mark.skipif(ALERTMANAGER is None, reason="needs Alertmanager (Debian: apt install prometheus-alertmanager)")
+@pytest.mark.parametrize(
+    ("cause", "muted"),
+    [
+        ({"alertname": "PenstockServiceDown", "severity": "critical", "job": "learner"}, ABOUT_SPEED),
+        ({"alertname": "PenstockServiceDown", "severity": "critical", "job": "replay"}, ABOUT_SPEED),
+        ({"alertname": "PenstockNoProgress", "severity": "critical"}, ABOUT_SPEED),
+        ({"alertname": "PenstockServiceDown", "severity": "warning", "job": "actor", "instance": "b"}, set()),
+        ({"alertname": "PenstockNotFinite", "severity": "critical"}, set()),
+        ({"alertname": "PenstockStorageFails", "severity": "critical", "job": "replay"}, set()),
+    ],
+    ids=lambda case: " ".join(case.values()) if isinstance(case, dict) else "",
+)
+def test_alerts_are_muted_only_by_their_cause(alertmanager: str, cause: dict[str, str], muted: set[str]) -> None:
+    # The warning about the same certificate is muted, whatever the cause.
+    assert muted_by(alertmanager, cause) == {*muted, "PenstockCertificateExpires"}
 
 
 @pytest.mark.skipif(
@@ -196,7 +319,8 @@ def test_every_alert_is_tested_to_fire_and_to_clear(alert: str) -> None:
         for case in group["alert_rule_test"]
         if case["alertname"] == alert
     ]
-    assert set(outcomes) == {True, False}
+    # The heartbeat never ends.
+    assert set(outcomes) == ({True} if alert == "PenstockWatchdog" else {True, False})
 
 
 @pytest.mark.skipif(

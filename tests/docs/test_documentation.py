@@ -62,6 +62,7 @@ PROGRAMS = {
     "export",
     "openssl",
     "sh",
+    "tsp",
 }
 
 
@@ -198,7 +199,7 @@ def check_command(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
         words = words[1:]
     program, arguments = Path(words[0]).name, words[1:]
     assert program in PROGRAMS, f"unknown program {program}"
-    if "penstock" in arguments and program == "docker":
+    if "penstock" in arguments and program in ("docker", "tsp"):
         check_penstock(arguments[arguments.index("penstock") + 1 :], monkeypatch)
     match program:
         case "penstock":
@@ -286,6 +287,7 @@ OF_OTHERS = {
         "services.json",
         "store_place.json",
         "targets.json",
+        "end_sent.json",
         "records.bin",
         "segments.bin",
     ),

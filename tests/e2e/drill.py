@@ -22,7 +22,7 @@ from tests.e2e.baselines import Baseline, compare
 from tests.e2e.certificates import check_certificates
 from tests.e2e.health_checks import check_cost
 from tests.e2e.images import IMAGES, TAG, bare_start_s, look_inside
-from tests.e2e.panels import Prometheus, count, missing_at_last
+from tests.e2e.panels import Prometheus, missing_at_last, required
 from tests.e2e.progress import SERVICES, Progress
 from tests.e2e.recovery import ACTORS, PAUSED_S, Recovery
 from tests.e2e.report import Report
@@ -169,7 +169,7 @@ class Drill:
         """Queries Prometheus' HTTP API for all targets, panels and rules."""
         self._report.begin("what Prometheus shows")
         prometheus = Prometheus(self._stack.prometheus())
-        lines, queries = missing_at_last(prometheus, gpu=False, patience_s=PATIENCE_S), count(gpu=False)
+        lines, queries = missing_at_last(prometheus, gpu=False, patience_s=PATIENCE_S), len(required(gpu=False))
         self._report.check(
             "targets, rules, and the queries of all panels except the GPU's",
             not lines,

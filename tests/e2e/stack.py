@@ -16,7 +16,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 ROOT = Path(__file__).parents[2]
 _SCRAPED = yaml.safe_load((ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text())["scrape_configs"]
-METRICS_PORTS: dict[str, int] = {job["job_name"]: job["dns_sd_configs"][0]["port"] for job in _SCRAPED}
+METRICS_PORTS: dict[str, int] = {
+    job["job_name"]: job["dns_sd_configs"][0]["port"] for job in _SCRAPED if "dns_sd_configs" in job
+}
 """Ports of the services' metrics, at which tests/deploy checks that they serve."""
 COMMAND_S = 3600.0
 """Limit of one command in seconds; the longest builds an image from nothing. Only a failing drill waits that long."""

@@ -97,12 +97,16 @@ def test_the_run_trains_and_its_operator_sees_it(services: Services) -> None:
     assert by_address.code == 0 and "CartPole-v1" in by_address.stdout
     listed = run("runs", str(services.place), directory=services.place)
     assert "active" in listed.stdout
+    name = services.folder.root.name
+    removed = run("runs", "remove", name, "--folder", str(services.place), "--yes", directory=services.place)
+    assert (removed.code, removed.stderr.count("\n")) == (2, 1)
+    assert f"the run {name} is being trained; stop it first, or wait for its end" in removed.stderr
 
 
 def test_an_operator_without_a_certificate_is_told_what_is_missing(services: Services) -> None:
     refused = run("status", services.learner)
     assert (refused.code, refused.stderr.count("\n")) == (GAVE_UP, 1)
-    assert "only one of the two has security.certificate set" in refused.stderr
+    assert "it uses TLS, set security.certificate here" in refused.stderr
     (noted,) = [
         entry
         for entry in services.log("learner", "connection refused during its TLS handshake")

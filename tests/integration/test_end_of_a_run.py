@@ -36,6 +36,7 @@ class Ends:
         others_s: Seconds from the learner's end to the last of the others'.
         bound: Bound of these seconds.
         late: A learner, an actor and an evaluator that started after the end.
+        told: Lines that the command of `run.on_end` wrote.
     """
 
     learners: list[Ended]
@@ -44,6 +45,7 @@ class Ends:
     others_s: float
     bound: Bound
     late: list[Ended]
+    told: list[str]
 
 
 def settings_in(place: Path) -> Path:
@@ -58,6 +60,7 @@ imports = ["helpers.paced"]
 [run]
 dir = "{place / "run"}"
 total_steps = {FAR}
+on_end = 'echo "$PENSTOCK_RUN_REASON $PENSTOCK_RUN_NAME $PENSTOCK_RUN_EXIT_CODE" >> "{place / "told"}"'
 [replay]
 listen = "{replay}"
 folder = "{place / "store"}"
@@ -131,7 +134,9 @@ def ends(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ends]:
             services.start("actor", f"--actor.run={run}"),
             services.start("evaluator", f"--evaluation.run={run}"),
         ]
-        yield Ends(learners, alive, ended, others_s, bound, [end_of(each) for each in late])
+        after = [end_of(each) for each in late]
+        told = (services.folder.root.parent / "told").read_text().splitlines()
+        yield Ends(learners, alive, ended, others_s, bound, after, told)
 
 
 def test_a_learner_that_is_stopped_or_killed_does_not_end_the_others(ends: Ends) -> None:
@@ -145,6 +150,10 @@ def test_the_end_of_the_run_ends_all_services_with_code_0_in_seconds(ends: Ends)
     assert [other.code for other in ends.others] == [0] * len(OTHERS), [other.stderr[-500:] for other in ends.others]
     assert all(other.left_behind == [] for other in ends.others)
     assert ends.others_s < ends.bound.seconds, ends.bound
+
+
+def test_the_learner_tells_of_the_end_once_and_of_no_stop(ends: Ends) -> None:
+    assert ends.told == ["total_steps run 0"]
 
 
 @pytest.mark.parametrize("index", range(3), ids=["learner", "actor", "evaluator"])

@@ -36,7 +36,9 @@ def test_an_actor_continues_after_its_environment_failed_and_the_user_is_notifie
 def test_a_run_in_which_every_actor_fails_ends_with_the_message_of_the_failure(tmp_path: Path) -> None:
     folder, broken = RunFolder(tmp_path / "run"), tmp_path / "broken"
     kwargs = f"--environment.kwargs=kind=raises,at=20,since={broken}"
-    with Command(*train(folder.root, "--total-steps=1000000", kwargs), environment=WITH_HELPERS) as command:
+    told = tmp_path / "told"
+    on_end = f'--run.on-end=echo "$PENSTOCK_RUN_REASON $PENSTOCK_RUN_EXIT_CODE $PENSTOCK_RUN_ERROR" >> {told}'
+    with Command(*train(folder.root, "--total-steps=1000000", kwargs, on_end), environment=WITH_HELPERS) as command:
         command.until(folder.numbered_checkpoints, "a checkpoint")
         broken.touch()
         ended = end_of(command)
@@ -46,6 +48,7 @@ def test_a_run_in_which_every_actor_fails_ends_with_the_message_of_the_failure(t
     for part in ("actor-", "environment ", "RuntimeError: simulator lost and not found in step ", "Failing-v0"):
         assert part in last
     assert "3 times in a row" in last
+    assert told.read_text() == f"fault 3 {last.removeprefix('penstock: ')}\n"
     assert "Traceback" not in ended.stdout + ended.stderr
     assert folder.config.exists() and folder.replay.exists() and folder.numbered_checkpoints()
     assert ended.left_behind == []

@@ -19,6 +19,7 @@ EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 DISTRIBUTIONS = {
     "Box2D": "box2d",
     "ale_py": "ale-py",
+    "fsspec": "fsspec",
     "matplotlib": "matplotlib",
     "minigrid": "minigrid",
     "moviepy": "moviepy",

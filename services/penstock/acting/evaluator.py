@@ -23,6 +23,9 @@ _DELIVERY_S = 1.0
 
 _CRASHED = 1
 
+_NOTED_EVERY_S = 60.0
+"""Seconds between lines about results in the log. Short episodes give several results per second."""
+
 
 class Evaluator:
     """An evaluator and its environments. Used only on the process's main thread."""
@@ -36,15 +39,18 @@ class Evaluator:
         process: Process,
         log: Log,
         module: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Makes environments for this number of episodes before any task.
 
         `make` makes a number of environments, which alternate between all `variants`. `module` is the only module that
-        a task's policy may import; a task that names another one fails. Raises `ConfigurationError` if
+        a task's policy may import; a task that names another one fails. `clock` returns
+        monotonic seconds. Raises `ConfigurationError` if
         they can't be made, or `EnvironmentFailed` under a launcher, whose check has made them before.
         """
         self._make_environments, self._variants, self._process, self._log = make, variants, process, log
         self._module = module
+        self._clock, self._note_at, self._unnoted = clock, clock(), 0
         self._usable = True
         try:
             self.environments = self._make(episodes)
@@ -105,9 +111,14 @@ class Evaluator:
         self._usable = not result.failure
         if result.failure:
             self._log.warning("evaluation failed", version=result.version, reason=result.failure)
-        else:
-            mean, unfinished = result.return_mean, result.unfinished
-            self._log.info("evaluated", version=result.version, return_mean=mean, unfinished=unfinished)
+            return
+        self._unnoted += 1
+        if self._clock() >= self._note_at:
+            mean, unfinished, count = result.return_mean, result.unfinished, self._unnoted
+            self._log.info(
+                "evaluated", version=result.version, return_mean=mean, unfinished=unfinished, evaluations=count
+            )
+            self._note_at, self._unnoted = self._clock() + _NOTED_EVERY_S, 0
 
     def _check_variants(self, requested: int) -> None:
         if requested != self._variants:

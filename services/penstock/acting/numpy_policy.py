@@ -31,16 +31,19 @@ larger ones, products in blocks take longer than torch's of all rows."""
 _ENDED = "the window has ended with a later call of its runner; read its log probabilities before that call"
 
 
-def applies_to(description: Description) -> bool:
-    """Returns whether NumPy can act with a policy of this kind, and is fast."""
+def obstacle(description: Description) -> str:
+    """Returns what of a policy NumPy can't compute, or not fast; empty if there is nothing."""
     network = description.network
-    if network.memory is not None or network.module is not None or network.moves is not None:
-        return False
-    if any(encoder not in ENCODERS for encoder in encoders_of(description.spec, network.encoders)):
-        return False
+    for setting, value in ("memory", network.memory), ("module", network.module), ("moves", network.moves):
+        if value is not None:
+            return f"policy.{setting} is {value!r}"
+    for encoder in encoders_of(description.spec, network.encoders):
+        if encoder not in ENCODERS:
+            return f"an observation has the encoder {encoder}"
     actions = Actions(description.spec.action, network, temperature=1.0)
     widths = _widths(Inputs(description.spec, network), network, actions)
-    return sum((before + 1) * width for before, width in pairwise(widths)) <= _MOST_WEIGHTS
+    weights = sum((before + 1) * width for before, width in pairwise(widths))
+    return f"the network has {weights:,} weights, more than {_MOST_WEIGHTS:,}" if weights > _MOST_WEIGHTS else ""
 
 
 class NumpyRunner:
@@ -57,7 +60,7 @@ class NumpyRunner:
     state: None = None
 
     def __init__(self, weights: Weights, description: Description, *, temperature: float = 1.0) -> None:
-        """Loads a policy of this description, for which `applies_to` is true.
+        """Loads a policy of this description, for which `obstacle` finds none.
 
         Raises `ConfigurationError` if the bytes are cut short.
         """

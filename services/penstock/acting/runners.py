@@ -1,5 +1,6 @@
 """The choice between NumPy and torch for the inference of a policy. torch is imported only where it is chosen."""
 
+from penstock import extras
 from penstock.acting import numpy_policy
 from penstock.acting.numpy_policy import NumpyRunner
 from penstock.acting.protocols import Runner
@@ -13,13 +14,16 @@ def runner_of(
 ) -> Runner:
     """Loads a policy that samples at this temperature. `module` is the only module that may be imported.
 
-    Raises `ConfigurationError` if the bytes are cut short or need a newer release, and `ForeignCode` if the weights
-    name another module.
+    Raises `ConfigurationError` if the bytes are cut short or need a newer release, or if torch is needed and missing,
+    and `ForeignCode` if the weights name another module.
     """
+    reason = "actor.inference is torch"
     if inference == "auto":
         description = published.of_metadata(published.read_metadata(weights.data))
-        if numpy_policy.applies_to(description):
+        reason = numpy_policy.obstacle(description)
+        if not reason:
             return NumpyRunner(weights, description, temperature=temperature)
+    extras.require("torch", f"the policy of this run ({reason})")
     from penstock.acting.inference import PolicyRunner
 
     return PolicyRunner(weights, temperature=temperature, module=module)

@@ -7,17 +7,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock import checkpoint_file, environment_names
 from penstock.acting.inference import PolicyRunner
 from penstock.acting.leaves import ActionForm, unflatten
 from penstock.acting.policy_inputs import PolicyInputs, Rows
 from penstock.acting.randomness import Streams
+from penstock.acting.saved_policies import read_policy
 from penstock.acting.spaces import ActionMap
-from penstock.algo import published
 from penstock.algo.distributions import Categorical, MultiCategorical
 from penstock.algo.policies import Policy
-from penstock.errors import ConfigurationError, ForeignCode
-from penstock.run_folder import find_checkpoint
+from penstock.errors import ConfigurationError
 from penstock.types.run import Weights
 
 
@@ -171,20 +169,6 @@ def load_policy(
         ForeignCode: The file names a module other than `module`. Nothing was imported.
         ConfigurationError: There is no checkpoint, or this release can't load it.
     """
-    file = find_checkpoint(Path(path))
-    data = checkpoint_file.read(file).data
-    try:
-        named = published.module_of(data)
-        own = named if trust_code else None
-        if module is not None and not trust_code:
-            own = environment_names.absolute(environment_names.name_of(module, what="network"))
-        return TrainedPolicy(Weights.of(published.read_version(data), data), seed=seed, module=own)
-    except ForeignCode as error:
-        remedy = "if you trust that code, name it too (module=, in commands --policy.module) or add trust_code=True (in"
-        remedy += " commands --trust-code)"
-        raise ForeignCode(f"{file}: {error.finding}", remedy) from None
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{file}: {error}") from None
-    except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
-        # Only a file of a release without digests can get here.
-        raise checkpoint_file.damaged(file, str(error)) from None
+    saved = read_policy(path, module=module, trust_code=trust_code)
+    with saved.errors_named():
+        return TrainedPolicy(saved.weights, seed=seed, module=saved.network.module)

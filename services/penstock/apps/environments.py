@@ -87,5 +87,5 @@ def _environment_of(run: Path, *, trust_code: bool) -> EnvironmentConfig:
     file = folder.config if run.is_dir() else run
     recorded = read_settings(file, *ENVIRONMENT)
     if not trust_code:
-        FileNames.all_in(file, recorded).refuse(recorded.environment, recorded.policy)
+        FileNames.all_in(file, recorded).refuse(recorded)
     return recorded.environment

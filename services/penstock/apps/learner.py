@@ -7,17 +7,20 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+from penstock import remote_copies
 from penstock.addresses import advertised
 from penstock.algo.spaces import shown_encoders
 from penstock.apps.earlier_session import HOW_TO_BEGIN, changed_settings, log_resumed
 from penstock.apps.ranks import device_name, follow, leading, own_place
 from penstock.apps.run_summary import summary_of
 from penstock.config import Config
-from penstock.errors import ConfigurationError, SchemaMismatch, TrainingFailed
+from penstock.errors import ConfigurationError, PenstockError, SchemaMismatch, TrainingFailed
+from penstock.exit_codes import exit_code
 from penstock.files import READABLE_FILE, remove_leftovers, restored_after, write_atomically, write_json
 from penstock.learning import checkpoints, gpu_metrics
-from penstock.learning.assembly import learner_of, open_session, training_run
+from penstock.learning.assembly import core_is_faster, learner_of, open_session, training_run
 from penstock.learning.batches import BatchFeed, check_schema
+from penstock.learning.copying import Copying
 from penstock.learning.devices import check_execution, payload_memory, torch_device, use_precision, use_threads
 from penstock.learning.lead import Lead
 from penstock.learning.learner import Learner
@@ -39,6 +42,7 @@ from penstock.rpc.loop import LoopThread
 from penstock.rpc.proofs import public_half
 from penstock.rpc.servicers.run import RunServicer
 from penstock.rpc.servicers.run_snapshots import RunSnapshotServicer
+from penstock.run_end import RunEnd, announce, read_end
 from penstock.run_folder import RunFolder, find_checkpoint
 from penstock.services_file import ServicesFile, replay_peers
 from penstock.summary import nothing_left
@@ -50,6 +54,10 @@ from penstock.types.waits import Awaited
 
 _ACTOR_WAIT_S = 0.05
 _FAREWELL_S = 3.0
+_LAST_COPIES_S, _FAREWELL_COPIES_S = 60.0, 10.0
+"""Seconds for which the end of a run, or of a process that is stopped, waits for its last copies."""
+
+_FASTER_ON_A_CORE = "a core trains so small a network faster than a GPU; learner.device cuda uses the GPU all the same"
 
 _Serving = tuple[LoopThread, RunServicer, RunSnapshots, ReplayPlaces]
 
@@ -65,17 +73,24 @@ def run(config: Config) -> int:
     settings, started, place = config.learner, time.monotonic(), own_place()
     if place.rank:
         return follow(config, place)
-    with Service("learner", config) as service, leading(config, place, lambda: service.stopping) as lead:
+    with (
+        Service("learner", config) as service,
+        _announcing_faults(config, service),
+        leading(config, place, lambda: service.stopping) as lead,
+    ):
         folder = _prepared_folder(config, service.logger)
         if folder is None:
+            _announce(config, service, read_end(RunFolder(Path(str(config.run.dir)))))
             return 0
         show_run(folder.root.name, config.environment.short_name)
         device = torch_device(*device_name(config, place))
         check_execution(device, settings.execution, lead.ranks)
         use_precision(device, settings.precision)
-        if missing := gpu_metrics.show(device):
-            service.logger.warning("GPU utilisation not exported", reason=missing)
         use_threads(settings.threads)
+        copy_to = config.checkpoint.copy_to
+        # A storage that fails for a while must not keep a run from its continuation.
+        if copy_to is not None and not service.supervised and folder.newest_checkpoint_steps() is None:
+            remote_copies.check(copy_to)
         session = open_session(config, folder, checkpoints.recover(folder, config.policy.module))
         if not service.supervised:
             log_resumed(folder, session.recovered, config, service.logger)
@@ -100,10 +115,22 @@ def run(config: Config) -> int:
             # The first actor's spaces, so that the learner's machine needs no environment.
             continued = _continued(session)
             network = None if continued is None else checkpoints.read_network(continued)
+            choosing = settings.device == "auto" and device.type == "cuda" and place.alone
+            if choosing and core_is_faster(config, roster.spec, network):
+                device = torch_device("cpu")
+                service.logger.info("device chosen", device="cpu", reason=_FASTER_ON_A_CORE)
+            if missing := gpu_metrics.show(device):
+                service.logger.warning("GPU utilisation not exported", reason=missing)
             learner = learner_of(config, roster.spec, device, lead.ranks, network)
+            metrics.LEARNER_DEVICE.labels(device.type).set(1)
             check_schema(roster.schema, learner.policy, config.ppo.burn_in_steps)
             metrics.LEARNER_EXECUTION.labels(learner.execution).set(1)
-            service.logger.info("policy built", parameters=learner.parameters.numel(), execution=learner.execution)
+            service.logger.info(
+                "policy built",
+                parameters=learner.parameters.numel(),
+                device=str(device),
+                execution=learner.execution,
+            )
             if session.recovered.path is not None:
                 checkpoints.restore(learner, session.recovered.path)
             elif continued is not None:
@@ -112,7 +139,14 @@ def run(config: Config) -> int:
             lead.open(config, roster.schema, learner)
             if not service.wait_until(partial(_all_awaited_are_here, session, watch, lead), _ACTOR_WAIT_S):
                 return service.stop_code
-            conclusion = _train(session, service, serving, roster, learner, lead)
+            copying = _copying(session)
+            try:
+                conclusion = _train(session, service, serving, roster, learner, lead)
+            except PenstockError:
+                metrics.LEARNER_RUN_END.labels("error").set(1)
+                service.await_scrape()
+                raise
+            metrics.LEARNER_RUN_END.labels(conclusion.stopped).set(1)
             summary = summary_of(session, conclusion, time.monotonic() - started)
             session.writes.write(folder.summary.name, partial(summary.write, folder.summary))
             if conclusion.stopped != "interrupted":
@@ -121,10 +155,40 @@ def run(config: Config) -> int:
                 serving[1].finish(conclusion.stopped, _FAREWELL_S)
             roster.dismiss()
             session.writes.finish(f"the checkpoints are saved in {folder.checkpoints}")
+            if copying is not None:
+                copying.close(_LAST_COPIES_S if conclusion.stopped != "interrupted" else _FAREWELL_COPIES_S)
             if conclusion.stopped == "interrupted":
                 return service.stop_code
+            _announce(config, service, RunEnd.of_summary(folder, summary))
             service.await_scrape()
             return 0
+
+
+def _copying(session: Session) -> Copying | None:
+    """Begins the copies of the run, if there is a place for them."""
+    settings, statistics = session.config.checkpoint, session.statistics
+    if settings.copy_to is None:
+        return None
+    return Copying(settings.copy_to, session.folder, interval_s=settings.copy_interval_s, notice=statistics.notice)
+
+
+def _announce(config: Config, service: Service, end: RunEnd | None) -> None:
+    """Tells whom `run.on_end` names of the run's end, unless a launcher does."""
+    if service.supervised or end is None:
+        return
+    if failure := announce(config.run.on_end, end):
+        service.logger.warning("end of the run not sent", reason=failure)
+
+
+@contextlib.contextmanager
+def _announcing_faults(config: Config, service: Service) -> Iterator[None]:
+    """Announces an error that ends the context as the end of the run."""
+    try:
+        yield
+    except Exception as error:
+        folder = RunFolder(Path(config.run.dir or "."))
+        _announce(config, service, RunEnd.of_fault(folder, error, exit_code(error), config.environment.short_name))
+        raise
 
 
 def _prepared_folder(config: Config, logger: Logger) -> RunFolder | None:

@@ -77,8 +77,8 @@ def _open_store(settings: ReplayConfig, logger: Logger) -> RingStore:
             logger.warning(
                 "repaired records from their other copy", file=f"{store.folder}/{RECORDS_FILE}", copies=found.repaired
             )
-        metrics.REPLAY_DAMAGED.set(found.damaged)
-        metrics.REPLAY_TORN.set(found.torn)
+        metrics.REPLAY_DAMAGED.inc(found.damaged)
+        metrics.REPLAY_TORN.inc(found.torn)
     return store
 
 

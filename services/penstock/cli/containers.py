@@ -20,8 +20,8 @@ _HOOK = "nvidia-container-runtime-hook"
 """Program on the engine's path that provides the device driver "nvidia", which docker-compose.yml requests."""
 
 COMPOSE_FILE, VARIABLES_FILE = "docker-compose.yml", ".env"
-PUBLISHED = (("PROMETHEUS_PORT", 9090), ("GRAFANA_PORT", 3000))
-"""Variable and default number of each host port that docker-compose.yml publishes."""
+PUBLISHED = (("PROMETHEUS_PORT", "9090-9099"), ("GRAFANA_PORT", "3000-3009"))
+"""Variable and default of each host port that docker-compose.yml publishes: the first free one of a range."""
 
 
 def check_containers(folder: Path) -> Iterator[Finding]:
@@ -83,18 +83,29 @@ def _check_toolkit(info: Mapping[str, Any]) -> Finding:
 
 def _check_published(folder: Path) -> Finding:
     given = {**_read_variables(folder / VARIABLES_FILE), **os.environ}
-    ports = {name: given.get(name) or str(number) for name, number in PUBLISHED}
-    if wrong := [
-        f"{name} is {port!r}" for name, port in ports.items() if not (port.isdecimal() and 0 < int(port) < 65536)
-    ]:
+    ports = {name: given.get(name) or default for name, default in PUBLISHED}
+    if wrong := [f"{name} is {port!r}" for name, port in ports.items() if not _numbers(port)]:
         return Finding("host ports", False, f"{' and '.join(wrong)}; set it to a port number in {VARIABLES_FILE}")
     own = _ports_of_this_project(folder)
-    taken = [name for name, port in ports.items() if f":{port}->" not in own and refusal("127.0.0.1", int(port))]
+    taken = [
+        name
+        for name, port in ports.items()
+        if all(f":{number}->" not in own and refusal("127.0.0.1", number) for number in _numbers(port))
+    ]
     if taken:
         shown = ", ".join(f"{ports[name]} ({name})" for name in taken)
         todo = f"set {' and '.join(taken)} to another port in {VARIABLES_FILE}"
         return Finding("host ports", False, f"in use: {shown}; {todo}")
     return Finding("host ports", True, f"free, or used by this project: {', '.join(ports.values())}")
+
+
+def _numbers(port: str) -> range:
+    """Returns the ports of a number or of a range such as 9090-9099; none if it is neither."""
+    ends = port.split("-")
+    if len(ends) > 2 or not all(end.isdecimal() for end in ends):
+        return range(0)
+    numbers = range(int(ends[0]), int(ends[-1]) + 1)
+    return numbers if numbers and numbers[0] > 0 and numbers[-1] < 65536 else range(0)
 
 
 def _ports_of_this_project(folder: Path) -> str:

@@ -10,9 +10,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from penstock import extras, installation
 from penstock.addresses import Address
 from penstock.cli.containers import check_containers
 from penstock.cli.finding import Finding
+from penstock.cli.one_line_parser import OneLineParser
 from penstock.cli.options import parse
 from penstock.config import Config
 from penstock.config.exposure import check_listen, metrics_host
@@ -35,13 +37,18 @@ _LEAST_SHARED_BYTES = 2**26
 
 def command(arguments: Sequence[str]) -> int:
     """Runs the command; returns its exit code."""
+    more = OneLineParser(add_help=False)
+    more.add_argument("--settings-only", action="store_true", help="only read the settings, and look at nothing else")
     options = parse(
         "penstock doctor",
         "Check whether this machine can run what `penstock train` would run.",
         arguments,
         trains=True,
+        more=more,
         file_is_data=True,
     )
+    if options.more.settings_only:
+        return 0
     console, fit = Console(highlight=False), True
     for finding in examine(options.config):
         # A table would fold: each check stays on one line, for grep.
@@ -61,7 +68,8 @@ def examine(config: Config) -> Iterator[Finding]:
     yield check_ports(config)
     yield check_gpu(config)
     yield check_environments(config)
-    yield from check_containers(Path.cwd())
+    if installation.kind() == "packages":
+        yield from check_containers(Path.cwd())
 
 
 def check_versions() -> Finding:
@@ -76,13 +84,17 @@ def check_versions() -> Finding:
         try:
             version = importlib.metadata.version(requirement.name)
         except importlib.metadata.PackageNotFoundError:
-            wrong.append(f"{requirement.name} is missing")
+            # Images for actors lack torch; `check_gpu` says so.
+            wrong += [f"{requirement.name} is missing"] if requirement.name != "torch" else []
             continue
         if not requirement.specifier.contains(version, prereleases=True):
             wrong.append(f"{requirement.name} {version} installed, but {requirement.specifier} is required")
     if wrong:
         return Finding("versions", False, f"{'; '.join(wrong)}; install the versions in requirements.lock")
-    shown = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("penstock", "torch", "grpcio", "numpy"))
+    named = [
+        name for name in ("penstock", "torch", "grpcio", "numpy") if name != "torch" or not extras.missing("torch")
+    ]
+    shown = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in named)
     return Finding("versions", True, f"Python {sys.version.split()[0]}, {shown}")
 
 
@@ -134,8 +146,11 @@ def check_disk(config: Config) -> Finding:
 
 def _check_folder(folder: Path, setting: str, needed: int) -> Finding:
     present = existing(folder)
-    if not os.access(present, os.W_OK):
-        if os.statvfs(present).f_flag & os.ST_RDONLY:
+    read_only = bool(os.statvfs(present).f_flag & os.ST_RDONLY)
+    # Services of docker-compose.yml share their volumes, of which each can write its own alone.
+    of_another = read_only and installation.kind() == "compose"
+    if not os.access(present, os.W_OK) and not of_another:
+        if read_only:
             todo = f"is read-only; mount a volume on it (docker run -v NAME:{present}), or choose another {setting}"
         else:
             todo = f"is not writable by user {os.geteuid()}; change its owner, or choose another {setting}"
@@ -145,6 +160,8 @@ def _check_folder(folder: Path, setting: str, needed: int) -> Finding:
     lacking = max(0, needed - (segments.stat().st_blocks * 512 if segments.exists() else 0))
     free = shutil.disk_usage(present).free
     detail = f"{_gib(free)} free in {present}" + (f", {_gib(lacking)} needed for the store" if needed else "")
+    if of_another:
+        detail += f"; read-only for this service, so another one writes {setting}"
     if lacking > free:
         return Finding("disk", False, f"{detail}; lower replay.capacity_bytes, or choose another {setting}")
     return Finding("disk", True, detail)
@@ -189,10 +206,14 @@ def check_ports(config: Config) -> Finding:
 
 def check_gpu(config: Config) -> Finding:
     """Checks whether the learner can train on the configured device."""
+    if extras.missing("torch"):
+        return Finding("GPU", None, "not checked; torch, which a learner needs, is not installed")
     from penstock.cli.gpu import describe_gpu
 
     fit, detail = describe_gpu()
-    if fit is None and config.learner.device.startswith("cuda"):
+    if fit is None and installation.kind() == "compose":
+        detail += "; the learner alone has the GPU: docker compose run --rm learner doctor"
+    elif fit is None and config.learner.device.startswith("cuda"):
         return Finding("GPU", False, f"{detail}, but learner.device is {config.learner.device}")
     return Finding("GPU", fit, detail)
 

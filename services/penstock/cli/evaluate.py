@@ -13,7 +13,7 @@ from penstock.errors import ConfigurationError
 def command(arguments: Sequence[str]) -> int:
     """Runs the command; returns its exit code."""
     named = _parse(arguments)
-    # It imports torch, which --help and mistakes need not wait for.
+    # It imports Gymnasium, which --help and mistakes need not wait for.
     from penstock.cli.played_episodes import play
 
     play(named)

@@ -11,9 +11,9 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from penstock import library_variables
-from penstock.errors import ConfigurationError, EnvironmentFailed, PenstockError, RankLost
-from penstock.exit_codes import CRASHED, GAVE_UP, INTERRUPTED, USAGE_ERROR
+from penstock import extras, library_variables
+from penstock.errors import ConfigurationError, PenstockError
+from penstock.exit_codes import CRASHED, INTERRUPTED, USAGE_ERROR, exit_code
 from penstock.foreign_errors import describe
 from penstock.local.imports import uncollected
 from penstock.system_errors import exhaustion, not_utf8
@@ -28,7 +28,7 @@ _COMMANDS = {
     "evaluate": "play episodes with a trained policy",
     "plot": "draw the learning curves of runs",
     "status": "show the status of a run",
-    "runs": "list the runs of this folder",
+    "runs": "list the runs of this folder, or remove runs",
     "replay": "run the replay service; `replay snapshot`, `snapshots` and `restore` take, list and restore snapshots",
     "learner": "run the learner service",
     "actor": "run an actor service",
@@ -119,12 +119,8 @@ def _run(arguments: list[str]) -> int:
         return _fail(f"unknown command {name!r}; {meant}: {', '.join(_COMMANDS)}")
     try:
         return _execute(name, rest)
-    except ConfigurationError as error:
-        return _fail(str(error))
-    except (EnvironmentFailed, RankLost) as error:
-        return _fail(str(error), CRASHED)
     except PenstockError as error:
-        return _fail(str(error), GAVE_UP)
+        return _fail(str(error), exit_code(error))
     except KeyboardInterrupt:
         return INTERRUPTED
     except Exception as error:
@@ -164,11 +160,16 @@ def _is_service(arguments: list[str]) -> bool:
 
 @contextlib.contextmanager
 def _loading() -> Iterator[None]:
-    """Imports modules of Penstock. Raises `ConfigurationError` if that fails and inherited variables may be why."""
+    """Imports modules of Penstock.
+
+    Raises `ConfigurationError` if that fails because torch is missing or inherited variables may be why.
+    """
     try:
         with uncollected():
             yield
     except (ImportError, SyntaxError, AttributeError, TypeError, ValueError) as error:
+        if extras.missing_module(error) == "torch" and extras.missing("torch"):
+            raise extras.lacking("this command", "torch") from error
         suspects = library_variables.suspects(os.environ)
         if not suspects:
             raise

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from penstock import installation
 from penstock.cli.help_page import help_page
 from penstock.cli.named_run import chosen_run
 from penstock.cli.one_line_parser import OneLineParser
@@ -52,7 +53,7 @@ def settings_of(folder: Path) -> Path:
     file = RunFolder(folder).config
     if not file.exists():
         raise ConfigurationError(
-            f"{folder} is not a run folder, because it has no config.toml; choose one that `penstock train` created"
+            f"{folder} is not a run folder, because it has no config.toml; choose the folder of a run that has begun"
         )
     return file
 
@@ -137,6 +138,13 @@ def _of_run(file: Path, *layers: dict[str, object]) -> tuple[Configured, list[st
     return found, [note for note in (recorded.removed, recorded.unset) if note]
 
 
+def _instead_of_presets(resume: Path) -> str:
+    """Returns what to do in place of a preset for a resumed run. Under Docker Compose, the preset is always set."""
+    if installation.kind() == "compose":
+        return f"resume the run with {installation.how_to_resume('', str(resume))}, with changed settings in .env"
+    return "change individual settings with options"
+
+
 def _combined(
     named: argparse.Namespace,
     *,
@@ -154,7 +162,7 @@ def _combined(
         if named.config or preset:
             raise ConfigurationError(
                 "--resume uses the settings of the run and can't be combined with --config, --preset or"
-                " PENSTOCK_PRESET; change individual settings with options"
+                f" {variables.PRESET}; {_instead_of_presets(resume)}"
             )
         layers.append({"run": {"dir": str(resume)}})
         of_run = settings_of(resume)

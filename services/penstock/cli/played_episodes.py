@@ -7,9 +7,9 @@ from pathlib import Path
 
 from penstock.acting.evaluation import evaluate
 from penstock.acting.registry import has_native_form
-from penstock.acting.trained import TrainedPolicy, load_policy
+from penstock.acting.runners import runner_of
+from penstock.acting.saved_policies import SavedPolicy, read_policy
 from penstock.apps.environments import variants_of
-from penstock.cli.film import film
 from penstock.cli.named_run import note_removed_settings
 from penstock.config import Config, read_settings
 from penstock.config.foreign_code import FileNames
@@ -28,13 +28,16 @@ def play(named: argparse.Namespace) -> None:
     """Plays the episodes that these options of `penstock evaluate` name."""
     path = find_checkpoint(named.run)
     with arguments_for(named.env_id or ""):
-        policy = load_policy(path, module=named.module, trust_code=named.trust_code)
+        policy = read_policy(path, module=named.module, trust_code=named.trust_code)
+        # Faults of the file are found before the environment is made.
+        with policy.errors_named():
+            runner_of(policy.weights, module=policy.network.module)
         config = _config_of(path, named)
     with arguments_for(config.environment.id):
         _play(named, path, policy, config)
 
 
-def _play(named: argparse.Namespace, path: Path, policy: TrainedPolicy, config: Sections) -> None:
+def _play(named: argparse.Namespace, path: Path, policy: SavedPolicy, config: Sections) -> None:
     environment, max_steps = config.environment, config.evaluation.most_episode_steps
     variants = _chosen_variants(config, named.variant)
     if named.episodes < len(variants):
@@ -50,7 +53,7 @@ def _play(named: argparse.Namespace, path: Path, policy: TrainedPolicy, config: 
     seed_generators(seed, "evaluation")
     with closing(variants_of(environment, kwargs).make_mixed(named.episodes)) as environments:
         _check_same_spaces(path, policy, environments.spec)
-        result = evaluate(task, environments, lambda: False, module=policy.policy.network.module)
+        result = evaluate(task, environments, lambda: False, module=policy.network.module)
     assert result is not None
     print(f"{environment.id}, version {result.version} of {path}, seed {seed}")
     print(f"return {_spread(result)} over {named.episodes} episodes")
@@ -63,7 +66,12 @@ def _play(named: argparse.Namespace, path: Path, policy: TrainedPolicy, config: 
             print(f"variant {variant} ({environment.variant_names[variant]}): return {_spread(returns)}")
     if named.record_video:
         folder = path.parent.parent if path.parent.name == "checkpoints" else path.parent
-        print(film(policy, environment, kwargs[0], folder=folder / "videos", seed=seed, output=named.output))
+        # They import torch, which this machine may lack.
+        from penstock.acting.trained import TrainedPolicy
+        from penstock.cli.film import film
+
+        trained = TrainedPolicy(policy.weights, module=policy.network.module)
+        print(film(trained, environment, kwargs[0], folder=folder / "videos", seed=seed, output=named.output))
 
 
 def _spread(returns: EvaluationResult | VariantReturns) -> str:
@@ -81,11 +89,10 @@ def _chosen_variants(config: Sections, named: int | None) -> list[int]:
     return [named]
 
 
-def _check_same_spaces(path: Path, policy: TrainedPolicy, spec: EnvironmentSpec) -> None:
-    trained = policy.policy.spec
-    if not same_spaces(trained, spec):
+def _check_same_spaces(path: Path, policy: SavedPolicy, spec: EnvironmentSpec) -> None:
+    if not same_spaces(policy.spec, spec):
         raise ConfigurationError(
-            f"{path} was trained for {trained.id}, whose spaces or action masks differ from those of {spec.id}"
+            f"{path} was trained for {policy.spec.id}, whose spaces or action masks differ from those of {spec.id}"
         )
 
 
@@ -106,7 +113,7 @@ def _config_of(path: Path, named: argparse.Namespace) -> Sections:
     config = read_settings(folder.config, *names, changes={"environment": own})
     if not named.trust_code:
         foreign = FileNames.all_in(folder.config, config).without({"environment": own})
-        foreign.refuse(config.environment, config.policy)
+        foreign.refuse(config)
     if named.env_id is None:
         return config
     import_modules(config.environment.imports)

@@ -6,6 +6,8 @@ import shutil
 import sys
 from pathlib import Path
 
+from penstock import installation
+
 TRUST_CODE = " --trust-code"
 """Option of commands that read a run, after which they import the code that the run names."""
 
@@ -19,8 +21,9 @@ def program() -> str:
 
 
 def how_to_resume(run_dir: str, *, names_code: bool = False) -> str:
-    """Returns the command that resumes a run. Print it unfolded and without markup, so that it can be copied.
+    """Returns how to resume a run, by a command. Print it unfolded and without markup, so that it can be copied.
 
     `names_code` is whether the run is the user's own and names code, which a command imports only if told to.
     """
-    return f"{program()} train --resume {shlex.quote(run_dir)}{TRUST_CODE if names_code else ''}"
+    command = f"{program()} train --resume {shlex.quote(run_dir)}{TRUST_CODE if names_code else ''}"
+    return installation.how_to_resume(command, run_dir)

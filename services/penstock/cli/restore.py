@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from penstock import installation
 from penstock.cli.one_line_parser import OneLineParser
 from penstock.cli.options import parse, settings_of
 from penstock.cli.program import how_to_resume
@@ -64,7 +65,7 @@ def _describe(name: str, restored: RestoredRun, *, into: Path, store: Path | Non
         *([f"from {len(restored.stores)} services"] if len(restored.stores) > 1 else []),
     ]
     how = how_to_resume(str(into))
-    if store is not None:
+    if store is not None and installation.kind() != "compose":
         how = f"start the services with run.dir {shlex.quote(str(into))} and replay.folder {shlex.quote(str(store))}"
     return "\n".join(
         [f"restored snapshot {name} into {into}: {', '.join(parts)}", *restored.notes, f"resume it:  {how}"]

@@ -1,6 +1,7 @@
-"""`penstock runs`: lists the runs of a folder, the newest first."""
+"""`penstock runs`: lists the runs of a folder, the newest first, and removes runs."""
 
 import contextlib
+import difflib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,19 +11,21 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from penstock import installation
 from penstock.cli.one_line_parser import OneLineParser
-from penstock.cli.operator import operator_of
 from penstock.cli.program import program
+from penstock.cli.run_space import Space, in_units, is_active, remove
 from penstock.config import read_settings
 from penstock.errors import ConfigurationError
 from penstock.known_runs import RUNS, known_runs
-from penstock.rpc.health import is_serving
-from penstock.run_folder import LEARNER, RunFolder
+from penstock.run_folder import RunFolder
 from penstock.run_metrics import load_metrics
 from penstock.summary import Summary
 
-_TIMEOUT_S = 1.0
-_LEAST_COLUMNS = 120
+_LEAST_COLUMNS = 150
+_LIST, _REMOVE = "list", "remove"
+_USAGE = "penstock runs [list [FOLDER] | remove NAME ...] [--folder FOLDER] [--stores FOLDER] [--yes]"
+_PARTS = ("folder", "store", "snapshots")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +53,46 @@ class ListedRun:
 
 def command(arguments: Sequence[str]) -> int:
     """Runs the command; returns its exit code."""
-    parser = OneLineParser(prog="penstock runs", description="List runs, the newest first.")
-    parser.add_argument("folder", nargs="?", type=Path, default=RUNS, help="folder of the runs (default: runs)")
-    named = parser.parse_args(list(arguments))
-    runs = known_runs(named.folder)
-    if not runs:
-        print(f"there is no run in {named.folder}; start one with {program()} train")
+    named = _parser().parse_args(list(arguments))
+    action, *others = named.words or [_LIST]
+    if action == _REMOVE:
+        root = named.folder or RUNS
+        if not others:
+            raise ConfigurationError(f"name the runs to remove: {program()} runs remove NAME")
+        return remove([_space_of(root, named.stores, name) for name in others], confirmed=named.yes)
+    # Before `list` and `remove`, the folder was the only argument.
+    folders = others if action == _LIST else named.words
+    if len(folders) > 1:
+        raise ConfigurationError(f"unknown argument {folders[1]!r}; usage: {_USAGE}")
+    root = Path(folders[0]) if folders else named.folder or RUNS
+    runs = known_runs(root)
+    spaces = [Space.of(folder, named.stores) for folder in runs]
+    # Stores of runs whose folder was removed.
+    alone = [_space_of(root, named.stores, name) for name in _stores_in(named.stores) - {run.root.name for run in runs}]
+    if not runs and not alone:
+        print(f"there is no run in {root}; start one with {installation.how_to_start(f'{program()} train')}")
         return 0
     # A narrow terminal folds lines, which is better than leaving out what they show.
     console = Console(highlight=False, width=max(Console().width, _LEAST_COLUMNS))
-    console.print(_table([listed(folder) for folder in runs]))
+    rows = [(listed(folder), space) for folder, space in zip(runs, spaces, strict=True)]
+    console.print(_table(rows, sorted(alone, key=lambda space: space.name)))
     return 0
+
+
+def _parser() -> OneLineParser:
+    parser = OneLineParser(
+        prog="penstock runs",
+        usage=_USAGE,
+        description="List the runs of a folder, the newest first, with the space that each takes on the disk, or remove"
+        " runs with their stores and snapshots.",
+    )
+    parser.add_argument("words", nargs="*", metavar="list [FOLDER] | remove NAME", help="what to do; default: list")
+    parser.add_argument("--folder", type=Path, help="folder of the runs (default: runs)")
+    parser.add_argument(
+        "--stores", type=Path, help="folder of the stores of individually started services, by the names of their runs"
+    )
+    parser.add_argument("--yes", action="store_true", help="remove without a question")
+    return parser
 
 
 def listed(folder: RunFolder) -> ListedRun:
@@ -85,15 +117,6 @@ def listed(folder: RunFolder) -> ListedRun:
     return ListedRun(folder.root.name, environment, state, env_steps, best, minutes, started)
 
 
-def is_active(folder: RunFolder) -> bool:
-    """Returns whether the learner of a run responds."""
-    if not folder.services.exists():
-        return False
-    with contextlib.suppress(OSError, ValueError, ConfigurationError):
-        return is_serving(folder.places()[LEARNER].addresses, _TIMEOUT_S, operator_of(folder))
-    return False
-
-
 def _measured(folder: RunFolder) -> tuple[int | None, float | None, float | None]:
     """Returns environment steps, the best evaluation and minutes, from the metrics of a run without a summary."""
     metrics = load_metrics(folder.root)
@@ -108,11 +131,12 @@ def _measured(folder: RunFolder) -> tuple[int | None, float | None, float | None
     )
 
 
-def _table(runs: Sequence[ListedRun]) -> Table:
+def _table(runs: Sequence[tuple[ListedRun, Space]], alone: Sequence[Space]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for heading in ("run", "environment", "state", "steps", "best", "minutes", "started"):
-        table.add_column(heading, justify="right" if heading in ("steps", "best", "minutes") else "left", no_wrap=True)
-    for run in runs:
+    texts = ("run", "environment", "state", "started")
+    for heading in ("run", "environment", "state", "steps", "best", "minutes", "started", *_PARTS):
+        table.add_column(heading, justify="left" if heading in texts else "right", no_wrap=True)
+    for run, space in runs:
         table.add_row(
             run.name,
             run.environment,
@@ -121,5 +145,27 @@ def _table(runs: Sequence[ListedRun]) -> Table:
                 (run.env_steps, ","), (run.best, ".1f"), (run.minutes, ".1f")
             )),
             f"{run.started:%Y-%m-%d %H:%M}",
+            *map(in_units, space.sizes()),
         )  # fmt: skip
+    for space in alone:
+        table.add_row(space.name, "-", "no folder", *"----", *map(in_units, space.sizes()))
     return table
+
+
+def _stores_in(stores: Path | None) -> set[str]:
+    return (
+        {path.name for path in stores.iterdir() if path.is_dir()} if stores is not None and stores.is_dir() else set()
+    )
+
+
+def _space_of(root: Path, stores: Path | None, name: str) -> Space:
+    """Returns the space of the run with this name, or of a store without a run. Raises `ConfigurationError`."""
+    known = {run.root.name for run in known_runs(root)} | _stores_in(stores)
+    # A path too, as a shell completes it.
+    own = Path(name).name if Path(name).parent == root else name
+    if own not in known:
+        close = difflib.get_close_matches(own, known, n=1)
+        raise ConfigurationError(
+            f"there is no run {name!r} in {root}" + (f"; did you mean {close[0]}?" if close else "")
+        )
+    return Space.of(RunFolder(root / own), stores)

@@ -13,6 +13,7 @@ from rich import box
 from rich.filesize import decimal
 from rich.table import Table
 
+from penstock import installation
 from penstock.cli.operator import operator_of
 from penstock.cli.options import parse
 from penstock.cli.program import program
@@ -26,6 +27,9 @@ from penstock.run_folder import LEARNER, RunFolder, kept_identity
 from penstock.services_file import replay_peers
 from penstock.types.place import Place
 from penstock.types.snapshots import RunSnapshot, Snapshot
+
+_VOLUMES = "/var/lib/penstock"
+"""Folder of the volumes under Docker Compose."""
 
 TAKE = "snapshot"
 _SUMMED = ("segments", "absent", "damaged", "written_bytes", "shared_bytes")
@@ -88,10 +92,11 @@ def _describe(taken: RunSnapshot, run: Path | None) -> str:
     ]
     root = Path(total.folder).parents[services > 1]
     place = shlex.quote(str(run)) if run else f"RUN --replay.snapshot-folder {shlex.quote(str(root))}"
-    return (
-        f"snapshot {taken.name}: {', '.join(parts)}, in {root}\n"
-        f"create a run from it:  {program()} replay restore {taken.name} --run-dir {place} --into NEW"
-    )
+    how = f"{program()} replay restore {taken.name} --run-dir {place} --into NEW"
+    if installation.kind() == "compose":
+        # The service restore has the folder of the run, and the volumes in which a new one is made.
+        how = f"docker compose run --rm restore {taken.name} --into {_VOLUMES}/runs/NEW --store {_VOLUMES}/replay/NEW"
+    return f"snapshot {taken.name}: {', '.join(parts)}, in {root}\ncreate a run from it:  {how}"
 
 
 def _total(snapshots: Sequence[Snapshot]) -> Snapshot:

@@ -16,10 +16,11 @@ from penstock.cli.named_run import chosen_run, note_removed_settings
 from penstock.cli.one_line_parser import OneLineParser
 from penstock.cli.operator import operator_of
 from penstock.cli.program import how_to_resume
-from penstock.cli.run_facts import fact_lines, variant_lines
+from penstock.cli.run_facts import duration, fact_lines, variant_lines
 from penstock.config import read_settings
 from penstock.config.recorded import LIMITS
 from penstock.errors import ConfigurationError, Unavailable
+from penstock.remote_copies import shown
 from penstock.rpc.clients.status import StatusClient
 from penstock.rpc.health import storage_fails
 from penstock.rpc.loop import LoopThread
@@ -101,7 +102,8 @@ def view(run: str, status: RunStatus, credentials: "Credentials | None" = None) 
     """Returns everything that is known about an active run, whose services are asked with these credentials."""
     facts = [named("run", f"{run}, {status.environment_id}" if status.environment_id else run)]
     facts += [named(name, line) for name, line in [*fact_lines(status), *node_lines(status)]]
-    lines = [*variant_lines(status), *actor_lines(status), *disk_lines(run, credentials)]
+    lines = [*variant_lines(status), *missing_lines(status), *actor_lines(status), *disk_lines(run, credentials)]
+    lines += copy_lines(RunFolder(Path(run)))
     share_done = status.limit.share if status.limit else 0.0
     details = [sections(status.coordinator, share_done)] if status.coordinator is not None else []
     return Group(*facts, *map(Text, lines), *details)
@@ -121,6 +123,20 @@ def actor_lines(status: RunStatus) -> list[str]:
         if troubles:
             lines.append(f"{actor.name} (slot {actor.slot}): {', '.join(troubles)}")
     return lines
+
+
+def missing_lines(status: RunStatus) -> list[str]:
+    """Returns a line with the command that shows the reason, if actors are missing."""
+    missing = status.missing_actors
+    if missing is None or status.phase in ("finished", "stopping"):
+        return []
+    number = missing.expected - status.actors
+    if number <= 0:
+        # The last of them has just joined.
+        return []
+    why = f"; `{missing.command}` shows why" if missing.command else ""
+    are = "is" if number == 1 else "are"
+    return [f"{number} of {missing.expected} expected actors {are} missing, for {duration(missing.seconds)} now{why}"]
 
 
 def node_lines(status: RunStatus) -> list[tuple[str, str]]:
@@ -147,6 +163,16 @@ def disk_lines(run: str, credentials: "Credentials | None" = None) -> list[str]:
         for name, place in _places(run).items()
         if storage_fails(place.addresses, _TIMEOUT_S, credentials, LEARNER if name == LEARNER else "replay")
     ]
+
+
+def copy_lines(folder: RunFolder) -> list[str]:
+    """Returns a line if the latest copies of a run failed (`checkpoint.copy_to`)."""
+    try:
+        record = json.loads(folder.copies.read_text())
+        failures, target, error = record["failures"], shown(record["target"]), record["error"]
+    except (OSError, ValueError, KeyError):
+        return []
+    return [f"copies to {target} fail ({failures} times in a row): {error}"] if failures else []
 
 
 def _places(run: str) -> dict[str, Place]:

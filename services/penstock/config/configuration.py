@@ -105,14 +105,16 @@ class Config(Sections):
 
     def refuse_foreign_code(self) -> None:
         """Raises `ForeignCode` if a file alone names code. Call it before anything is imported for this run."""
-        self._file_names.refuse(self.environment, self.policy)
+        self._file_names.refuse(self)
 
     def repeatable(self) -> "Config":
         """Returns this configuration without what a repetition chooses.
 
-        That is the run's folder, the node, the job, the ready file, and the certificate of one service.
+        That is the run's folder, who is told of its end, where its copies go, the node, the job, the ready file, and
+        the certificate of one service.
         """
-        folders = {"run": {"dir": None}, "actor": {"run": None}, "evaluation": {"run": None}}
+        folders = {"run": {"dir": None, "on_end": None}, "actor": {"run": None}, "evaluation": {"run": None}}
+        folders["checkpoint"] = {"copy_to": None}
         service = {"telemetry": {"node": None, "job": None, "ready_file": None}}
         return self.changed({**folders, **service, "security": {"certificate": None, "key": None, "authority": None}})
 

@@ -1,9 +1,9 @@
 """The sections [evaluation] and [checkpoint]."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import pydantic
-from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from penstock.config import alternatives
 from penstock.config.section import Section
@@ -88,6 +88,14 @@ class CheckpointConfig(Section):
     minute, however slow the environment is."""
     max_checkpoints: PositiveInt = 3
     """Number of newest checkpoints that are kept, besides the one with the best evaluation."""
+    copy_to: Annotated[str, Field(min_length=1)] | None = None
+    """Folder or URL (s3://bucket/folder) to which the learner copies the settings, the best and the newest checkpoint
+    and the summary, in a subfolder with the run's name. URLs need penstock[remote] and the package of their storage. It
+    is not recorded in the run's folder, so that no run of others sends data; give it again to resume. Unset: no
+    copies."""
+    copy_interval_s: PositiveFloat = 300.0
+    """Seconds between two rounds of copies, each of which copies what has changed; also the most that is lost with the
+    learner's host, besides what checkpoints lack."""
     snapshot_interval_s: NonNegativeFloat = 0.0
     """Seconds between snapshots of the run, which hold its policy and its whole store. 0: only `penstock replay
     snapshot` takes them, because each needs as much disk space as the segments stored since the last one."""

@@ -20,6 +20,8 @@ from penstock.foreign_errors import shortened
 _PLACE = re.compile(r"[/\\:.]")
 """Characters of a file's path, or of a module's name with what is in it. Environments may import such an argument."""
 
+_ON_END, _COPY_TO = "run.on_end", "checkpoint.copy_to"
+
 _HOW_TO_TRUST = (
     "if you trust that code, add --trust-code (in Python trust_code=True), or give these settings yourself (--env-id,"
     " --env-import, --policy.module)"
@@ -41,16 +43,16 @@ class FileNames:
     @classmethod
     def all_in(cls, file: Path, settings: Sections) -> "FileNames":
         """Returns the settings that name code in a configuration that this file gives alone."""
-        return cls(str(file), frozenset(code_in(settings.environment, settings.policy)))
+        return cls(str(file), frozenset(_all_code_in(settings)))
 
     def without(self, own: Mapping[str, object]) -> "FileNames":
         """Returns those that settings of the process, nested by section, do not give."""
         return FileNames(self.file, self.names - frozenset(_given(own)))
 
-    def refuse(self, environment: EnvironmentConfig, policy: PolicyConfig) -> None:
+    def refuse(self, settings: Sections) -> None:
         """Raises `ForeignCode` with the file and these settings, if there are any. Nothing is imported."""
         if self.names:
-            found = code_in(environment, policy)
+            found = _all_code_in(settings)
             named = ", ".join(f"{name} {found[name]!r}" for name in sorted(self.names & found.keys()))
             raise ForeignCode(f"{self.file} names code that would run: {shortened(named)}", _HOW_TO_TRUST)
 
@@ -71,6 +73,16 @@ def code_in(environment: EnvironmentConfig, policy: PolicyConfig) -> dict[str, o
     if (text := next(_places(environment.variants), None)) is not None:
         found["environment.variants"] = text
     return found
+
+
+def _all_code_in(settings: Sections) -> dict[str, object]:
+    """Returns the values of `code_in`, and the command at the end of a run and the target of copies.
+
+    No process imports these, but one runs a command, and the other sends data to others.
+    """
+    given = {_ON_END: settings.run.on_end, _COPY_TO: settings.checkpoint.copy_to}
+    named = {name: value for name, value in given.items() if value is not None}
+    return code_in(settings.environment, settings.policy) | named
 
 
 def _places(value: object) -> Iterator[str]:

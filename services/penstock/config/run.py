@@ -7,7 +7,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 
 from penstock.config import alternatives
 from penstock.config.section import Section
-from penstock.config.setting_types import Count, Host, Minutes, NodeName, RunOrCheckpoint
+from penstock.config.setting_types import Count, Host, Minutes, NodeName, Notified, RunOrCheckpoint
 from penstock.types.extents import Amounts
 
 
@@ -35,6 +35,10 @@ class RunConfig(Section):
     the same. The run has a new optimizer and counts its own steps. Unset: a newly initialised policy."""
     dir: str | None = None
     """Folder of the run. Unset: runs/<environment>-<date>-<time>."""
+    on_end: Notified | None = None
+    """Webhook (http://... or https://...) that receives the result as JSON when the run is done or has failed, or a
+    command that receives it in variables. It is not recorded in the run's folder, because it may contain a secret, and
+    a recorded command would run when the run is resumed; give it again then. Unset: nothing is sent."""
 
     @property
     def limits(self) -> Amounts:

@@ -119,7 +119,8 @@ class LearnerConfig(Section):
     not answer at all. Longer than a brief pause of a service, and short beside the minutes that a run may lose by
     waiting."""
     device: Device = "auto"
-    """Torch device: cpu, cuda, or cuda:N for GPU number N. auto: cuda if available, else cpu."""
+    """Torch device: cpu, cuda, or cuda:N for GPU number N. auto: cuda if available, except for
+    small networks, which a core trains faster; else cpu."""
     threads: PositiveInt = 1
     """Threads on a CPU. Small networks gain from them without autograd, in minibatches of more than 256 rows, where a
     core is idle; with autograd, more than one slows them down."""
@@ -144,6 +145,12 @@ class LearnerConfig(Section):
     most_wanted_actors: PositiveInt | None = None
     """Largest number of actors that the learner asks for, such as the cores that a cluster has for them. Unset:
     learner.max_actors; with `penstock train --actors auto`, the cores of the machine."""
+    expected_actors: PositiveInt | Literal["wanted"] | None = None
+    """Number of actors that an engine was asked to start. If fewer are connected for a minute, `penstock status` and
+    the learner's log say so. wanted: as many as the learner asks for, where something starts that many. Unset: nothing
+    is expected."""
+    actors_command: str = ""
+    """Command of the engine that shows its actors, which `penstock status` names when actors are missing."""
     rejoin_timeout_s: NonNegativeFloat = 10.0
     """Seconds that a lost actor keeps its slot."""
     rank_timeout_s: Annotated[float, Field(ge=10.0)] = 300.0

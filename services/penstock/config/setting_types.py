@@ -7,6 +7,7 @@ import functools
 import json
 import os
 import re
+import shlex
 import types
 import typing
 from typing import Annotated, Any, Literal
@@ -184,6 +185,19 @@ def _check_host(text: str) -> str:
     return name.host
 
 
+def _read_command(value: object) -> object:
+    """Converts a list of arguments, also as text in JSON, to a line for a shell."""
+    read = read_scalar(value) if isinstance(value, str) and value.lstrip().startswith("[") else value
+    return shlex.join(map(str, read)) if isinstance(read, (list, tuple)) else value
+
+
+def _check_notified(text: str) -> str:
+    scheme, separator, rest = text.strip().partition("://")
+    if not text.strip() or (separator and scheme.isalnum() and (scheme.lower() not in ("http", "https") or not rest)):
+        raise ValueError(f"must be an address http://... or https://..., or a command; got {text!r}")
+    return text.strip()
+
+
 def _read_auto(value: object) -> object:
     return 0 if value == "auto" else value
 
@@ -240,6 +254,12 @@ RunOrCheckpoint = Annotated[
 ]
 Modules = Annotated[
     tuple[EnvironmentName, ...], pydantic.BeforeValidator(_read_list), InWords("modules, separated by commas")
+]
+Notified = Annotated[
+    str,
+    pydantic.BeforeValidator(_read_command),
+    pydantic.AfterValidator(_check_notified),
+    InWords("an address http://... or https://..., or a command as one line or a list of arguments"),
 ]
 PartName = Annotated[str, Field(min_length=1)]
 Count = Annotated[

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from penstock import installation
 from penstock.errors import AllActorsFailed
 from penstock.telemetry import metrics
 from penstock.types.location import UNKNOWN, Location
@@ -182,7 +183,7 @@ class ActorStates:
             last = max(actors, key=lambda actor: actor.moved_at)
         raise AllActorsFailed(
             f"{last.last_fault}; the environments of every actor failed {MOST_FAILURES} times in a row: fix the"
-            " environment, then continue with --resume"
+            f" environment, then continue with {installation.how_to_resume('--resume')}"
         )
 
     def states(self) -> tuple[ActorState, ...]:

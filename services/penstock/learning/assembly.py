@@ -19,7 +19,7 @@ from penstock.learning.return_curve import ReturnCurve
 from penstock.learning.session import LearnerParts, Session
 from penstock.learning.statistics import RunStatistics
 from penstock.learning.training import TrainingRun
-from penstock.learning.wanted_actors import WantedActors
+from penstock.learning.wanted_actors import ExpectedActors, WantedActors
 from penstock.run_folder import RunFolder
 from penstock.types.spaces import EnvironmentSpec
 
@@ -39,6 +39,7 @@ def open_session(config: Config, folder: RunFolder, recovered: Recovered) -> Ses
             least=config.least_wanted_actors,
             most=config.most_wanted_actors,
         ),
+        expected=ExpectedActors(config.learner.expected_actors, config.learner.actors_command),
         curve=ReturnCurve(
             resumed=resumed.env_steps > 0,
             comparable=config.evaluation.deterministic
@@ -49,6 +50,14 @@ def open_session(config: Config, folder: RunFolder, recovered: Recovered) -> Ses
         statistics.notice(complaint)
     return Session(config, folder, recovered, statistics, RetriedWrites(statistics.notice, folder=folder.root))
 
+
+_WORK_OF_A_CORE = 16_000 * 512
+"""Parameters times rows of a minibatch up to which one core takes a gradient step sooner than a GPU.
+
+Measured with 512 rows (docs/results/gpu/learner.json and learner_cpu_1.json): an H100 takes 264,000 samples/s with
+9,800 parameters and 257,000 with 143,000, because launches take its time; a core of its host takes 369,000 and 67,000.
+Between these, in proportion of logarithms, both take 260,000 with 17,000 parameters.
+"""
 
 Kind = TypeVar("Kind", bound=Learner)
 
@@ -66,6 +75,19 @@ def learner_of(
     `policy.encoders` names them. Raises `ConfigurationError` as `Learner`.
     """
     return learner_as(Learner, config, spec, device, ranks, continued)
+
+
+def core_is_faster(config: Config, spec: EnvironmentSpec, continued: Network | None = None) -> bool:
+    """Returns whether one core of a CPU trains this policy faster than a GPU; arguments are those of `learner_of`.
+
+    It does so for small networks with dense layers alone, which take direct steps there. With another execution or
+    precision, and with several ranks, no core was measured.
+    """
+    if config.learner.execution != "auto" or config.learner.precision != "float32":
+        return False
+    learner = learner_of(config, spec, torch.device("cpu"), ALONE, continued)
+    rows = config.sampling.batch_segments * config.actor.unroll_length / config.ppo.minibatches
+    return learner.execution == "direct" and learner.parameters.numel() * rows <= _WORK_OF_A_CORE
 
 
 def learner_as(

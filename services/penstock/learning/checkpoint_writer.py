@@ -4,14 +4,15 @@ The training thread copies the state of the learner. Another thread encodes, has
 not wait for a large file on a slow or shared disk.
 """
 
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
 
 from penstock.learning import checkpoints
 from penstock.learning.checkpoints import Captured, RunProgress
 from penstock.learning.learner import Learner
 from penstock.learning.retried_writes import RetriedWrites
 from penstock.run_folder import RunFolder
+from penstock.telemetry import metrics
 
 _KIND = "checkpoint"
 
@@ -24,6 +25,7 @@ class CheckpointWriter:
         self._learner, self._folder, self._writes, self._keep = learner, folder, writes, keep
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoints")
         self._unwritten: Future[None] | None = None
+        metrics.restart_age(metrics.LEARNER_CHECKPOINT_AGE)
 
     def begin(self, progress: RunProgress) -> None:
         """Copies the learner's state, and writes it while training continues.
@@ -32,12 +34,13 @@ class CheckpointWriter:
         error of that one is raised here, except for failures to write, which are retried.
         """
         self._settle()
-        self._unwritten = self._thread.submit(self._write, checkpoints.capture(self._learner, progress))
+        captured = checkpoints.capture(self._learner, progress)
+        self._unwritten = self._thread.submit(self._write, captured, time.monotonic())
 
     def save(self, progress: RunProgress) -> None:
         """Writes a checkpoint of the learner's state before it returns."""
         self._settle()
-        self._write(checkpoints.capture(self._learner, progress))
+        self._write(checkpoints.capture(self._learner, progress), time.monotonic())
 
     def close(self) -> None:
         """Stops the thread after the checkpoint that it is writing."""
@@ -48,6 +51,12 @@ class CheckpointWriter:
         if unwritten is not None:
             unwritten.result()
 
-    def _write(self, captured: Captured) -> None:
-        save = partial(checkpoints.save, self._folder, captured.encoded(), self._keep)
+    def _write(self, captured: Captured, taken: float) -> None:
+        snapshot = captured.encoded()
+
+        def save() -> None:
+            checkpoints.save(self._folder, snapshot, self._keep)
+            metrics.restart_age(metrics.LEARNER_CHECKPOINT_AGE, taken)
+            metrics.LEARNER_CHECKPOINT_STEPS.set(snapshot.progress.env_steps)
+
         self._writes.write(_KIND, save)

@@ -9,7 +9,7 @@ The best checkpoint has no measured values, such as seconds, so that equal runs 
 
 import dataclasses
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +27,15 @@ from penstock.errors import ConfigurationError, DamagedFile, ForeignCode
 from penstock.files import json_of, write_atomically, write_json
 from penstock.learning.host_copies import HostCopy, on_host
 from penstock.learning.learner import Learner
+from penstock.learning.run_progress import PROGRESS_KEY, of_another_release, progress_of, read
+from penstock.learning.run_progress import RunProgress as RunProgress
+from penstock.learning.run_progress import read_progress as read_progress
 from penstock.run_folder import RunFolder
 from penstock.types.differences import contrast, same_spaces
 from penstock.types.evaluation import EvaluationSummary, VariantReturns
-from penstock.types.extents import Extent
 from penstock.types.records import plain
 from penstock.types.spaces import EnvironmentSpec
 
-_PROGRESS_KEY = "penstock.progress"
 _EVALUATION_KEY = "penstock.evaluation"
 _OPTIMIZER = "optimizer/0/"
 _MEASURED = (
@@ -52,51 +53,6 @@ _REPLACED = "replaced"
 
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, IndexError, RuntimeError, SafetensorError)
 """Errors raised by parsing bytes that no digest has verified."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunProgress:
-    """Progress of a run over all its sessions.
-
-    Attributes:
-        version: Policy version; the number of batches trained, except for jumps at a resume.
-        env_steps: Environment steps trained.
-        updates: Gradient steps.
-        segments_trained: Segments trained, counting each use.
-        segments_fresh: Segments trained for the first time.
-        training_s: Seconds of training since the first environment step.
-        env_steps_to_threshold: Environment steps when an evaluation first reached the threshold; None: not yet.
-        learn_wall_s_to_threshold: Seconds from the first environment step to the same point.
-        best_return: Best mean return of an evaluation; None before the first.
-        untimed_episode_steps: Bound on the steps of evaluated episodes without a time limit; 0 before the first.
-        env_steps_taken: Environment steps that actors reported, including those that were late or refused.
-        wall_s: Seconds that learner processes have run.
-        sessions: Learner processes that have trained the run, including this one.
-        episodes: Episodes whose last step was trained.
-        clock_s: Seconds from the first environment step to the end of training in each session, including waits for
-            evaluations.
-    """
-
-    version: int = 0
-    env_steps: int = 0
-    updates: int = 0
-    segments_trained: int = 0
-    segments_fresh: int = 0
-    training_s: float = 0.0
-    env_steps_to_threshold: int | None = None
-    learn_wall_s_to_threshold: float | None = None
-    best_return: float | None = None
-    untimed_episode_steps: int = 0
-    env_steps_taken: int = 0
-    wall_s: float = 0.0
-    sessions: int = 0
-    episodes: int = 0
-    clock_s: float = 0.0
-
-    @property
-    def extent(self) -> Extent:
-        """What the run has done."""
-        return Extent(self.env_steps, self.updates, self.episodes, self.clock_s / 60.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +79,7 @@ class Captured:
 
     def encoded(self) -> Snapshot:
         """Returns the checkpoint."""
-        metadata = {METADATA_KEY: self.policy, _PROGRESS_KEY: json_of(dataclasses.asdict(self.progress))}
+        metadata = {METADATA_KEY: self.policy, PROGRESS_KEY: json_of(dataclasses.asdict(self.progress))}
         return Snapshot(self.progress, checkpoint_file.sealed(safetensors.torch.save(self.tensors), metadata))
 
 
@@ -140,7 +96,7 @@ class Recovered:
     """
 
     path: Path | None = None
-    progress: RunProgress = RunProgress()
+    progress: RunProgress = field(default_factory=RunProgress)
     spec: EnvironmentSpec | None = None
     best: EvaluationSummary | None = None
     complaints: tuple[str, ...] = ()
@@ -161,7 +117,7 @@ def judged(snapshot: Snapshot, progress: RunProgress, evaluation: EvaluationSumm
     """Returns the same parameters with their evaluation and the progress after it, without measured values."""
     reproducible = {name: value for name, value in dataclasses.asdict(progress).items() if name not in _MEASURED}
     metadata = {
-        _PROGRESS_KEY: json_of(reproducible),
+        PROGRESS_KEY: json_of(reproducible),
         _EVALUATION_KEY: json_of(dataclasses.asdict(evaluation)),
     }
     return Snapshot(progress, checkpoint_file.sealed(snapshot.data, metadata))
@@ -199,7 +155,7 @@ def recover(folder: RunFolder, module: str | None = None) -> Recovered:
     best = _first_sound([folder.best_checkpoint] if folder.best_checkpoint.exists() else [], damaged, module)
     numbered = _first_sound(folder.numbered_checkpoints()[::-1], damaged, module)
     # The best checkpoint is as complete as the others, and a learner that was killed early may have left no other.
-    newest = max(filter(None, (numbered, best)), key=lambda file: _progress(file).env_steps, default=None)
+    newest = max(filter(None, (numbered, best)), key=lambda file: progress_of(file).env_steps, default=None)
     if newest is None:
         if damaged:
             findings = "; ".join(error.finding for error in damaged.values())
@@ -215,9 +171,9 @@ def recover(folder: RunFolder, module: str | None = None) -> Recovered:
         complaints.append(
             f"the checkpoint {newest.path} was written by a release without digests, so it can't be verified"
         )
-    progress, evaluation = _progress(newest), None
+    progress, evaluation = progress_of(newest), None
     if best is not None:
-        of_best = _with_measured(_progress(best), folder.best_measured)
+        of_best = _with_measured(progress_of(best), folder.best_measured)
         if newest is best:
             progress = of_best
             if not progress.training_s:
@@ -230,20 +186,15 @@ def recover(folder: RunFolder, module: str | None = None) -> Recovered:
     return Recovered(newest.path, progress, _policy_of(newest, module).spec, evaluation, tuple(complaints))
 
 
-def read_progress(path: Path) -> RunProgress:
-    """Returns the run's progress at a checkpoint. Raises `ConfigurationError` as `restore` does."""
-    return _progress(_read(path))
-
-
 def read_snapshot(path: Path) -> Snapshot:
     """Reads a checkpoint as it was taken. Raises `ConfigurationError` as `restore` does."""
-    file = _read(path)
-    return Snapshot(_progress(file), file.data)
+    file = read(path)
+    return Snapshot(progress_of(file), file.data)
 
 
 def read_network(path: Path) -> Network:
     """Returns the architecture of a checkpoint's policy. Raises `ConfigurationError` as `restore` does."""
-    return of_metadata(_read(path).metadata[METADATA_KEY]).network
+    return of_metadata(read(path).metadata[METADATA_KEY]).network
 
 
 def restore(learner: Learner, path: Path) -> RunProgress:
@@ -257,7 +208,7 @@ def restore(learner: Learner, path: Path) -> RunProgress:
         load(learner, file.data)
     except _UNREADABLE as error:
         raise checkpoint_file.damaged(path, f"its tensors can't be loaded ({error})") from None
-    return _progress(file)
+    return progress_of(file)
 
 
 def load(learner: Learner, data: bytes) -> None:
@@ -293,7 +244,7 @@ def _captured(learner: Learner, progress: RunProgress, tensors: dict[str, Tensor
 
 def _fitting(path: Path, present: Policy, remedy: str) -> CheckpointFile:
     """Reads a checkpoint that has the spaces and the architecture of a policy, or raises `ConfigurationError`."""
-    file = _read(path)
+    file = read(path)
     saved = _policy_of(file, present.network.module)
     if not same_spaces(saved.spec, present.spec) or saved.network != present.network:
         then, now = contrast(saved.spec, present.spec, _network_differences(saved.network, present.network))
@@ -319,9 +270,9 @@ def _first_sound(paths: list[Path], damaged: dict[Path, DamagedFile], module: st
     """Returns the first sound file and adds the damaged files before it to `damaged`."""
     for path in paths:
         try:
-            file = _read(path)
+            file = read(path)
             policy = _policy_of(file, module)
-            _progress(file)
+            progress_of(file)
             if not file.verified:
                 _check_tensors(file, policy)
             return file
@@ -398,30 +349,12 @@ def _evaluation(best: CheckpointFile, newest_progress: RunProgress) -> Evaluatio
             variants = tuple(VariantReturns(**returns) for returns in values.pop("variants"))
             return EvaluationSummary(**values, variants=variants)
         except (ValueError, KeyError, TypeError):
-            raise _of_another_release(best.path) from None
-    of_best = _progress(best)
+            raise of_another_release(best.path) from None
+    of_best = progress_of(best)
     means = [mean for mean in (of_best.best_return, newest_progress.best_return) if mean is not None]
     if not means:
         return None
     return EvaluationSummary(of_best.version, of_best.env_steps, episodes=0, return_mean=max(means), return_std=0.0)
-
-
-def _progress(file: CheckpointFile) -> RunProgress:
-    try:
-        values = json.loads(file.metadata[_PROGRESS_KEY])
-        # Checkpoints of earlier releases lack `clock_s`.
-        return RunProgress(**{"clock_s": values.get("training_s", 0.0), **values})
-    except TypeError:
-        raise _of_another_release(file.path) from None
-    except ValueError:
-        raise checkpoint_file.damaged(file.path, "its progress can't be read") from None
-
-
-def _of_another_release(path: Path) -> ConfigurationError:
-    return ConfigurationError(
-        f"the checkpoint {path} was written by another version of Penstock; resume with that version, or from an"
-        " older checkpoint by removing this one"
-    )
 
 
 def _policy_of(file: CheckpointFile, module: str | None) -> Policy:
@@ -433,10 +366,3 @@ def _policy_of(file: CheckpointFile, module: str | None) -> Policy:
         raise ConfigurationError(f"{file.path}: {error}") from None
     except _UNREADABLE as error:
         raise checkpoint_file.damaged(file.path, f"its policy can't be built ({error})") from None
-
-
-def _read(path: Path) -> CheckpointFile:
-    file = checkpoint_file.read(path)
-    if _PROGRESS_KEY not in file.metadata or METADATA_KEY not in file.metadata:
-        raise checkpoint_file.damaged(path, "it contains no Penstock policy or no progress of a run")
-    return file

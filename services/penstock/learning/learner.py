@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from penstock import installation
 from penstock.algo import advantages, losses, priorities
 from penstock.algo.advantages import Estimates
 from penstock.algo.losses import LossSettings
@@ -381,7 +382,7 @@ def check_sums(sums: Tensor) -> None:
     if not bool(sums.isfinite().all()):
         raise Diverged(
             "a value of the policy or its optimizer is not finite, so they are neither published nor saved; resume"
-            " from the newest checkpoint with --resume"
+            f" from the newest checkpoint with {installation.how_to_resume('--resume')}"
         )
 
 

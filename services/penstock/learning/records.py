@@ -2,13 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
-from penstock.learning.training_statistics import TrainingStatistics
 from penstock.types.evaluation import EvaluationSummary, VariantReturns
 from penstock.types.records import plain
 from penstock.types.statistics import MeanTimes
 from penstock.types.status import RunStatus, VariantStatus
+
+if TYPE_CHECKING:
+    # It imports torch, which a host that restores a run may lack.
+    from penstock.learning.training_statistics import TrainingStatistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +34,7 @@ class Record:
     def of_training(
         cls,
         status: RunStatus,
-        statistics: TrainingStatistics,
+        statistics: "TrainingStatistics",
         times: MeanTimes,
         training_s: float,
         *,

@@ -2,6 +2,7 @@
 
 import math
 
+from penstock import installation
 from penstock.config import Config
 from penstock.errors import Diverged
 from penstock.learning.learner import TrainingOutcome
@@ -58,7 +59,8 @@ class Refusals:
             raise Diverged(
                 f"training has diverged: {self._batches_in_a_row} batches in a row had gradient steps without a finite"
                 f" norm ({outcome.refused_steps} of {outcome.refused_steps + outcome.updates} in the last);"
-                f" {self._advice}, and resume from the newest checkpoint with --resume"
+                f" {self._advice}, and resume from the newest checkpoint with"
+                f" {installation.how_to_resume('--resume')}"
             )
 
 

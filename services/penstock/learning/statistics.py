@@ -15,7 +15,7 @@ from penstock.learning.return_curve import ReturnCurve
 from penstock.learning.session_totals import SessionTotals
 from penstock.learning.training_statistics import TrainingStatistics
 from penstock.learning.variant_statistics import VariantStatistics
-from penstock.learning.wanted_actors import WantedActors
+from penstock.learning.wanted_actors import ExpectedActors, WantedActors
 from penstock.telemetry import logs, metrics
 from penstock.types.evaluation import EvaluationSummary
 from penstock.types.extents import Amounts, Extent, Unit
@@ -25,6 +25,7 @@ from penstock.types.status import Notice, Phase, RunStatus
 from penstock.types.waits import Awaited, WaitReason
 
 _RATE_WINDOW_S = 10.0
+"""Seconds of the last batches over which the speed is computed, and after which a batch that is late makes it 0."""
 _NOTICES = 16
 """Notices kept for readers. A reader that polls several times per second misses none except in a burst."""
 
@@ -49,6 +50,7 @@ class RunStatistics:
         earlier_clock_s: float = 0.0,
         variants: Sequence[str] = (),
         wanted: WantedActors | None = None,
+        expected: ExpectedActors | None = None,
         curve: ReturnCurve | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -56,8 +58,9 @@ class RunStatistics:
 
         `earlier_steps_taken` are the environment steps that actors reported in earlier sessions, and `earlier_clock_s`
         the seconds of `clock_s` in them. `variants` are the arguments of each environment variant, as shown to the
-        user; empty if there are none. `wanted` judges the number of actors; None: it is not judged. `curve` collects
-        the returns; None: one of a new run. `clock` returns monotonic seconds.
+        user; empty if there are none. `wanted` judges the number of actors; None: it is not judged. `expected` has
+        the actors that there should be; None: none. `curve` collects the returns; None: one of a new run. `clock`
+        returns monotonic seconds.
         """
         self._lock = threading.Lock()
         self._clock, self._started, self.earlier_s = clock, clock(), earlier_s
@@ -82,6 +85,7 @@ class RunStatistics:
         self._notices: deque[Notice] = deque(maxlen=_NOTICES)
         self.actors = ActorStates(self.notice, clock)
         self._wanted = wanted
+        self._expected = expected or ExpectedActors(None)
         metrics.LEARNER_WANTED_ACTORS.set(self._wanted_actors or 0)
 
     def notice(self, text: str) -> None:
@@ -100,10 +104,15 @@ class RunStatistics:
         return self._wanted.number if self._wanted is not None else None
 
     def look(self) -> None:
-        """Notifies the user of stuck actors, and judges how many the run can use. Called about once per second."""
+        """Notifies the user of stuck and missing actors, and judges how many the run can use.
+
+        Called about once per second. The exported progress follows the clock, also while nothing is trained.
+        """
         self.actors.look()
+        self._look_for_missing()
         work = self.session.work()
         with self._lock:
+            self._show_progress()
             if self._wanted is None:
                 return
             # The session's clock runs during evaluations for which training waits.
@@ -113,6 +122,16 @@ class RunStatistics:
             metrics.LEARNER_WANTED_ACTORS.set(number)
         if reason:
             logs.note("actors wanted", number=str(number), present=str(self.connected_actors()), reason=reason)
+
+    def _look_for_missing(self) -> None:
+        present, now_s = self.connected_actors(), self._clock()
+        with self._lock:
+            newly = self._expected.observe(now_s, present, self._wanted_actors)
+            missing = self._expected.missing(now_s)
+        if newly and missing:
+            logs.note(
+                "actors missing", number=str(missing.expected - present), present=str(present), why=missing.command
+            )
 
     def report(self, report: ActorReport, variant: int = 0) -> None:
         """Adds the report of an actor in this environment variant."""
@@ -264,13 +283,20 @@ class RunStatistics:
         return self._limits.remaining_s(self._now, self._per_second)
 
     def _per_second(self, unit: Unit) -> float:
-        """Returns the rate over the last batches; 0.0 if there is none yet."""
+        """Returns the rate over the last batches until now; 0.0 if there is none yet, or the next one is long overdue.
+
+        The next batch is late from its usual time on, so that the rate does not fall between two batches.
+        """
         if unit == "minutes":
             return 1.0 / 60.0 if math.isfinite(self._began_at) else 0.0
-        if not self._trail:
+        if len(self._trail) < 2:
             return 0.0
         (began, first), (ended, last) = self._trail[0], self._trail[-1]
-        return (last.of(unit) - first.of(unit)) / (ended - began) if ended > began else 0.0
+        usual = (ended - began) / (len(self._trail) - 1)
+        late = max(0.0, self._clock() - ended - usual)
+        if ended <= began or late > max(_RATE_WINDOW_S, usual):
+            return 0.0
+        return (last.of(unit) - first.of(unit)) / (ended - began + late)
 
     def status(self) -> RunStatus:
         """Returns the current status of the run."""
@@ -307,5 +333,6 @@ class RunStatistics:
                 env_steps_taken=max(self._env_steps_taken, self._extent.steps),
                 limit=self._limits.nearest(self._now),
                 wanted_actors=self._wanted_actors,
+                missing_actors=self._expected.missing(self._clock()),
                 nodes=nodes,
             )

@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
+from penstock import installation
 from penstock.config import SamplingConfig
 from penstock.errors import Diverged, SchemaMismatch, Unavailable
 from penstock.learning import checkpoints
@@ -133,6 +134,7 @@ class TrainingRun:
 
     def _begin(self) -> None:
         progress = self._progress
+        metrics.LEARNER_CHECKPOINT_STEPS.set(progress.env_steps)
         self._versions.use(progress.version)
         self._statistics.begin(
             self._learner.policy.spec.id,
@@ -372,10 +374,9 @@ class TrainingRun:
     def _advice(self) -> str:
         newest = checkpoints.newest(self._folder)
         saved = f"the newest checkpoint is {newest}" if newest else "there is no checkpoint"
-        return (
-            f"{saved}, and training after it is lost. Continue with penstock train --resume"
-            f" {shlex.quote(str(self._folder.root))}"
-        )
+        run_dir = str(self._folder.root)
+        command = f"penstock train --resume {shlex.quote(run_dir)}"
+        return f"{saved}, and training after it is lost. Continue with {installation.how_to_resume(command, run_dir)}"
 
     def _samples_per_insert(self) -> float:
         return self._progress.segments_trained / max(1, self._progress.segments_fresh)

@@ -12,6 +12,9 @@ all of its time:
 import math
 from collections import deque
 from dataclasses import dataclass
+from typing import Literal
+
+from penstock.types.status import MissingActors
 
 INTERVAL_S = 5.0
 """Least seconds between two looks at a run."""
@@ -49,6 +52,9 @@ WORTH_IT = 0.2
 
 RETRIED_AFTER_S = 900.0
 """Seconds after which actors are tried again that did not make the run faster, doubled with every failure."""
+
+MISSING_AFTER_S = 60.0
+"""Seconds without an expected actor after which it is missing: longer than the start of a container."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,3 +202,32 @@ class WantedActors:
 
     def _bounded(self, number: int) -> int:
         return min(self._most, max(self._least, number))
+
+
+class ExpectedActors:
+    """Watch of the actors that an engine was asked to start. Used by one thread at a time."""
+
+    def __init__(self, number: int | Literal["wanted"] | None, command: str = "") -> None:
+        """Expects this number of actors, or as many as are wanted. `command` shows why one is missing."""
+        self._number, self._command = number, command
+        self._fewer_since: float | None = None
+        self._expected = 0
+        self._said = False
+
+    def observe(self, now_s: float, present: int, wanted: int | None) -> bool:
+        """Looks at the number of connected actors, and returns whether they have become too few for too long."""
+        self._expected = (wanted if self._number == "wanted" else self._number) or 0
+        if present >= self._expected:
+            self._fewer_since, self._said = None, False
+            return False
+        if self._fewer_since is None:
+            self._fewer_since = now_s
+        newly = not self._said and self.missing(now_s) is not None
+        self._said |= newly
+        return newly
+
+    def missing(self, now_s: float) -> MissingActors | None:
+        """Returns what is missing, at the last look, if it has been for `MISSING_AFTER_S`."""
+        if self._fewer_since is None or now_s - self._fewer_since < MISSING_AFTER_S:
+            return None
+        return MissingActors(self._expected, now_s - self._fewer_since, self._command)

@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 
+from penstock import installation, remote_copies
 from penstock.config import Config
 from penstock.errors import ConfigurationError, PenstockError, Unavailable
+from penstock.exit_codes import exit_code
 from penstock.file_systems import free_bytes
 from penstock.files import write_atomically
 from penstock.known_runs import RUNS
@@ -30,6 +32,7 @@ from penstock.local.template import Template
 from penstock.rpc.clients.status import StatusClient
 from penstock.rpc.health import is_serving
 from penstock.rpc.loop import LoopThread
+from penstock.run_end import RunEnd, announce
 from penstock.run_folder import LEARNER, RunFolder
 from penstock.store_place import StorePlace, choose_place, record_place, remove_store
 from penstock.summary import Summary, nothing_left
@@ -78,6 +81,8 @@ def train(
     started = time.monotonic() if started is None else started
     _check_unprotected(config)
     _check_descriptors(config)
+    if config.checkpoint.copy_to is not None:
+        remote_copies.check(config.checkpoint.copy_to)
     resumed = RunFolder(Path(config.run.dir or ".")).summary
     # Before anything is changed, because resuming a finished run would only replace its summary.
     if resume and (reason := nothing_left(resumed, config.run)):
@@ -108,6 +113,9 @@ def train(
                     session.run()
                 except stopping.StopTraining:
                     pass
+                except Exception as error:
+                    session.announce(RunEnd.of_fault(folder, error, exit_code(error), config.environment.short_name))
+                    raise
                 except stopping.Interrupted:
                     session.show("drawing the learning curve")
                     with contextlib.suppress(OSError, PenstockError):
@@ -115,7 +123,10 @@ def train(
                     raise
     if _identity(folder.summary) == earlier:
         raise PenstockError(f"the run ended without a summary; see the logs in {folder.logs}")
-    return _conclude(folder, place, started)
+    summary = _conclude(folder, place, started)
+    if summary.stopped != "interrupted":
+        session.announce(RunEnd.of_summary(folder, summary))
+    return summary
 
 
 def with_run_dir(config: Config) -> Config:
@@ -151,9 +162,10 @@ def _check_folder(folder: RunFolder, *, resume: bool) -> None:
     if reason := not_utf8(str(folder.root.absolute())):
         raise ConfigurationError(f"the run's folder {reason}")
     if not resume and folder.config.exists():
+        run_dir = str(folder.root)
+        resuming = installation.how_to_resume(f"--resume {shlex.quote(run_dir)} (in Python, resume=True)", run_dir)
         raise ConfigurationError(
-            f"{folder.root} already contains a run; resume it with --resume {shlex.quote(str(folder.root))} (in Python,"
-            " resume=True), or choose another --run-dir"
+            f"{folder.root} already contains a run; resume it with {resuming}, or choose another --run-dir"
         )
     # A service may outlive its launcher, and two runs in one folder would overwrite each other's files.
     places = folder.places().values() if folder.services.exists() else ()
@@ -232,6 +244,13 @@ class _Session:
         """Shows the user work after the end of the services."""
         self._observer(dataclasses.replace(self._status, phase="stopping", waiting_for=""), [doing])
 
+    def announce(self, end: RunEnd) -> None:
+        """Tells whom `run.on_end` names of the run's end, and the user of a failure to do so."""
+        if failure := announce(self._config.run.on_end, end):
+            # The observer may be the cause of the end.
+            with contextlib.suppress(Exception):
+                self.show(failure)
+
     def _await_template(self) -> None:
         waiting = dataclasses.replace(self._status, waiting_for="the services to load")
         deadline = time.monotonic() + _START_TIMEOUT_S
@@ -246,8 +265,10 @@ class _Session:
         for shard, name in enumerate(places.replay_names):
             own = places.replay_options(shard, self._config, self._folder, self._stores)
             self._children.add(name, service_command("replay", *settings, *own), logs / f"{name}.log")
+        copy_to = self._config.checkpoint.copy_to
         for name in ("learner", "evaluator"):
-            self._children.add(name, service_command(name, *settings), logs / f"{name}.log")
+            own = [f"--checkpoint.copy-to={copy_to}"] if name == "learner" and copy_to else []
+            self._children.add(name, service_command(name, *settings, *own), logs / f"{name}.log")
         actors.start()
 
     def _await_health(self, places: Places) -> None:

@@ -65,7 +65,7 @@ def read_curve(folder: RunFolder) -> Curve:
     """Reads a run's curves. Raises `ConfigurationError` if the folder contains no run, or no metrics yet."""
     if not folder.config.exists() or not folder.metrics.exists():
         raise ConfigurationError(
-            f"{folder.root} contains no run with metrics; choose a folder that `penstock train` created"
+            f"{folder.root} contains no run with metrics; choose the folder of a run that has begun"
         )
     metrics = load_metrics(folder.root)
     read = read_settings(folder.config, "environment.id", "run.seed", "evaluation.threshold")

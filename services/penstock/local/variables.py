@@ -15,9 +15,11 @@ from penstock.config.sections import fields
 from penstock.config.setting_types import is_table, read_scalar, read_table
 from penstock.environment_arguments import NONE
 from penstock.errors import ConfigurationError
+from penstock.installation import INSTALLATION
 from penstock.process import run_info
 from penstock.process.environment_process import ARGUMENTS_VARIABLE
 from penstock.process.service import START_VARIABLE, SUPERVISED_VARIABLE
+from penstock.run_end import VARIABLES
 
 SETTING_PREFIX = "PENSTOCK__"
 PRESET = run_info.PRESET
@@ -28,6 +30,7 @@ OF_COMPOSE = (
     "PENSTOCK_ACTORS",
     "PENSTOCK_PACKAGES",
     "PENSTOCK_COMPILER",
+    "PENSTOCK_TORCH",
     "PENSTOCK_REPLAY_MEMORY",
     "PENSTOCK_LEARNER_MEMORY",
     "PENSTOCK_ACTOR_MEMORY",
@@ -35,6 +38,8 @@ OF_COMPOSE = (
     "PENSTOCK_REGISTRY",
     "PENSTOCK_SETTINGS",
     "PENSTOCK_ACTOR_CPUS",
+    "PENSTOCK_LEARNER_CPUS",
+    "PENSTOCK_GPU",
     "PENSTOCK_CERTIFICATES",
     "PENSTOCK_CERTIFICATES_VERSION",
 )
@@ -110,8 +115,8 @@ def _check(name: str, written: str, text: str) -> None:
             )
         return
     is_link = _OF_KUBERNETES.search(name) or "://" in text
-    of_launcher = (SUPERVISED_VARIABLE, START_VARIABLE, ARGUMENTS_VARIABLE)
-    if name not in (PRESET, *of_launcher, *OF_COMPOSE) and not is_link:
+    of_others = (INSTALLATION, SUPERVISED_VARIABLE, START_VARIABLE, ARGUMENTS_VARIABLE, *VARIABLES.values())
+    if name not in (PRESET, *of_others, *OF_COMPOSE) and not is_link:
         raise ConfigurationError(
             f"the variable {written} is not a setting; settings are named PENSTOCK__SECTION__KEY, with two underscores"
             f" before section and key{_meant(name) or '; correct the name'}, or unset it"

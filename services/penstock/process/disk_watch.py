@@ -2,7 +2,7 @@
 
 The log has a line when the fault begins and one when it ends. In between, `penstock_storage_fails` is 1, and the gRPC
 health of the service `penstock.storage` is NOT_SERVING. The health of the service itself stays SERVING, so that its
-clients continue.
+clients continue. `penstock_storage_free_bytes` tells before the disk is full.
 """
 
 import errno
@@ -74,7 +74,10 @@ def _probe_within(folder: Path, patience_s: float) -> tuple[str, threading.Threa
 def _probe(folder: Path) -> str:
     path = folder / _PROBE_FILE
     try:
-        if os.statvfs(folder).f_flag & os.ST_RDONLY:
+        disk = os.statvfs(folder)
+        metrics.STORAGE_SIZE.labels(str(folder)).set(disk.f_blocks * disk.f_frsize)
+        metrics.STORAGE_FREE.labels(str(folder)).set(disk.f_bavail * disk.f_frsize)
+        if disk.f_flag & os.ST_RDONLY:
             return disk_fault(folder)
         try:
             # A link that another user left must not be followed.

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Mapping
 from typing import IO, TextIO
 
+from penstock import installation
 from penstock.process.output import protected
 from penstock.telemetry import logs, metrics
 
@@ -31,7 +32,7 @@ _PLACE = re.compile(rb"^(=== Source Location Trace|src/core/|\n$)")
 _REASONS: Mapping[str, tuple[str, str]] = {
     "certificate has expired": (
         "expired",
-        "the client's certificate has expired; renew it with `penstock certificates RUN --renew`",
+        f"the client's certificate has expired; renew it with {installation.how_to_renew()}",
     ),
     "certificate is not yet valid": ("not_yet_valid", "the client's certificate is not valid yet; correct the clocks"),
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": (

@@ -76,7 +76,7 @@ class Service:
         self.credentials = credentials_of(config.security, name)
         self._certificate_watch = None if self.credentials is None else CertificateWatch(self.credentials, self.logger)
         host = metrics_host(telemetry.metrics_host, listen, config.security)
-        self._metrics = MetricsServer(host, settings.metrics_port)
+        self._metrics = MetricsServer(host, settings.metrics_port, metrics.OfService(name))
         address = advertised(Address(host, self._metrics.port), ())[0] if self._metrics.port else ""
         self.location = Location(node, telemetry.job or "", address)
         if address:

@@ -210,24 +210,32 @@ async def call_unary(
     peer: str,
     timeout_s: float = UNARY_TIMEOUT_S,
     identity: int = 0,
+    *,
+    certified: bool = True,
 ) -> Any:
-    """Makes a unary call with a deadline to the service with this identity. Raises its error, or `Unavailable`."""
+    """Makes a unary call with a deadline to the service with this identity. Raises its error, or `Unavailable`.
+
+    `certified` is as for `translated`.
+    """
     call = channel.unary_unary(
         method.path, request_serializer=serialise, response_deserializer=method.response.FromString
     )
-    async with translated(peer):
+    async with translated(peer, certified=certified):
         return await call(request, timeout=timeout_s, metadata=claimed(identity))
 
 
 @asynccontextmanager
-async def translated(peer: str) -> AsyncIterator[None]:
-    """Translates gRPC's errors, and exception groups, into Penstock's errors."""
+async def translated(peer: str, *, certified: bool = True) -> AsyncIterator[None]:
+    """Translates gRPC's errors, and exception groups, into Penstock's errors.
+
+    `certified` is whether the client has a certificate, on which the reason of a failed connection depends.
+    """
     try:
         yield
     except Exception as raised:
         error = unwrap(raised)
         if isinstance(error, grpc.aio.AioRpcError):
-            raise from_rpc(error, peer) from None
+            raise from_rpc(error, peer, certified=certified) from None
         if isinstance(error, (asyncio.InvalidStateError, StopAsyncIteration, SocketEnded)):
             # Raised by a write to or a read from a call that has just ended.
             raise Unavailable(f"{peer} ended the call") from None

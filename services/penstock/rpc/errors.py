@@ -29,6 +29,19 @@ _CODES: dict[type[PenstockError], grpc.StatusCode] = {
 _ADDRESS = re.compile(r"\b(unix|ipv4|ipv6):\S+")
 """An address in gRPC's description of a failed connection, in which the path of a socket file has no spaces."""
 
+_SILENCES = (
+    (
+        # gRPC's own bound on an attempt ended it, after the kernel of the other host had accepted the connection.
+        ("Endpoint closing", "before receiving SETTINGS frame"),
+        "it accepts connections and does not answer: it is paused, hung or overloaded; see the state of its process",
+    ),
+    (
+        ("connect() timed out", "tcp handshaker shutdown"),
+        "nothing answers at this address: its host is down, a firewall is between, or the service has hung for long",
+    ),
+)
+"""What parts of gRPC's descriptions mean when an attempt to connect ends without an answer."""
+
 _BY_NAME = {error.__name__: error for error in _CODES}
 _WITHOUT_NAME: dict[grpc.StatusCode, type[PenstockError]] = {
     grpc.StatusCode.INVALID_ARGUMENT: errors.InvalidSegment,
@@ -50,8 +63,8 @@ def trailing_metadata(error: PenstockError) -> tuple[tuple[str, str], ...]:
     return (named, (_TAKEN_BY_KEY, str(error.taken_by))) if isinstance(error, errors.PlaceLost) else (named,)
 
 
-def from_rpc(error: grpc.aio.AioRpcError, peer: str) -> PenstockError:
-    """Returns the error behind a failed call to `peer`."""
+def from_rpc(error: grpc.aio.AioRpcError, peer: str, *, certified: bool = True) -> PenstockError:
+    """Returns the error behind a failed call to `peer` by a client with a certificate, or without one."""
     details = error.details() or error.code().name
     beside = {key: str(value) for key, value in error.trailing_metadata() or ()}
     kind = _BY_NAME.get(beside.get(_ERROR_KEY, ""))
@@ -66,7 +79,8 @@ def from_rpc(error: grpc.aio.AioRpcError, peer: str) -> PenstockError:
         return errors.PeerFailed(f"{peer} failed with an error that it did not expect ({details}); see its log")
     # gRPC gives the reason as text alone, beside addresses whose paths are chosen by users.
     reason = _ADDRESS.sub("", details)
-    if meaning := explained(reason):
+    silence = next((meaning for parts, meaning in _SILENCES if any(part in reason for part in parts)), "")
+    if meaning := silence or explained(reason, certified=certified):
         return errors.Unavailable(f"{peer} can't be reached: {meaning}")
     if "Connection refused" in reason or "No such file or directory" in reason:
         return errors.Unavailable(f"{peer} can't be reached: it is not listening yet, or it has ended; see its log")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import grpc
 
+from penstock import installation
 from penstock.security.roles import Identity, Role
 
 if TYPE_CHECKING:
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 _MEANINGS = (
     (
         ("certificate has expired",),
-        "its certificate has expired; renew it with `penstock certificates RUN --renew`, after which no restart is"
-        " needed",
+        "its certificate has expired; a renewed one is read without a restart; renew it with"
+        f" {installation.how_to_renew()}",
     ),
     (("certificate is not yet valid",), "its certificate is not valid yet; correct the clocks of both hosts"),
     (("wrong_version_number", "http_request"), "it does not use TLS; set security.certificate there, or unset it here"),
@@ -32,13 +33,21 @@ _MEANINGS = (
         "its certificate is not signed by the authority in security.authority; use certificates of one run",
     ),
     (
-        # A server tells a client neither that it needs TLS nor why it refuses a certificate.
+        # A server does not tell a client why it refuses a certificate.
         ("socket closed", "connection reset", "handshake"),
-        "it ended the connection during the handshake: it refuses this client's certificate, for the reason in its log,"
-        " or only one of the two has security.certificate set",
+        "it ended the connection during the handshake: it refuses this client's certificate, for the reason in its log",
     ),
 )
-"""What parts of gRPC's descriptions mean, the most specific first."""
+"""What parts of gRPC's descriptions mean to a client with a certificate, the most specific first."""
+
+_PLAIN_MEANINGS = (
+    (
+        # A server does not tell a client in plain text that it needs TLS.
+        ("socket closed", "connection reset"),
+        "it ended the connection of a client without a certificate; if it uses TLS, set security.certificate here",
+    ),
+)
+"""The same to a client without one."""
 
 Options = tuple[tuple[str, str | int], ...]
 
@@ -71,12 +80,16 @@ def channel_options(credentials: "Credentials", service: Role) -> Options:
     return (("grpc.ssl_target_name_override", Identity(credentials.identity.run, service).server_name),)
 
 
-def explained(details: str) -> str:
-    """Returns what gRPC's description of a failed connection means for certificates; empty if it is not about them."""
+def explained(details: str, *, certified: bool) -> str:
+    """Returns what gRPC's description of a failed connection means for certificates; empty if it is not about them.
+
+    `certified` is whether the client has a certificate.
+    """
     lowered = details.lower()
     if "failed to connect" not in lowered:
         return ""
-    return next((meaning for parts, meaning in _MEANINGS if any(part in lowered for part in parts)), "")
+    meanings = _MEANINGS if certified else _PLAIN_MEANINGS
+    return next((meaning for parts, meaning in meanings if any(part in lowered for part in parts)), "")
 
 
 def _configuration(certificate: "Certificate") -> grpc.ServerCertificateConfiguration:

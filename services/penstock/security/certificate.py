@@ -16,6 +16,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
+from penstock import installation
 from penstock.errors import ConfigurationError
 from penstock.security.pem_files import certificates, content, private_content, public_key
 from penstock.security.roles import SCHEME, SERVERS, Identity, Role
@@ -192,8 +193,7 @@ def _check_time(certificate: x509.Certificate, path: Path, now: float) -> None:
     begin, end = certificate.not_valid_before_utc.timestamp(), certificate.not_valid_after_utc.timestamp()
     if now > end:
         raise ConfigurationError(
-            f"{path} expired at {in_utc(end)}, and now it is {in_utc(now)}; renew it with penstock certificates RUN"
-            " --renew"
+            f"{path} expired at {in_utc(end)}, and now it is {in_utc(now)}; renew it with {installation.how_to_renew()}"
         )
     if now < begin:
         raise ConfigurationError(

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from penstock import installation
 from penstock.errors import ConfigurationError, Unavailable
 from penstock.security.certificate import Certificate, Files, covers, in_utc, read
 from penstock.security.roles import Identity, Role
@@ -78,8 +79,8 @@ class Credentials:
             file = self.files.certificate if current.expires == expired else self.files.authority
             present = f"; its present content can't be used: {self.problem}" if self.problem else ""
             raise Unavailable(
-                f"{file} expired at {in_utc(expired)}; renew it with penstock certificates RUN --renew, after which it"
-                f" is read again by itself{present}"
+                f"{file} expired at {in_utc(expired)}; a renewed one is read by itself; renew it with"
+                f" {installation.how_to_renew()}{present}"
             )
 
     def check_server(self, hosts: Sequence[str]) -> None:

@@ -1,17 +1,45 @@
-"""Metrics of all services, with base units as suffixes and bounded labels. Each process exposes all of them."""
+"""Metrics of all services, with base units as suffixes and bounded labels. A process exposes those of its service."""
 
 import math
 import time
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import prometheus_client
 from numpy.typing import NDArray
-from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector, RestrictedRegistry
 
 from penstock.telemetry.machine import Machine
 
 # Creation times of series are useless here and would double the scraped data.
 prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
+
+
+class Total(Collector):
+    """A counter whose total other code keeps; a `Counter` can't be set. `set` may be called by any thread.
+
+    It has no value before the first call: a 0 would be a reset of a count that a store has kept over a restart.
+    """
+
+    def __init__(self, name: str, documentation: str, registry: CollectorRegistry = prometheus_client.REGISTRY) -> None:
+        """Registers the counter. Prometheus' suffix `_total` is no part of `name`."""
+        self._name, self._documentation = name, documentation
+        self._total: int | None = None
+        registry.register(self)
+
+    def set(self, total: int) -> None:
+        """Sets the total. A lower one is a reset for Prometheus, as after a restart."""
+        self._total = total
+
+    def collect(self) -> Iterator[Metric]:
+        """Yields the counter."""
+        family = CounterMetricFamily(self._name, self._documentation)
+        if self._total is not None:
+            family.add_metric((), self._total)
+        yield family
+
 
 _LATENCY_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
@@ -43,6 +71,8 @@ THINNED_RECORDS = Counter(
     "penstock_thinned_records", "Records that the learner removed from metrics.jsonl because it had grown too large."
 )
 
+COPY_FAILURES = Counter("penstock_copy_failures", "Rounds of copies to checkpoint.copy_to that failed.")
+
 UNLISTED_METRICS = Counter(
     "penstock_unlisted_metrics_addresses",
     "Metrics addresses of services that the learner does not list in targets.json, by kind of service: on another"
@@ -72,30 +102,39 @@ REPLAY_ACTORS = Gauge("penstock_replay_actors", "Actors with an open append stre
 REPLAY_STUCK_ACTORS = Gauge(
     "penstock_replay_stuck_actors", "Connected actors without progress since their grants were withdrawn."
 )
-REPLAY_TIMED_OUT = Gauge(
+REPLAY_TIMED_OUT = Total(
     "penstock_replay_timed_out_grants", "Grants withdrawn from silent or stuck actors since the service started."
 )
 REPLAY_GRANTED = Gauge("penstock_replay_granted_segments", "Granted segments that have not arrived.")
-REPLAY_LATE = Gauge(
-    "penstock_replay_late_segments", "Segments that arrived too late to be fresh, since the store was created."
+REPLAY_LATE = Total(
+    "penstock_replay_late_segments",
+    "Segments that arrived too late to be fresh, since the store was created: a restart does not reset it.",
 )
-REPLAY_IGNORED_PRIORITIES = Gauge(
+REPLAY_IGNORED_PRIORITIES = Total(
     "penstock_replay_ignored_priorities", "Priorities whose segments had been overwritten."
 )
-REPLAY_REFUNDED = Gauge("penstock_replay_refunded_segments", "Leased segments that were returned untrained.")
-REPLAY_REFUSED = Gauge("penstock_replay_refused_segments", "Segments refused for their values since the start.")
+REPLAY_REFUNDED = Total("penstock_replay_refunded_segments", "Leased segments that were returned untrained.")
+REPLAY_REFUSED = Total("penstock_replay_refused_segments", "Segments refused for their values since the start.")
 REPLAY_CAPACITY_BYTES = Gauge("penstock_replay_capacity_bytes", "Size of the allocated store in bytes.")
 REPLAY_STORED_BYTES = Gauge("penstock_replay_stored_bytes", "Bytes of the segments in the store.")
 REPLAY_MASS = Gauge("penstock_replay_mass", "Sum of all masses, at the reference version of the sum tree.")
-REPLAY_PRIORITY = Gauge("penstock_replay_priority", "Raw priority of replayable segments, by quantile.", ("quantile",))
+REPLAY_PRIORITY = Gauge(
+    "penstock_replay_priority", "Raw priority of replayable segments, by the share of segments at or below.", ("share",)
+)
 REPLAY_AGE = Gauge(
-    "penstock_replay_age_versions", "Age of replayable segments, in versions, by quantile.", ("quantile",)
+    "penstock_replay_age_versions",
+    "Age of replayable segments, in versions, by the share of segments at or below.",
+    ("share",),
 )
 REPLAY_DRAWN_AGE = Gauge(
-    "penstock_replay_drawn_age_versions", "Age of the last batch's segments, in versions, by quantile.", ("quantile",)
+    "penstock_replay_drawn_age_versions",
+    "Age of the last batch's segments, in versions, by the share of segments at or below.",
+    ("share",),
 )
-REPLAY_TORN = Gauge("penstock_replay_torn_segments", "Rows left incomplete by the previous process.")
-REPLAY_DAMAGED = Gauge(
+REPLAY_TORN = Counter(
+    "penstock_replay_torn_segments", "Rows left incomplete by the previous process, which this one found at its start."
+)
+REPLAY_DAMAGED = Counter(
     "penstock_replay_damaged_segments", "Rows dropped since the service started because their checksums did not match."
 )
 CERTIFICATE_EXPIRY = Gauge(
@@ -105,6 +144,10 @@ CERTIFICATE_EXPIRY = Gauge(
 )
 FAILED_HANDSHAKES = Counter(
     "penstock_tls_handshakes_failed", "Connections refused during their TLS handshake, by reason.", ("reason",)
+)
+STORAGE_SIZE = Gauge("penstock_storage_size_bytes", "Size of the file system of a folder, in bytes.", ("folder",))
+STORAGE_FREE = Gauge(
+    "penstock_storage_free_bytes", "Bytes of the file system of a folder that the service may still use.", ("folder",)
 )
 STORAGE_FAILS = Gauge("penstock_storage_fails", "1 while the disk of the store or of the run can't be written, else 0.")
 LOST_LOG_LINES = Counter(
@@ -142,10 +185,23 @@ LEARNER_VERSION = Gauge("penstock_learner_policy_version", "Policy version, whic
 LEARNER_ENV_STEPS = Gauge("penstock_learner_environment_steps", "Environment steps trained.")
 LEARNER_PROGRESS = Gauge("penstock_learner_progress_share", "Largest share of a limit of the run that is done, 0 to 1.")
 LEARNER_REMAINING_SECONDS = Gauge(
-    "penstock_learner_remaining_seconds", "Expected seconds until the first limit of the run is reached."
+    "penstock_learner_remaining_seconds",
+    "Expected seconds until the first limit of the run is reached; NaN while no batch is trained.",
 )
 LEARNER_SNAPSHOT_FAILURES = Counter("penstock_learner_snapshot_failures", "Failed automatic snapshots.")
 LEARNER_RUN_FINISHED = Gauge("penstock_learner_run_finished", "1 once the run has reached its end, else 0.")
+LEARNER_RUN_END = Gauge(
+    "penstock_learner_run_end",
+    "1 for the reason for which the run has ended: that of the event `trained`, or `error`.",
+    ("reason",),
+)
+LEARNER_CHECKPOINT_AGE = Gauge(
+    "penstock_learner_checkpoint_age_seconds",
+    "Seconds since the state of the newest checkpoint of this session, or since the session began: what would be lost.",
+)
+LEARNER_CHECKPOINT_STEPS = Gauge(
+    "penstock_learner_checkpoint_environment_steps", "Environment steps trained at the newest checkpoint."
+)
 LEARNER_UPDATES = Counter("penstock_learner_gradient_steps", "Gradient steps.")
 LEARNER_STEP_SECONDS = Histogram(
     "penstock_learner_step_seconds", "Duration of training on one batch, in seconds.", buckets=_LATENCY_BUCKETS_S
@@ -155,6 +211,9 @@ LEARNER_WAIT_SECONDS = Counter(
 )
 LEARNER_EXECUTION = Gauge(
     "penstock_learner_execution", "1, with how gradient steps are executed; see learner.execution.", ("execution",)
+)
+LEARNER_DEVICE = Gauge(
+    "penstock_learner_device_info", "1, with the kind of device that the learner trains on: cpu or cuda.", ("device",)
 )
 LEARNER_MAPPED = Gauge(
     "penstock_learner_reads_mapped_store", "1 if batches are read from the mapped store, 0 if by gRPC."
@@ -296,17 +355,57 @@ GPU_MEMORY_USED = Gauge(
 )
 
 
+# Unknown before the first episode: a 0 would be a return that fell.
+EPISODE_RETURN.set(math.nan)
 for _age in (LEARNER_PUBLICATION_AGE, ACTOR_WEIGHTS_AGE):
     _age.set(math.inf)
 
 
-def restart_age(gauge: Gauge) -> None:
-    """Lets a gauge show the seconds since this call.
+def restart_age(gauge: Gauge, began: float | None = None) -> None:
+    """Lets a gauge show the seconds since `began` (`time.monotonic`), by default since this call.
 
     Unlike a Unix time, an age does not depend on the clocks of this host and of the one that compares it.
     """
-    began = time.monotonic()
-    gauge.set_function(lambda: time.monotonic() - began)
+    since = time.monotonic() if began is None else began
+    gauge.set_function(lambda: time.monotonic() - since)
+
+
+_SERVICES = (
+    ("penstock_replay_", "replay"),
+    ("penstock_actor_", "actor"),
+    ("penstock_evaluator_", "evaluator"),
+    ("penstock_exchange_", "learner actor"),
+    ("penstock_round_trip_", "learner actor"),
+    ("penstock_reconnections", "learner actor evaluator"),
+    ("penstock_storage_", "replay learner"),
+    ("penstock_stream_", "replay learner"),
+    ("penstock_refused_", "replay learner"),
+    ("penstock_tls_", "replay learner"),
+    *((f"penstock_{each}", "learner") for each in ("learner_", "run_", "thinned_", "unlisted_", "gpu_")),
+    *((f"penstock_{each}", "learner") for each in ("episode", "evaluation", "ignored_evaluation_", "variant_")),
+)
+"""Beginnings of metrics' names, with the services that have these metrics. All services have all others."""
+
+
+def belongs(name: str, service: str) -> bool:
+    """Returns whether a service has the metric of this name."""
+    return all(service in services.split() for beginning, services in _SERVICES if name.startswith(beginning))
+
+
+class OfService(CollectorRegistry):
+    """The metrics of one service: those of others would be zeros, in which a query without a job gets lost."""
+
+    def __init__(self, service: str) -> None:
+        super().__init__()
+        self._service = service
+
+    def collect(self) -> Iterator[Metric]:
+        """Yields the metrics of the service."""
+        return (family for family in prometheus_client.REGISTRY.collect() if belongs(family.name, self._service))
+
+    def restricted_registry(self, names: Iterable[str]) -> RestrictedRegistry:
+        """Returns the metrics of these names, for a request with `name[]`."""
+        return prometheus_client.REGISTRY.restricted_registry(names)
 
 
 _QUANTILES = (0.0, 0.1, 0.5, 0.9, 1.0)

@@ -19,6 +19,7 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 import prometheus_client
+from prometheus_client import REGISTRY, CollectorRegistry
 
 from penstock.addresses import shown_host
 from penstock.errors import ConfigurationError
@@ -39,14 +40,14 @@ class MetricsServer:
         scraped_at: Time (`time.monotonic`) of the last request that was answered; minus infinity without one.
     """
 
-    def __init__(self, host: str, port: int | Literal["auto"]) -> None:
-        """Starts to serve on a port of this host, on any free one with "auto", or not at all with 0.
+    def __init__(self, host: str, port: int | Literal["auto"], registry: CollectorRegistry = REGISTRY) -> None:
+        """Starts to serve a registry on a port of this host, on any free one with "auto", or not at all with 0.
 
         An IPv6 `host` has no brackets. Raises `ConfigurationError` if the address is not available.
         """
         self.port, self.scraped_at = 0, -math.inf
         self._scrapes: deque[float] = deque(maxlen=_RECENT_SCRAPES)
-        self._app = prometheus_client.make_wsgi_app()
+        self._app = prometheus_client.make_wsgi_app(registry)
         self._loop = asyncio.new_event_loop()
         self._thread: threading.Thread | None = None
         # Oldest first, without those that are being closed.

@@ -85,7 +85,9 @@ class Amounts:
         return max(limits, key=lambda limit: limit.done / limit.total)
 
     def remaining_s(self, done: Extent, per_second: Callable[[Unit], float]) -> float | None:
-        """Returns the expected seconds until the first limit is reached; None if no rate is above 0."""
+        """Returns the expected seconds until the first limit is reached; None if no rate is above 0 before that."""
+        if self.reached(done):
+            return 0.0
         rates = {unit: per_second(unit) for unit, _ in self.given}
         seconds = [max(0.0, amount - done.of(unit)) / rates[unit] for unit, amount in self.given if rates[unit] > 0.0]
         return min(seconds, default=None)

@@ -73,6 +73,15 @@ class NodeState:
 
 
 @dataclass(frozen=True, slots=True)
+class MissingActors:
+    """Expected actors that are not connected; the fields are those of the contract's MissingActors."""
+
+    expected: int
+    seconds: float = 0.0
+    command: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class RunStatus:
     """The status of a run. The fields are those of the contract's GetRunStatusResponse; None where not known yet."""
 
@@ -103,3 +112,4 @@ class RunStatus:
     limit: RunLimit | None = None
     nodes: tuple[NodeState, ...] = ()
     wanted_actors: int | None = None
+    missing_actors: MissingActors | None = None

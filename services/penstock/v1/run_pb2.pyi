@@ -266,7 +266,7 @@ class GetRunStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetRunStatusResponse(_message.Message):
-    __slots__ = ("phase", "environment_id", "version", "env_steps", "elapsed_s", "env_steps_per_s", "updates_per_s", "episodes", "return_mean", "last_evaluation", "best_evaluation", "lag_mean", "staleness_mean", "replay_stored", "replay_capacity", "actors", "remaining_s", "waiting_for", "samples_per_insert", "variants", "coordinator", "notices", "actor_states", "env_steps_taken", "limit", "nodes", "wanted_actors")
+    __slots__ = ("phase", "environment_id", "version", "env_steps", "elapsed_s", "env_steps_per_s", "updates_per_s", "episodes", "return_mean", "last_evaluation", "best_evaluation", "lag_mean", "staleness_mean", "replay_stored", "replay_capacity", "actors", "remaining_s", "waiting_for", "samples_per_insert", "variants", "coordinator", "notices", "actor_states", "env_steps_taken", "limit", "nodes", "wanted_actors", "missing_actors")
     PHASE_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENT_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -294,6 +294,7 @@ class GetRunStatusResponse(_message.Message):
     LIMIT_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
     WANTED_ACTORS_FIELD_NUMBER: _ClassVar[int]
+    MISSING_ACTORS_FIELD_NUMBER: _ClassVar[int]
     phase: str
     environment_id: str
     version: int
@@ -321,7 +322,18 @@ class GetRunStatusResponse(_message.Message):
     limit: RunLimit
     nodes: _containers.RepeatedCompositeFieldContainer[NodeState]
     wanted_actors: int
-    def __init__(self, phase: _Optional[str] = ..., environment_id: _Optional[str] = ..., version: _Optional[int] = ..., env_steps: _Optional[int] = ..., elapsed_s: _Optional[float] = ..., env_steps_per_s: _Optional[float] = ..., updates_per_s: _Optional[float] = ..., episodes: _Optional[int] = ..., return_mean: _Optional[float] = ..., last_evaluation: _Optional[_Union[EvaluationSummary, _Mapping]] = ..., best_evaluation: _Optional[_Union[EvaluationSummary, _Mapping]] = ..., lag_mean: _Optional[float] = ..., staleness_mean: _Optional[float] = ..., replay_stored: _Optional[int] = ..., replay_capacity: _Optional[int] = ..., actors: _Optional[int] = ..., remaining_s: _Optional[float] = ..., waiting_for: _Optional[str] = ..., samples_per_insert: _Optional[float] = ..., variants: _Optional[_Iterable[_Union[VariantStatus, _Mapping]]] = ..., coordinator: _Optional[_Union[CoordinatorStatistics, _Mapping]] = ..., notices: _Optional[_Iterable[_Union[Notice, _Mapping]]] = ..., actor_states: _Optional[_Iterable[_Union[ActorState, _Mapping]]] = ..., env_steps_taken: _Optional[int] = ..., limit: _Optional[_Union[RunLimit, _Mapping]] = ..., nodes: _Optional[_Iterable[_Union[NodeState, _Mapping]]] = ..., wanted_actors: _Optional[int] = ...) -> None: ...
+    missing_actors: MissingActors
+    def __init__(self, phase: _Optional[str] = ..., environment_id: _Optional[str] = ..., version: _Optional[int] = ..., env_steps: _Optional[int] = ..., elapsed_s: _Optional[float] = ..., env_steps_per_s: _Optional[float] = ..., updates_per_s: _Optional[float] = ..., episodes: _Optional[int] = ..., return_mean: _Optional[float] = ..., last_evaluation: _Optional[_Union[EvaluationSummary, _Mapping]] = ..., best_evaluation: _Optional[_Union[EvaluationSummary, _Mapping]] = ..., lag_mean: _Optional[float] = ..., staleness_mean: _Optional[float] = ..., replay_stored: _Optional[int] = ..., replay_capacity: _Optional[int] = ..., actors: _Optional[int] = ..., remaining_s: _Optional[float] = ..., waiting_for: _Optional[str] = ..., samples_per_insert: _Optional[float] = ..., variants: _Optional[_Iterable[_Union[VariantStatus, _Mapping]]] = ..., coordinator: _Optional[_Union[CoordinatorStatistics, _Mapping]] = ..., notices: _Optional[_Iterable[_Union[Notice, _Mapping]]] = ..., actor_states: _Optional[_Iterable[_Union[ActorState, _Mapping]]] = ..., env_steps_taken: _Optional[int] = ..., limit: _Optional[_Union[RunLimit, _Mapping]] = ..., nodes: _Optional[_Iterable[_Union[NodeState, _Mapping]]] = ..., wanted_actors: _Optional[int] = ..., missing_actors: _Optional[_Union[MissingActors, _Mapping]] = ...) -> None: ...
+
+class MissingActors(_message.Message):
+    __slots__ = ("expected", "seconds", "command")
+    EXPECTED_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    COMMAND_FIELD_NUMBER: _ClassVar[int]
+    expected: int
+    seconds: float
+    command: str
+    def __init__(self, expected: _Optional[int] = ..., seconds: _Optional[float] = ..., command: _Optional[str] = ...) -> None: ...
 
 class RunLimit(_message.Message):
     __slots__ = ("unit", "done", "total")

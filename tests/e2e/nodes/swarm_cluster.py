@@ -31,14 +31,26 @@ MANAGER = {"DOCKER_HOST": f"unix://{STATE}/node1/docker.sock"}
 """Variable with which the docker command of this machine uses the engine of the manager."""
 
 FILES = ("deploy/swarm/stack.yml", "deploy/swarm/gpu.yml", "tests/e2e/nodes/swarm.yml")
+AUTOSCALE = "deploy/swarm/autoscale.yml"
 TAG, NEXT_TAG = "e2e", "e2e-next"
-IMAGES = {"penstock-actor:e2e": ("penstock-actor", "penstock-learner"), "prom/prometheus:v2.53.3": ("prometheus",)}
+CLI = "docker-cli:e2e"
+IMAGES = {
+    "penstock-actor:e2e": ("penstock-actor", "penstock-learner"),
+    "prom/prometheus:v2.53.3": ("prometheus",),
+    CLI: ("docker-cli",),
+}
 """Images of this machine's engine, and their names on the nodes. No node has a GPU: the learner uses the CPU image."""
 REGISTRY = "127.0.0.1:5000/"
 """Where no registry is: a node asks it for newer images at each start of a task, and is refused at once."""
 
 VOLUMES = ("replay", "runs", "prometheus")
 NANOSECONDS = 1e9
+_WGET = """#!/usr/bin/env python3
+import sys, urllib.request
+sys.stdout.write(urllib.request.urlopen(sys.argv[-1], timeout=10).read().decode())
+"""
+"""`wget -q -T 10 -O - URL` of busybox, in an image without it."""
+
 GRACE = 3
 """Heartbeats that a node may miss, by swarmkit's dispatcher, before it is down."""
 RESTART_S = 1.0
@@ -108,8 +120,14 @@ class SwarmCluster:
             "DRILL_TASK": str(TASK),
             **self._certificates(),
         }
-        files = [f"--compose-file={file}" for file in FILES]
-        self.docker("stack", "deploy", "--resolve-image=never", "--detach=true", *files, plan.name)
+        self._deploy(FILES)
+
+    def autoscale(self) -> None:
+        """Deploys the stack again with the service that follows the number of actors that the learner wants."""
+        socket = MANAGER["DOCKER_HOST"].removeprefix("unix://")
+        image = f"{REGISTRY}{CLI}"
+        self.variables |= {"DOCKER_CLI_IMAGE": image, "DOCKER_SOCKET": socket, "AUTOSCALE_SECONDS": "5"}
+        self._deploy((*FILES, AUTOSCALE))
 
     def watch_command(self) -> Sequence[str]:
         """Returns the command of the watcher, outside of all nodes."""
@@ -198,6 +216,10 @@ class SwarmCluster:
         with suppress(Failure):
             (folder / "tasks.txt").write_text(command(TOOL, "status"))
 
+    def _deploy(self, names: Sequence[str]) -> None:
+        files = [f"--compose-file={name}" for name in names]
+        self.docker("stack", "deploy", "--resolve-image=never", "--detach=true", *files, self._name)
+
     @property
     def _logs(self) -> Path:
         return FOLDER / "runs" / self._name
@@ -249,6 +271,7 @@ def from_outside() -> tuple[str, ...]:
 def load_images() -> None:
     """Builds the image of the actors, and copies what a node does not have yet."""
     command("docker", "build", "--quiet", "--file=Dockerfile.actor", f"--tag=penstock-actor:{TAG}", ".")
+    _build_cli()
     for image, names in IMAGES.items():
         wanted = command("docker", "image", "inspect", "--format={{.Id}}", image)
         if any(_id_on(node, f"{REGISTRY}{names[0]}:{image.partition(':')[2]}") != wanted for node in NODES):
@@ -256,6 +279,19 @@ def load_images() -> None:
         for node in NODES:
             for name in names:
                 command(TOOL, "at", node, "tag", image, f"{REGISTRY}{name}:{image.partition(':')[2]}")
+
+
+def _build_cli() -> None:
+    """Builds an image of this machine's Docker client, which is one file: Docker's own is not available everywhere."""
+    client = shutil.which("docker")
+    assert client is not None
+    folder = FOLDER / "docker-cli"
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copy(client, folder / "docker")
+    (folder / "wget").write_text(_WGET)
+    (folder / "wget").chmod(0o755)
+    (folder / "Dockerfile").write_text(f"FROM penstock-actor:{TAG}\nUSER root\nCOPY docker wget /usr/local/bin/\n")
+    command("docker", "build", "--quiet", f"--tag={CLI}", str(folder))
 
 
 def _id_on(node: str, image: str) -> str:

@@ -1,18 +1,14 @@
 """Steps of the drill that only Swarm has: automatic scaling, Prometheus, a drained node, and the run's evaluation."""
 
-import os
 import re
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from helpers.timing import wait_for
 from tests.e2e.nodes.cluster import RunPlan
 from tests.e2e.nodes.drill import FEW, PACED, TASK
-from tests.e2e.nodes.swarm_cluster import MANAGER, REGISTRY, TAG, TOOL, SwarmCluster
+from tests.e2e.nodes.swarm_cluster import REGISTRY, TAG, TOOL, SwarmCluster
 from tests.e2e.nodes.watch import Watch
 from tests.e2e.report import Report
-from tests.e2e.stack import ROOT, command
+from tests.e2e.stack import command
 
 ACTORS = 4
 RUNS = "/var/lib/penstock/runs"
@@ -25,10 +21,10 @@ def scale_and_drain(cluster: SwarmCluster, report: Report) -> None:
     settings = {**PACED, "learner.most_wanted_actors": str(ACTORS)}
     cluster.start(RunPlan("watched", settings, FEW, ACTORS))
     with Watch(cluster.watch_command()) as watch:
-        report.begin(f"deploy/swarm/autoscale.sh, with {FEW} actors and a learner that starves")
+        report.begin(f"deploy/swarm/autoscale.yml, with {FEW} actors and a learner that starves")
         watch.trains()
-        with _autoscaled(cluster, "watched"):
-            watch.until(lambda sample: sample.actors == ACTORS, f"{ACTORS} actors")
+        cluster.autoscale()
+        watch.until(lambda sample: sample.actors == ACTORS, f"{ACTORS} actors")
         report.note("actors of a learner that may want as many", str(ACTORS))
         _check_prometheus(cluster, report)
         report.begin("docker node update --availability drain")
@@ -51,18 +47,6 @@ def evaluate(report: Report, name: str) -> None:
         "yes",
         lambda: command(TOOL, *run, f"{REGISTRY}penstock-actor:{TAG}", "evaluate", f"{RUNS}/{name}").splitlines()[1],
     )
-
-
-@contextmanager
-def _autoscaled(cluster: SwarmCluster, stack: str) -> Iterator[None]:
-    """Runs the script of automatic scaling, on the manager, inside the context."""
-    environment = {**os.environ, **MANAGER, **cluster.variables}
-    script = subprocess.Popen(["sh", "deploy/swarm/autoscale.sh", stack, "5"], cwd=ROOT, env=environment)
-    try:
-        yield
-    finally:
-        script.kill()
-        script.wait()
 
 
 def _check_prometheus(cluster: SwarmCluster, report: Report) -> None:

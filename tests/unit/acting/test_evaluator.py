@@ -4,13 +4,15 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+import structlog
 from numpy.typing import NDArray
+from structlog.testing import capture_logs
 
 from helpers.environments import fresh_weights, spec_of
 from penstock.acting.environments import Environments, make_environments
-from penstock.acting.evaluator import play
+from penstock.acting.evaluator import Evaluator, play
 from penstock.acting.single_environments import StepOutcome
-from penstock.types.evaluation import EvaluationTask
+from penstock.types.evaluation import EvaluationResult, EvaluationTask
 
 
 class Raising:
@@ -67,3 +69,59 @@ def test_any_exception_of_an_environment_is_a_failure_of_the_task_in_one_line(
 
 def test_an_abandoned_evaluation_is_not_a_failure() -> None:
     assert play(TASK, make_environments("Counting-v0", 2, kwargs={}), lambda: True) is None
+
+
+class Queue:
+    """A queue of tasks for an evaluator, whose process stops with the last one. Each result takes 20 s."""
+
+    def __init__(self, tasks: int) -> None:
+        self.left, self.delivered, self.now = tasks, 0, 0.0
+
+    def next(self, timeout_s: float) -> EvaluationTask | None:
+        self.left -= 1
+        return TASK
+
+    def deliver(self, result: EvaluationResult) -> None:
+        self.delivered += 1
+        self.now += 20.0
+
+
+class StoppingProcess:
+    """The part of a process that an evaluator uses, which stops when its queue is empty."""
+
+    supervised = False
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+
+    @property
+    def stopping(self) -> bool:
+        return not self._queue.left
+
+    def wait(self, timeout_s: float) -> bool:
+        return self.stopping
+
+    def seed_generators(self, *key: int | str) -> None:
+        """Does nothing."""
+
+    def take_signals(self) -> None:
+        """Does nothing."""
+
+    def restore_process(self) -> None:
+        """Does nothing."""
+
+
+def test_the_log_has_one_line_per_minute_about_results_and_counts_the_others() -> None:
+    queue = Queue(8)
+    with capture_logs() as events:
+        evaluator = Evaluator(
+            lambda count: make_environments("Counting-v0", count, kwargs={}),
+            episodes=2,
+            variants=1,
+            process=StoppingProcess(queue),
+            log=structlog.get_logger(),
+            clock=lambda: queue.now,
+        )
+        evaluator.run(queue)
+    assert queue.delivered == 7
+    assert [event["evaluations"] for event in events if event["event"] == "evaluated"] == [1, 3, 3]

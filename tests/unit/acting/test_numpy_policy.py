@@ -22,7 +22,7 @@ from helpers.spaces import LEAVES, OBSERVED_LEAVES, nested
 from helpers.timing import PATIENCE_S
 from penstock.acting import numpy_actions
 from penstock.acting.inference import PolicyRunner
-from penstock.acting.numpy_policy import NumpyRunner, applies_to
+from penstock.acting.numpy_policy import NumpyRunner, obstacle
 from penstock.acting.protocols import Runner
 from penstock.acting.runners import runner_of
 from penstock.algo import published
@@ -291,16 +291,14 @@ def test_torch_acts_on_images_and_boards() -> None:
     boards = BoxSpace("int8", (9, 9), (-1.0,), (1.0,))
     for space in (images, boards):
         spec = EnvironmentSpec("Any-v0", Tree.of(space), spec_of("CartPole-v1").action)
-        assert not applies_to(published.Description(spec, Network()))
+        assert obstacle(published.Description(spec, Network()))
 
 
 def test_torch_acts_with_large_networks() -> None:
     spec = spec_of("CartPole-v1")
-    assert applies_to(published.Description(spec, Network(hidden_sizes=(512, 512))))
-    assert not applies_to(published.Description(spec, Network(hidden_sizes=(1024, 1024))))
-    assert not applies_to(
-        published.Description(spec_of("Still-v0", observation_space=WIDE, action_space=ACTIONS), Network())
-    )
+    assert not obstacle(published.Description(spec, Network(hidden_sizes=(512, 512))))
+    assert obstacle(published.Description(spec, Network(hidden_sizes=(1024, 1024))))
+    assert obstacle(published.Description(spec_of("Still-v0", observation_space=WIDE, action_space=ACTIONS), Network()))
 
 
 def test_torch_acts_if_it_is_asked_for() -> None:

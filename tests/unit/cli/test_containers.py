@@ -107,8 +107,8 @@ def test_a_compose_version_that_is_too_old_is_refused(commands: Path, folder: Pa
 
 
 def test_the_checked_ports_are_the_published_ones() -> None:
-    published = re.findall(r"\$\{(\w+):-(\d+)\}:\d+", (ROOT / COMPOSE_FILE).read_text())
-    assert published == [(name, str(number)) for name, number in PUBLISHED]
+    published = re.findall(r"\$\{(\w+):-([\d-]+)\}:\d+", (ROOT / COMPOSE_FILE).read_text())
+    assert published == list(PUBLISHED)
 
 
 def test_no_port_is_checked_for_the_compose_file_of_another_project(commands: Path, folder: Path) -> None:
@@ -134,7 +134,14 @@ def test_a_published_port_in_use_is_named_with_its_variable(commands: Path, fold
         assert f"{taken} (PROMETHEUS_PORT)" not in other_finding.detail
 
 
-@pytest.mark.parametrize("port", ["web", "70000", "0", "-1"])
+def test_a_range_of_ports_needs_one_that_is_free(commands: Path, folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        taken = server.getsockname()[1]
+        assert ports(commands, folder, PROMETHEUS_PORT=f"{taken}-{taken}").fit is False
+        assert ports(commands, folder, PROMETHEUS_PORT=f"{taken - 9}-{taken}").fit
+
+
+@pytest.mark.parametrize("port", ["web", "70000", "0", "-1", "9-", "65530-65536", "20-10"])
 def test_a_value_that_is_not_a_port_is_reported(commands: Path, folder: Path, port: str) -> None:
     finding = ports(commands, folder, PROMETHEUS_PORT=port)
     assert (finding.fit, finding.detail) == (False, f"PROMETHEUS_PORT is '{port}'; set it to a port number in .env")

@@ -13,6 +13,7 @@ from helpers.programs import program
 from penstock.cli import doctor
 from penstock.cli.gpu import describe_gpu
 from penstock.config import build
+from penstock.installation import INSTALLATION
 from penstock.replay.store.ring_store import RingStore
 
 
@@ -91,6 +92,37 @@ def test_a_folder_of_another_user_is_distinguished_from_a_read_only_one(
     monkeypatch.setattr("os.statvfs", lambda path: SimpleNamespace(f_flag=os.ST_RDONLY))
     finding = doctor.check_disk(config)
     assert finding.detail.startswith(f"{tmp_path} is read-only; mount a volume on it (docker run -v NAME:{tmp_path})")
+
+
+def test_in_a_container_of_compose_a_volume_of_another_service_is_no_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(INSTALLATION, "compose")
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    config = build({"run": {"dir": str(tmp_path / "run")}, "replay": {"capacity_bytes": 2**26}})
+    found = os.statvfs(tmp_path)
+    assert doctor.check_disk(config).fit is False
+    read_only = SimpleNamespace(f_flag=os.ST_RDONLY, f_frsize=found.f_frsize, f_blocks=found.f_blocks)
+    read_only.f_bavail = read_only.f_bfree = found.f_bavail
+    monkeypatch.setattr("os.statvfs", lambda path: read_only)
+    finding = doctor.check_disk(config)
+    assert finding.fit
+    assert finding.detail.endswith("; read-only for this service, so another one writes run.dir")
+    read_only.f_bavail = 0
+    assert doctor.check_disk(config).fit is False
+
+
+def test_in_a_container_of_compose_the_gpu_is_the_learners_and_docker_is_not_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(INSTALLATION, "compose")
+    monkeypatch.setenv("PATH", "")
+    config = build({"learner": {"device": "cuda"}})
+    if torch.version.cuda is None:
+        finding = doctor.check_gpu(config)
+        assert finding.fit is None
+        assert finding.detail.endswith("docker compose run --rm learner doctor")
+    assert "Docker" not in {finding.subject for finding in doctor.examine(config)}
 
 
 def test_a_system_without_linux_files_and_affinities_is_checked_where_possible(

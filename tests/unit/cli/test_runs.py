@@ -46,7 +46,8 @@ def test_ended_killed_and_unstarted_runs_are_listed(
     make_run(tmp_path / "runs", "unstarted", 30)
     assert _run(["runs"]) == 0
     heading, *lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert heading == ["run", "environment", "state", "steps", "best", "minutes", "started"]
+    assert heading[:7] == ["run", "environment", "state", "steps", "best", "minutes", "started"]
+    assert heading[7:] == ["folder", "store", "snapshots"]
     assert [line[:6] for line in lines] == [
         ["unstarted", "Pendulum-v1", "interrupted", "-", "-", "-"],
         ["killed", "Pendulum-v1", "interrupted", "400", "-7.0", "1.5"],

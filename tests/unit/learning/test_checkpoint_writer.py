@@ -1,9 +1,11 @@
 import os
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
+from prometheus_client import REGISTRY
 
 from helpers.in_process import InProcess, conclude, open_session
 from helpers.timing import PATIENCE_S, wait_for
@@ -60,6 +62,22 @@ def test_training_continues_while_a_checkpoint_is_written_and_does_not_change_it
     assert [path.read_bytes() for path in folder.numbered_checkpoints()] == [expected.data]
     assert checkpoints.restore(restored, folder.numbered_checkpoints()[0]) == progress(1)
     assert not same_parameters(learner, restored)
+
+
+def test_metrics_show_what_would_be_lost_without_the_newest_checkpoint(folder: RunFolder) -> None:
+    began, writes = time.monotonic(), RetriedWrites(lambda text: None)
+    with closing(CheckpointWriter(make_learner(), folder, writes, keep=2)) as writer:
+        writer.save(progress(1))
+        saved = time.monotonic()
+        assert REGISTRY.get_sample_value("penstock_learner_checkpoint_environment_steps") == 100
+        age_s = REGISTRY.get_sample_value("penstock_learner_checkpoint_age_seconds")
+        assert age_s is not None and age_s <= time.monotonic() - began
+        folder.checkpoints.rename(folder.root / "elsewhere")
+        writer.save(progress(2))
+        # The write has failed.
+        assert REGISTRY.get_sample_value("penstock_learner_checkpoint_environment_steps") == 100
+        age_s = REGISTRY.get_sample_value("penstock_learner_checkpoint_age_seconds")
+        assert age_s is not None and age_s >= time.monotonic() - saved - 0.001
 
 
 def test_the_next_checkpoint_waits_for_the_previous_one(folder: RunFolder, disk: SlowDisk) -> None:

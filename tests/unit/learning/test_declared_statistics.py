@@ -42,7 +42,7 @@ NOT_RECORDED = {
     # Fields of the end of the run and of the display, and fields with another name in the record.
     *("phase", "environment_id", "limit", "elapsed_s", "last_evaluation", "best_evaluation", "lag_mean"),
     *("replay_capacity", "actors", "remaining_s", "waiting_for", "coordinator", "notices", "actor_states"),
-    *("nodes", "wanted_actors"),
+    *("nodes", "wanted_actors", "missing_actors"),
 }
 
 

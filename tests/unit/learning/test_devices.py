@@ -1,15 +1,35 @@
 """Selection of the learner's device. Tests that need a GPU are in tests/gpu; these set the devices that torch finds."""
 
+import json
+import math
 from collections.abc import Callable, Iterator
-from typing import get_args
+from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 import torch
 
+from helpers.environments import fresh_policy
 from helpers.training import CPU, make_learner
+from penstock.algo.network import Network
 from penstock.config import Precision
 from penstock.errors import ConfigurationError
+from penstock.learning.assembly import _WORK_OF_A_CORE, core_is_faster
 from penstock.learning.devices import autocast, torch_device, use_precision
+from penstock.presets import configure
+from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec, Tree
+
+ROOT = Path(__file__).parents[3]
+
+
+def spec(observation: BoxSpace, actions: int) -> EnvironmentSpec:
+    return EnvironmentSpec("workload", Tree.of(observation), Tree.of(DiscreteSpace(actions)))
+
+
+# The workloads of benchmarks/gpu/learner_throughput.py.
+SMALL = spec(BoxSpace("float32", (8,), (-1.0,), (1.0,)), 4)
+MEDIUM = spec(BoxSpace("float32", (17,), (-1.0,), (1.0,)), 6)
+FRAMES = spec(BoxSpace("uint8", (4, 84, 84), (0.0,), (255.0,)), 6)
 
 Find = Callable[[int], list[int]]
 
@@ -104,3 +124,40 @@ def test_only_bfloat16_casts_layers() -> None:
         with autocast(CPU, precision):
             results[precision] = (ones @ ones).dtype
     assert results == {"float32": torch.float32, "tf32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def rate(name: str, policy: str) -> float:
+    """Returns the samples per second of a published measurement: of the execution that a run has by default."""
+    cases = json.loads((ROOT / "docs" / "results" / "gpu" / f"{name}.json").read_text())["cases"]
+    (found,) = [
+        each["samples_per_s"]
+        for each in cases
+        if (each["policy"], each["precision"]) == (policy, "float32") and each["execution"] != "eager"
+    ]
+    return float(found)
+
+
+def test_the_largest_network_for_a_core_is_the_one_that_a_gpu_trains_as_fast_by_the_measurements() -> None:
+    policies = fresh_policy(SMALL, network=Network()), fresh_policy(MEDIUM, network=Network(hidden_sizes=(256, 256)))
+    small, medium = (sum(each.numel() for each in policy.parameters()) for policy in policies)
+    on_gpu = math.sqrt(rate("learner", "small") * rate("learner", "medium"))
+    core = [rate("learner_cpu_1", name) for name in ("small", "medium")]
+    slope = math.log(core[0] / core[1]) / math.log(medium / small)
+    crossing = small * (core[0] / on_gpu) ** (1.0 / slope)
+    assert 0.9 * crossing < _WORK_OF_A_CORE / 512 < crossing
+
+
+@pytest.mark.parametrize(
+    ("settings", "core"),
+    [
+        ({}, True),
+        ({"learner": {"execution": "eager"}}, False),
+        ({"policy": {"hidden_sizes": [256, 256]}}, False),
+        ({"policy": {"memory": "lstm"}}, False),
+        ({"ppo": {"minibatches": 1}, "sampling": {"batch_segments": 256}}, False),
+    ],
+)
+def test_a_core_is_chosen_for_small_networks_with_dense_layers_alone(settings: dict[str, Any], *, core: bool) -> None:
+    config = configure("CartPole-v1", **settings)
+    assert core_is_faster(config, SMALL) is core
+    assert not core_is_faster(config, FRAMES)

@@ -1,7 +1,9 @@
+from pathlib import Path
+
 import pytest
 from prometheus_client import REGISTRY
 
-from penstock.process.run_info import show_run
+from penstock.process.run_info import commit, show_run
 
 
 def test_the_metric_names_the_run_its_environment_preset_and_commit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -10,3 +12,15 @@ def test_the_metric_names_the_run_its_environment_preset_and_commit(monkeypatch:
     show_run("second", "Pendulum-v1")
     labels = {"run": "second", "environment": "Pendulum-v1", "preset": "pendulum", "commit": "1a2b3c4"}
     assert REGISTRY.get_sample_value("penstock_run_info", labels) == 1.0
+
+
+def test_a_variable_does_not_change_the_commit_that_the_build_of_an_image_wrote(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_COMMIT", "of .env")
+    file = tmp_path / "commit"
+    assert commit(file) == "of .env"
+    file.write_text("1a2b3c4\n")
+    assert commit(file) == "1a2b3c4"
+    file.write_text("\n")
+    assert commit(file) == ""

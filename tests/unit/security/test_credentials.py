@@ -147,7 +147,7 @@ def test_an_expired_certificate_is_reported_with_the_remedy(tmp_path: Path) -> N
         credentials.check(time.time() + 91 * DAY_S)
     message = str(caught.value)
     assert message.startswith(f"{files.certificate} expired at 2")
-    assert message.endswith("; renew it with penstock certificates RUN --renew, after which it is read again by itself")
+    assert message.endswith("; a renewed one is read by itself; renew it with penstock certificates RUN --renew")
     files.certificate.write_text("nothing")
     credentials.refreshed()
     with pytest.raises(Unavailable, match=r"; its present content can't be used: \S+ holds no certificate"):

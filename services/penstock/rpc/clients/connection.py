@@ -82,6 +82,11 @@ class Connection:
         places = self.address if self._answers else " or ".join(self._known.addresses)
         return f"{_SERVICES[self.service]} at {places}" if places else _SERVICES[self.service]
 
+    @property
+    def certified(self) -> bool:
+        """Whether the present channel has a certificate."""
+        return self._presented is not None
+
     async def attempt(self) -> bool:
         """Tries to connect to each of the present names. Returns whether one of them answers.
 
@@ -120,7 +125,9 @@ class Connection:
 
     async def _call(self, method: Method, request: Any, timeout_s: float) -> Any:
         channel, self._refused = await self.reach(), True
-        answer = await call_unary(channel, method, request, self.peer, timeout_s, self.identity)
+        answer = await call_unary(
+            channel, method, request, self.peer, timeout_s, self.identity, certified=self.certified
+        )
         self._refused = False
         return answer
 
@@ -288,7 +295,7 @@ class PersistentStream(Connection):
     async def _run_once(self, backoff: Backoff, absence: Absence) -> PenstockError:
         try:
             await self._connect(absence)
-            async with translated(self.peer):
+            async with translated(self.peer, certified=self.certified):
                 await self._run(backoff)
         except PenstockError as error:
             return error
@@ -323,7 +330,14 @@ class PersistentStream(Connection):
     async def _reason(self) -> str:
         """Returns why the service at the present address can't be reached, and what to check."""
         try:
-            await call_unary(self.channel, methods.CHECK_HEALTH, methods.CHECK_HEALTH.request(), self.peer, _ATTEMPT_S)
+            await call_unary(
+                self.channel,
+                methods.CHECK_HEALTH,
+                methods.CHECK_HEALTH.request(),
+                self.peer,
+                _ATTEMPT_S,
+                certified=self.certified,
+            )
         except PenstockError as error:
             reason = str(error)
         else:

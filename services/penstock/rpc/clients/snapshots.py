@@ -54,7 +54,7 @@ class SnapshotClient:
         """
         connection = self._connection
         channel = await connection.reach()
-        async with translated(connection.peer):
+        async with translated(connection.peer, certified=connection.certified):
             call = open_stream(
                 channel, methods.TAKE_SNAPSHOT, identity=connection.identity, key=self._key, wait_for_ready=False
             )
@@ -165,7 +165,7 @@ class RunSnapshotClient:
     async def _take(self, name: str, show: Callable[[SnapshotProgress], None]) -> RunSnapshot:
         connection = self._connection
         channel = await connection.reach()
-        async with translated(connection.peer):
+        async with translated(connection.peer, certified=connection.certified):
             call = open_stream(
                 channel, methods.TAKE_RUN_SNAPSHOT, identity=connection.identity, key=self._key, wait_for_ready=False
             )

@@ -1,0 +1,95 @@
+"""The kind of this installation, which decides the remedies that messages name.
+
+Images name it in `PENSTOCK_INSTALLATION`: a command such as `pip install` can't be used in their containers. Whoever
+writes a message with such a command takes it from here.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+INSTALLATION = "PENSTOCK_INSTALLATION"
+"""Variable that the images set to `image`, and docker-compose.yml to `compose`."""
+
+Kind = Literal["packages", "image", "compose"]
+"""Python packages, with `penstock train`; containers of the images; those of docker-compose.yml."""
+
+_RUN_DIR = "PENSTOCK__RUN__DIR"
+"""Variable with the folder of the run of the Compose project."""
+
+
+def kind(variables: Mapping[str, str] = os.environ) -> Kind:
+    """Returns the kind of this installation."""
+    match variables.get(INSTALLATION):
+        case "image":
+            return "image"
+        case "compose":
+            return "compose"
+        case _:
+            return "packages"
+
+
+def how_to_install(package: str, in_image: str) -> str:
+    """Returns how to install a package, as the end of a message.
+
+    `package` is an argument of `pip install` as a shell reads it, and `in_image` the arguments for an image.
+    """
+    match kind():
+        case "compose":
+            return (
+                f"add it to the image: set PENSTOCK_PACKAGES={in_image} in .env, then docker compose build and docker"
+                " compose up -d"
+            )
+        case "image":
+            return f"add it to the image: docker build -f Dockerfile.actor --build-arg PACKAGES='{in_image}' ."
+        case "packages":
+            return f"install it with: pip install {package}"
+
+
+def how_to_install_torch() -> str:
+    """Returns how to install torch, which the actors' image lacks if its preset needs none, as the end of a message."""
+    match kind():
+        case "compose":
+            return "set PENSTOCK_TORCH=yes in .env, then docker compose build and docker compose up -d"
+        case "image":
+            return "add it to the image: docker build -f Dockerfile.actor --build-arg TORCH=yes ."
+        case "packages":
+            return "install it with: pip install torch"
+
+
+def how_to_resume(command: str, run_dir: str = "") -> str:
+    """Returns how to resume a run; `command` does it where `penstock train` runs the services.
+
+    `run_dir` is the run's folder; empty: that of this process.
+    """
+    match kind():
+        case "compose":
+            own, name = Path(os.environ.get(_RUN_DIR, "")).name, Path(run_dir).name
+            other = f"PENSTOCK_RUN={name} " if name and name != own else ""
+            return f"{other}docker compose up -d"
+        case "image":
+            return "a new start of its services"
+        case "packages":
+            return command
+
+
+def how_to_renew() -> str:
+    """Returns the command that renews certificates, as the end of a message."""
+    if kind() == "compose":
+        return (
+            "docker compose run --rm certificates certificates /var/lib/penstock --renew; docker compose logs renewal"
+            " shows why the daily renewal failed"
+        )
+    return "penstock certificates RUN --renew"
+
+
+def how_to_start(command: str = "penstock train") -> str:
+    """Returns how to start a run; `command` does it where `penstock train` runs the services."""
+    return {"packages": command, "image": "the start of its services", "compose": "docker compose up -d"}[kind()]
+
+
+def named_setting(option: str, setting: str) -> str:
+    """Returns what a user of this installation calls a setting: the option, or the variable in containers."""
+    variable = f"PENSTOCK__{setting.replace('.', '__').upper()}"
+    return {"packages": option, "image": variable, "compose": f"{variable} in .env"}[kind()]
