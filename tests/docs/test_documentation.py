@@ -288,6 +288,7 @@ OF_OTHERS = {
         "store_place.json",
         "targets.json",
         "end_sent.json",
+        "copies.json",
         "records.bin",
         "segments.bin",
     ),
