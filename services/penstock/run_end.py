@@ -7,7 +7,9 @@ bound.
 """
 
 import contextlib
+import http.client
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -26,6 +28,9 @@ LONGEST_S = 30.0
 """Seconds after which the end of a run no longer waits for its message."""
 
 _ATTEMPT_S = 10.0
+_ANSWER_S = 5.0
+_HEADERS = {"User-Agent": "penstock"}
+_PLAIN_WORD = re.compile(r"[\w./-]+")
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 8.0
 _MOST_CHARACTERS = 500
 
@@ -128,6 +133,24 @@ def announce(target: str | None, end: RunEnd, *, longest_s: float = LONGEST_S) -
     return ""
 
 
+def obstacle(target: str | None) -> str:
+    """Returns why the end of a run that begins now would be sent to nobody, in one line, or an empty string.
+
+    A webhook only has to answer, because one that takes POST alone refuses this request. Of a command, the first word
+    is looked up, unless the shell has to interpret it.
+    """
+    if target is None:
+        return ""
+    if is_url(target):
+        answered, failure = _request(urllib.request.Request(target, method="HEAD", headers=_HEADERS), _ANSWER_S)
+        reason = "" if answered else failure
+    else:
+        word = (target.split() or [""])[0]
+        known = subprocess.run(["/bin/sh", "-c", 'command -v -- "$0"', word], capture_output=True, check=False)
+        reason = f"no command {word!r}" if known.returncode and _PLAIN_WORD.fullmatch(word) else ""
+    return f"run.on_end: the end of the run would not be sent to {_shown(target)} now: {reason}" if reason else ""
+
+
 def is_url(target: str) -> bool:
     """Returns whether the target is a webhook; otherwise it is a command."""
     return target.lower().startswith(("http://", "https://"))
@@ -152,20 +175,23 @@ def _send(target: str, end: RunEnd, deadline: float, failures: list[str], done: 
 
 
 def _post(url: str, end: RunEnd, timeout_s: float) -> str:
-    request = urllib.request.Request(
-        url, json_of(end.values()).encode(), {"Content-Type": "application/json", "User-Agent": "penstock"}
-    )
+    headers = _HEADERS | {"Content-Type": "application/json"}
+    return _request(urllib.request.Request(url, json_of(end.values()).encode(), headers), timeout_s)[1]
+
+
+def _request(request: urllib.request.Request, timeout_s: float) -> tuple[bool, str]:
+    """Returns whether a server answered, and why it did not accept the request, or an empty string."""
     try:
         # A new opener reads the proxies of the environment as they are now.
         with urllib.request.build_opener().open(request, timeout=timeout_s):
-            return ""
+            return True, ""
     except urllib.error.HTTPError as error:
         with error:
-            return f"it answered {error.code} {error.reason}"
+            return True, f"it answered {error.code} {error.reason}"
     except urllib.error.URLError as error:
-        return str(error.reason)
-    except OSError as error:
-        return str(error) or type(error).__name__
+        return False, str(error.reason)
+    except (OSError, http.client.HTTPException) as error:
+        return False, str(error) or type(error).__name__
 
 
 def _call(command: str, end: RunEnd, timeout_s: float) -> str:

@@ -19,7 +19,7 @@ from penstock.config import Config
 from penstock.errors import ConfigurationError, ForeignCode, TrainingFailed
 from penstock.exit_codes import GAVE_UP, exit_code
 from penstock.local.variables import settings_of_variables
-from penstock.run_end import VARIABLES, RunEnd, announce, read_end
+from penstock.run_end import VARIABLES, RunEnd, announce, obstacle, read_end
 from penstock.run_folder import RunFolder
 from penstock.summary import EvaluationOutcome
 from tests.unit.test_summary import SUMMARY
@@ -140,6 +140,18 @@ def test_an_address_without_a_server_is_one_line(end: RunEnd) -> None:
         port = server.getsockname()[1]
     failure = announce(f"http://127.0.0.1:{port}/", end, longest_s=BOUND_S)
     assert "Connection refused" in failure and "\n" not in failure
+
+
+def test_a_target_that_nothing_would_reach_is_named_before_the_run(webhook: Webhook) -> None:
+    # The server knows POST alone, and receives none.
+    assert [obstacle(each) for each in (webhook.url, "true", "cd /; true", "[ -e x ]", "A=1 true", None)] == [""] * 6
+    assert webhook.received == []
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
+        where = "run.on_end: the end of the run would not be sent to"
+        assert obstacle(f"http://{address}/secret") == f"{where} {address} now: [Errno 111] Connection refused"
+    assert obstacle("no-such-command --all") == f"{where} no-such-command now: no command 'no-such-command'"
 
 
 def test_a_server_that_never_answers_delays_the_end_for_a_bounded_time(end: RunEnd) -> None:

@@ -42,7 +42,7 @@ from penstock.rpc.loop import LoopThread
 from penstock.rpc.proofs import public_half
 from penstock.rpc.servicers.run import RunServicer
 from penstock.rpc.servicers.run_snapshots import RunSnapshotServicer
-from penstock.run_end import RunEnd, announce, read_end
+from penstock.run_end import RunEnd, announce, obstacle, read_end
 from penstock.run_folder import RunFolder, find_checkpoint
 from penstock.services_file import ServicesFile, replay_peers
 from penstock.summary import nothing_left
@@ -94,6 +94,8 @@ def run(config: Config) -> int:
         session = open_session(config, folder, checkpoints.recover(folder, config.policy.module))
         if not service.supervised:
             log_resumed(folder, session.recovered, config, service.logger)
+            if reason := obstacle(config.run.on_end):
+                service.logger.warning("the end would not be announced", reason=reason)
         roster = _roster_of(session)
         with (
             _listed_for_prometheus(session, service) as targets,

@@ -32,7 +32,7 @@ from penstock.local.template import Template
 from penstock.rpc.clients.status import StatusClient
 from penstock.rpc.health import is_serving
 from penstock.rpc.loop import LoopThread
-from penstock.run_end import RunEnd, announce
+from penstock.run_end import RunEnd, announce, obstacle
 from penstock.run_folder import LEARNER, RunFolder
 from penstock.store_place import StorePlace, choose_place, record_place, remove_store
 from penstock.summary import Summary, nothing_left
@@ -88,6 +88,8 @@ def train(
     if resume and (reason := nothing_left(resumed, config.run)):
         raise ConfigurationError(f"{reason}; its result is in {resumed}")
     checking = dataclasses.replace(_beginning(config), waiting_for="the environment check")
+    if line := obstacle(config.run.on_end):
+        observer(checking, [line])
     # The template imports the services' modules while the environment is checked.
     with Template() as template:
         config, store_bytes = check_environment(config, lambda line: observer(checking, [line]))
