@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from penstock.cli.finding import Finding
+from penstock.config import setting_names
+from penstock.errors import ConfigurationError
 from penstock.local.ports import refusal
+from penstock.local.variables import SETTING_PREFIX, check_variable, meant_by
 
 _TIMEOUT_S = 20.0
 _NO_ANSWER = 127
 _LEAST_COMPOSE = (2, 24)
-"""Oldest version with optional env files, as in docker-compose.yml, and `!reset`, as in compose.cpu.yaml."""
+"""Oldest version with `!reset`, as in compose.cpu.yaml."""
 
 _HOOK = "nvidia-container-runtime-hook"
 """Program on the engine's path that provides the device driver "nvidia", which docker-compose.yml requests."""
@@ -41,6 +44,27 @@ def check_containers(folder: Path) -> Iterator[Finding]:
     # Another project's file publishes other ports.
     if compose.exists() and PUBLISHED[0][0] in compose.read_text(errors="replace"):
         yield _check_published(folder)
+
+
+def check_passed_on(file: Path) -> None:
+    """Checks that each setting in a file of Compose is in this process's environment, as in those of all services.
+
+    Compose passes on the settings that docker-compose.yml names, and nothing else of the file. Raises
+    `ConfigurationError` for a line without effect.
+    """
+    for name, text in _read_variables(file).items():
+        if name in os.environ or not name.startswith("PENSTOCK"):
+            continue
+        check_variable(name, name, text)
+        section, *keys = name.removeprefix(SETTING_PREFIX).split("__")
+        if len(keys) > 1 and f"{section}.{keys[0]}".lower() in setting_names():
+            whole = f"{SETTING_PREFIX}{section}__{keys[0]}"
+            raise ConfigurationError(
+                f"{file.name}: Compose does not pass on {name}; set the whole table, as JSON in one line: {whole}="
+                f'{{"{keys[1].lower()}": ...}}'
+            )
+        if name.startswith(SETTING_PREFIX):
+            raise ConfigurationError(f"{file.name}: {name} is not a setting{meant_by(name) or '; correct the name'}")
 
 
 def _without_engine(reason: str) -> str:
@@ -118,7 +142,8 @@ def _read_variables(path: Path) -> dict[str, str]:
     """Reads NAME=value lines as Compose does; returns an empty dictionary if there is no file."""
     lines = path.read_text(errors="replace").splitlines() if path.exists() else []
     pairs = (line.partition("=") for line in lines if "=" in line and not line.lstrip().startswith("#"))
-    return {name.strip(): value.partition(" #")[0].strip().strip("'\"") for name, _, value in pairs}
+    named = ((name.strip().removeprefix("export "), value.partition(" #")[0]) for name, _, value in pairs)
+    return {name: value.strip().strip("'\"") for name, value in named}
 
 
 def _docker(*words: str) -> "subprocess.CompletedProcess[str]":

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from penstock import extras, installation
 from penstock.addresses import Address
-from penstock.cli.containers import check_containers
+from penstock.cli.containers import check_containers, check_passed_on
 from penstock.cli.finding import Finding
 from penstock.cli.one_line_parser import OneLineParser
 from penstock.cli.options import parse
@@ -33,12 +33,15 @@ _BESIDE_STORE_BYTES = 200 * 2**20
 """Largest memory in bytes that a replay service needs in addition to its store."""
 _ACTOR_BYTES = 350 * 2**20
 _LEAST_SHARED_BYTES = 2**26
+_LEAST_RUN_BYTES = 100 * 2**20
+"""Space for the records of a long run and the checkpoints of a small policy."""
 
 
 def command(arguments: Sequence[str]) -> int:
     """Runs the command; returns its exit code."""
     more = OneLineParser(add_help=False)
     more.add_argument("--settings-only", action="store_true", help="only read the settings, and look at nothing else")
+    more.add_argument("--env-file", metavar="FILE", type=Path, help="file of Compose whose settings must all apply")
     options = parse(
         "penstock doctor",
         "Check whether this machine can run what `penstock train` would run.",
@@ -47,6 +50,12 @@ def command(arguments: Sequence[str]) -> int:
         more=more,
         file_is_data=True,
     )
+    file = options.more.env_file
+    if file is not None and file.exists():
+        if os.access(file, os.R_OK):
+            check_passed_on(file)
+        else:
+            print(f"{file.name} is not checked for misspelt names, because user {os.geteuid()} may not read it")
     if options.more.settings_only:
         return 0
     console, fit = Console(highlight=False), True
@@ -160,6 +169,9 @@ def _check_folder(folder: Path, setting: str, needed: int) -> Finding:
     lacking = max(0, needed - (segments.stat().st_blocks * 512 if segments.exists() else 0))
     free = shutil.disk_usage(present).free
     detail = f"{_gib(free)} free in {present}" + (f", {_gib(lacking)} needed for the store" if needed else "")
+    if not needed and free < _LEAST_RUN_BYTES and not of_another:
+        what = f"{_gib(_LEAST_RUN_BYTES)} needed for checkpoints and records"
+        return Finding("disk", False, f"{detail}, {what}; free some, or choose another {setting}")
     if of_another:
         detail += f"; read-only for this service, so another one writes {setting}"
     if lacking > free:

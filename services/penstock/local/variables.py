@@ -61,7 +61,7 @@ def settings_of_variables() -> dict[str, object]:
     values: dict[str, object] = {}
     # The shortest first, so that those for one value override those for tables.
     for name, text in sorted(os.environ.items(), key=lambda item: item[0].count("__")):
-        _check(name.upper(), name, text)
+        check_variable(name.upper(), name, text)
         if name.upper().startswith(SETTING_PREFIX):
             _put(values, name.upper().removeprefix(SETTING_PREFIX).lower().split("__"), text, name.upper())
     return values
@@ -104,14 +104,15 @@ def of_services(variables: Mapping[str, str]) -> dict[str, str]:
     return without_settings(variables) | {ARGUMENTS_VARIABLE: json.dumps(sys.argv)}
 
 
-def _check(name: str, written: str, text: str) -> None:
+def check_variable(name: str, written: str, text: str) -> None:
+    """Raises `ConfigurationError` if a variable with Penstock's prefix is none of Penstock's; `written` is shown."""
     if not name.startswith(_PREFIX):
         return
     if name.startswith(SETTING_PREFIX):
         if name.removeprefix(SETTING_PREFIX).partition("__")[0].lower() not in Config.model_fields:
             raise ConfigurationError(
                 f"the variable {written} has an unknown section; choose from: {', '.join(Config.model_fields)}"
-                f"{_meant(name)}"
+                f"{meant_by(name)}"
             )
         return
     is_link = _OF_KUBERNETES.search(name) or "://" in text
@@ -119,11 +120,11 @@ def _check(name: str, written: str, text: str) -> None:
     if name not in (PRESET, *of_others, *OF_COMPOSE) and not is_link:
         raise ConfigurationError(
             f"the variable {written} is not a setting; settings are named PENSTOCK__SECTION__KEY, with two underscores"
-            f" before section and key{_meant(name) or '; correct the name'}, or unset it"
+            f" before section and key{meant_by(name) or '; correct the name'}, or unset it"
         )
 
 
-def _meant(name: str) -> str:
+def meant_by(name: str) -> str:
     """Returns a clause that suggests the settings the name may mean; empty if there are none."""
     settings = {f"{SETTING_PREFIX}{setting.replace('.', '__').upper()}": setting for setting in setting_names()}
     bare = _squeezed(name).removeprefix("PENSTOCK")

@@ -1,6 +1,7 @@
 """Findings of `penstock doctor` on different machines."""
 
 import os
+import shutil
 import socket
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ from helpers.programs import program
 from penstock.cli import doctor
 from penstock.cli.gpu import describe_gpu
 from penstock.config import build
+from penstock.errors import ConfigurationError
 from penstock.installation import INSTALLATION
 from penstock.replay.store.ring_store import RingStore
 
@@ -110,6 +112,66 @@ def test_in_a_container_of_compose_a_volume_of_another_service_is_no_fault(
     assert finding.detail.endswith("; read-only for this service, so another one writes run.dir")
     read_only.f_bavail = 0
     assert doctor.check_disk(config).fit is False
+
+
+def test_a_full_folder_of_runs_is_refused_though_the_store_is_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full, usage = tmp_path / "full", shutil.disk_usage(tmp_path)
+    full.mkdir()
+    monkeypatch.setattr(
+        "shutil.disk_usage", lambda path: usage._replace(free=2**20) if full in [path, *Path(path).parents] else usage
+    )
+    run, store = {"dir": str(full / "run")}, {"folder": str(tmp_path / "store"), "capacity_bytes": 2**26}
+    finding = doctor.check_disk(build({"run": run, "replay": store}))
+    assert finding.fit is False
+    assert finding.detail == (
+        f"0.0 GiB free in {full}, 0.1 GiB needed for checkpoints and records; free some, or choose another run.dir"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "refusal"),
+    [
+        ("# PENSTOCK__PPO__EPOCS=4", ""),
+        ("PENSTOCK_ACTORS=4", ""),
+        ("OTHER=1", ""),
+        ("PENSTOCK__PPO__EPOCHS=4", ""),
+        ("PENSTOCK__PPO__EPOCS=4", ".env: PENSTOCK__PPO__EPOCS is not a setting; write PENSTOCK__PPO__EPOCHS"),
+        ("export PENSTOCK__PPO__EPOCS=4", ".env: PENSTOCK__PPO__EPOCS is not a setting; write PENSTOCK__PPO__EPOCHS"),
+        ("PENSTOCK_PRESETT=pong", "the variable PENSTOCK_PRESETT is not a setting; "),
+        (
+            "PENSTOCK__ENVIRONMENT__KWARGS__GRAVITY=1",
+            ".env: Compose does not pass on PENSTOCK__ENVIRONMENT__KWARGS__GRAVITY; set the whole table, as JSON in one"
+            ' line: PENSTOCK__ENVIRONMENT__KWARGS={"gravity": ...}',
+        ),
+    ],
+)
+def test_a_line_of_compose_without_effect_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, refusal: str
+) -> None:
+    # What Compose passes on.
+    monkeypatch.setenv("PENSTOCK__PPO__EPOCHS", "4")
+    file = tmp_path / ".env"
+    file.write_text(f"A=b\n{line}\n")
+    check = ["--settings-only", f"--env-file={file}"]
+    if refusal:
+        with pytest.raises(ConfigurationError) as refused:
+            doctor.command(check)
+        assert str(refused.value).startswith(refusal)
+    else:
+        assert doctor.command(check) == 0
+
+
+def test_a_file_of_compose_that_is_missing_or_unreadable_is_no_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / ".env"
+    assert (doctor.command(["--settings-only", f"--env-file={file}"]), capsys.readouterr().out) == (0, "")
+    file.write_text("PENSTOCK__PPO__EPOCS=4\n")
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    assert doctor.command(["--settings-only", f"--env-file={file}"]) == 0
+    assert capsys.readouterr().out.startswith(".env is not checked for misspelt names, ")
 
 
 def test_in_a_container_of_compose_the_gpu_is_the_learners_and_docker_is_not_asked(
