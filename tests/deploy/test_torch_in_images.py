@@ -28,7 +28,7 @@ OTHERS = {"half_cheetah": "mujoco", "lunar_lander": "Box2D", "pong": "ale_py", "
 """Packages that environments of presets need."""
 
 
-def commands(place: Path) -> str:
+def commands(place: Path, pypi: str) -> str:
     """Returns the shell commands that check the index of torch. Their pip only resolves."""
     text = (ROOT / "Dockerfile.actor").read_text().replace("\\\n", " ")
     (run,) = [line for line in text.splitlines() if line.startswith("RUN ") and "$TORCH_INDEX" in line]
@@ -36,14 +36,14 @@ def commands(place: Path) -> str:
     pip = f"{sys.executable} -m pip --isolated --no-cache-dir"
     (place / "requirements-torch.lock").write_text(f"torch=={TORCH}\n")
     assert "if ! pip install --dry-run " in shell
-    return shell.replace("pip install", f"{pip} install")
+    return shell.replace("pip install", f"{pip} install --index-url {pypi}")
 
 
 def installed(
-    place: Path, *, index: str = "http://127.0.0.1:9", **arguments: str
+    place: Path, *, index: str = "http://127.0.0.1:9/cpu", **arguments: str
 ) -> "subprocess.CompletedProcess[str]":
     variables = {"TORCH": "yes", "PRESET": "", "TORCH_INDEX": index, "PATH": "/usr/bin:/bin"}
-    shell = ["sh", "-c", commands(place)]
+    shell = ["sh", "-c", commands(place, f"{index.rpartition('/')[0]}/pypi")]
     return subprocess.run(
         shell, cwd=place, env=variables | arguments, capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
@@ -67,7 +67,8 @@ def put_torch(index: Path, version: str, *requires: str) -> None:
 
 @pytest.fixture
 def indexes(tmp_path: Path) -> Iterator[tuple[str, list[str]]]:
-    """Yields the address of a server with the indexes cpu and cuda, and the paths that were requested."""
+    """Yields the address of a server with the indexes pypi, cpu, cuda and none, and the paths that were requested."""
+    put_torch(tmp_path / "indexes/pypi", TORCH, "nvidia-cudnn-cu13==9.1", "triton==3.1")
     put_torch(tmp_path / "indexes/cpu", f"{TORCH}+cpu")
     put_torch(tmp_path / "indexes/cuda", TORCH, "nvidia-cudnn-cu13==9.1", "triton==3.1")
     asked: list[str] = []
@@ -88,17 +89,18 @@ def test_torch_for_cpus_comes_from_the_index(tmp_path: Path, indexes: tuple[str,
     end = installed(tmp_path, index=f"{address}/cpu")
     assert end.returncode == 0, end.stderr
     assert f"Would install torch-{TORCH}+cpu" in end.stdout
-    assert (tmp_path / "torch.txt").read_text().startswith(f"--index-url {address}/cpu\n")
+    assert (tmp_path / "torch.txt").read_text().startswith(f"--extra-index-url {address}/cpu\n")
 
 
-def test_an_index_with_cuda_is_refused_before_its_torch_is_downloaded(
-    tmp_path: Path, indexes: tuple[str, list[str]]
+@pytest.mark.parametrize("index", ["cuda", "none", "pypi"])
+def test_an_index_with_cuda_or_without_torch_is_refused_before_torch_is_downloaded(
+    tmp_path: Path, indexes: tuple[str, list[str]], index: str
 ) -> None:
     address, asked = indexes
-    end = installed(tmp_path, index=f"{address}/cuda")
+    end = installed(tmp_path, index=f"{address}/{index}")
     assert end.returncode == 1
     assert end.stderr.splitlines()[-1] == (
-        f"no torch for CPUs from {address}/cuda; set an index that has it, and none with CUDA:"
+        f"no torch for CPUs from {address}/{index}; set an index that has it, and none with CUDA:"
         " TORCH_CPU_INDEX=https://download.pytorch.org/whl/cpu docker compose build"
     )
     assert any(path.endswith(".whl.metadata") for path in asked)

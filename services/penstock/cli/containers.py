@@ -124,12 +124,12 @@ def _check_published(folder: Path) -> Finding:
 
 
 def _numbers(port: str) -> range:
-    """Returns the ports of a number or of a range such as 9090-9099; none if it is neither."""
+    """Returns the ports of a number, 0 for any free port, or of a range such as 9090-9099; none if it is neither."""
     ends = port.split("-")
     if len(ends) > 2 or not all(end.isdecimal() for end in ends):
         return range(0)
     numbers = range(int(ends[0]), int(ends[-1]) + 1)
-    return numbers if numbers and numbers[0] > 0 and numbers[-1] < 65536 else range(0)
+    return numbers if numbers and numbers[-1] < 65536 else range(0)
 
 
 def _ports_of_this_project(folder: Path) -> str:
