@@ -180,7 +180,8 @@ from penstock.security.credentials import Credentials
 
 folder = Path(sys.argv[1])
 files = Files(folder / "certificate.pem", folder / "key.pem", folder / "authority.pem")
-print(LiveMethods({}, credentials=Credentials(files, "replay")).address, flush=True)
+server = LiveMethods({}, credentials=Credentials(files, "replay"))
+print(server.address, flush=True)
 sys.stdin.read()
 """
 

@@ -354,9 +354,11 @@ class Cluster:
         """Compiles what the image contains, with its own command."""
         self._compiled = self._place / "compiled"
         self._compiled.mkdir()
-        [imports] = set(re.findall(r'^RUN \["python", "-c", "(.*)"\]$', _dockerfile(), re.MULTILINE))
+        lines = re.findall(r'python -c "(.*?)"', _dockerfile())
+        assert lines
         variables = {**os.environ, "NUMBA_CACHE_DIR": str(self._compiled)}
-        subprocess.run([sys.executable, "-c", imports], check=True, env=variables)
+        for imports in lines:
+            subprocess.run([sys.executable, "-c", imports], check=True, env=variables)
 
 
 def image() -> Mapping[str, str]:

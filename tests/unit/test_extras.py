@@ -56,7 +56,8 @@ def required_by(requirements: Iterable[str]) -> set[str]:
 def test_the_core_requires_no_optional_package() -> None:
     core = required_by(PROJECT["dependencies"])
     assert {"torch", "gymnasium", "sympy", "llvmlite"} <= core
-    assert core & {*DISTRIBUTIONS.values(), "pillow", "imageio-ffmpeg"} == set()
+    # torch requires fsspec. The image of actors, which may have no torch, lacks it.
+    assert core & {*DISTRIBUTIONS.values(), "pillow", "imageio-ffmpeg"} == {"fsspec"}
 
 
 @pytest.mark.parametrize("module", EXTRA_OF)
