@@ -11,8 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from cryptography import x509
+from grpc.aio import Metadata
 
 from helpers.certificates import RUN, Foreign, Pair, authority, certificates_of, write
 from helpers.servers import LiveMethods, LiveServer, Loopback, pass_windows, plan_with, until
@@ -21,6 +23,7 @@ from penstock.addresses import LOOPBACK
 from penstock.errors import ConfigurationError, Unavailable
 from penstock.rpc import methods
 from penstock.rpc.clients.connection import Connection
+from penstock.rpc.errors import from_rpc
 from penstock.rpc.health import is_serving
 from penstock.security.authority import issue
 from penstock.security.certificate import Files
@@ -184,6 +187,13 @@ server = LiveMethods({}, credentials=Credentials(files, "replay"))
 print(server.address, flush=True)
 sys.stdin.read()
 """
+
+
+@pytest.mark.parametrize("engine", ["Endpoint closing", "FD Shutdown (endpoint shutdown)"])
+def test_both_of_grpcs_descriptions_of_an_attempt_without_an_answer_are_known(engine: str) -> None:
+    details = f"failed to connect to all addresses; last error: Handshake read failed ({engine})"
+    found = from_rpc(grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, Metadata(), Metadata(), details), "it")
+    assert str(found).startswith(f"it can't be reached: {STOPPED}")
 
 
 def test_a_client_tells_a_stopped_server_from_one_that_refuses_it_one_without_tls_and_none(tmp_path: Path) -> None:

@@ -169,7 +169,7 @@ def test_prometheus_knows_the_end_of_a_run_after_all_its_services_have_ended(tmp
         wait_for(lambda: targets(client) == [], "the end of all targets")
         wait_for(lambda: value(client, 'count(up{job!="prometheus"})') is None, "the end of their series")
         assert value(client, "run:penstock_learner_finished:last") == 1.0
-        assert value(client, 'reason:penstock_learner_run_end:last{reason="total_steps"}') == 1.0
+        assert value(client, 'reason:penstock_learner_run_end:last{reason="total_minutes"}') == 1.0
         assert client.ask("query", {"query": alert("PenstockServiceDown")})["result"] == []
 
 

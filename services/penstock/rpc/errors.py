@@ -32,7 +32,7 @@ _ADDRESS = re.compile(r"\b(unix|ipv4|ipv6):\S+")
 _SILENCES = (
     (
         # gRPC's own bound on an attempt ended it, after the kernel of the other host had accepted the connection.
-        ("Endpoint closing", "before receiving SETTINGS frame"),
+        ("Endpoint closing", "endpoint shutdown", "before receiving SETTINGS frame"),
         "it accepts connections and does not answer: it is paused, hung or overloaded; see the state of its process",
     ),
     (
