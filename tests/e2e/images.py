@@ -6,8 +6,8 @@ from tests.e2e.stack import Failure, Stack, command
 
 TAG = "e2e"
 IMAGES = ("penstock-actor", "penstock-learner")
-_OPTIONAL = {"penstock-actor": "ale_py", "penstock-learner": ""}
-"""Optional packages of each image, without the build argument PACKAGES."""
+_OPTIONAL = {"penstock-actor": "ale_py fsspec", "penstock-learner": "fsspec"}
+"""Optional packages of each image, without the build argument PACKAGES. torch requires fsspec."""
 
 _INSIDE = """
 import os, shutil, sys

@@ -47,6 +47,9 @@ _OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 1_000),
     # Peers of a run have loopback or cluster addresses, for which the user's HTTP proxy is not meant.
     ("grpc.enable_http_proxy", 0),
+    # gRPC's own retries repeat a call that never left the client at once. On a connection whose keepalive has expired
+    # while the process was paused, they end only when another thread removes it, and take all memory meanwhile.
+    ("grpc.enable_retries", 0),
 )
 
 
