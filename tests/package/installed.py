@@ -76,7 +76,8 @@ def sizes_mb(environment: Installed) -> dict[str, float]:
 def describe(environment: Installed) -> dict[str, Any]:
     """Returns the number and sizes of the packages. Raises `Failure` if an optional one is among them."""
     subprocess.run([environment.folder / "bin" / "pip", "check"], check=True, capture_output=True, text=True)
-    if optional := [name for name in EXTRA_OF if (environment.site / name).exists()]:
+    # torch requires fsspec.
+    if optional := [name for name in EXTRA_OF if name != "fsspec" and (environment.site / name).exists()]:
         raise Failure(f"the core has installed {', '.join(optional)}")
     sizes = {name: size for name, size in sizes_mb(environment).items() if name != "pip"}
     return {
