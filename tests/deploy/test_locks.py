@@ -52,8 +52,12 @@ def test_an_image_installs_its_lock_with_hashes_and_nothing_else_without(dockerf
     installs = [part.strip() for part in re.findall(r"/bin/pip install ([^&;\n]*)", text)]
     without = [each for each in installs if not each.startswith("--require-hashes -r ")]
     assert f"--require-hashes -r {lock}" in installs
-    allowed = ("-r requirements-torch.lock", "-c versions.txt ${PACKAGES}", "--no-deps /wheels/penstock-*.whl")
-    assert all(each.endswith(allowed) for each in without), without
+    # torch.txt has an index and constraints, and names the lock of torch alone.
+    allowed = ("-r requirements-torch.lock", "-r torch.txt", "-c versions.txt ${PACKAGES}", "--no-deps /wheels/*.whl")
+    assert all(each.replace("penstock-*", "*").endswith(allowed) for each in without), without
+    requirements = re.findall(r"printf '%s\\n' (.*) > torch.txt", text)
+    named = "\"--extra-index-url $TORCH_INDEX\" '-c without-cuda.txt' '-r requirements-torch.lock'"
+    assert requirements == [named] * ("torch.txt" in text)
 
 
 def test_make_install_checks_the_hashes() -> None:
