@@ -44,9 +44,10 @@ class Evaluator:
         """Makes environments for this number of episodes before any task.
 
         `make` makes a number of environments, which alternate between all `variants`. `module` is the only module that
-        a task's policy may import; a task that names another one fails. `clock` returns
-        monotonic seconds. Raises `ConfigurationError` if
-        they can't be made, or `EnvironmentFailed` under a launcher, whose check has made them before.
+        a task's policy may import; a task that names another one fails. `clock` returns monotonic seconds.
+
+        Raises `ConfigurationError` if they can't be made, or `EnvironmentFailed` under a launcher, whose check has made
+        them before.
         """
         self._make_environments, self._variants, self._process, self._log = make, variants, process, log
         self._module = module

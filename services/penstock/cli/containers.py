@@ -24,7 +24,7 @@ _HOOK = "nvidia-container-runtime-hook"
 
 COMPOSE_FILE, VARIABLES_FILE = "docker-compose.yml", ".env"
 PUBLISHED = (("PROMETHEUS_PORT", "9090-9099"), ("GRAFANA_PORT", "3000-3009"))
-"""Variable and default of each host port that docker-compose.yml publishes: the first free one of a range."""
+"""Variable and default of each host port that docker-compose.yml publishes: a number, or a range to choose from."""
 
 
 def check_containers(folder: Path) -> Iterator[Finding]:
