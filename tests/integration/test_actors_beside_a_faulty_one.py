@@ -114,8 +114,8 @@ def test_the_other_actors_soon_regain_their_pace_while_one_is_faulty(seen: Seen,
 
 @pytest.mark.parametrize("kind", FAULTS)
 def test_the_fault_lasted_during_the_measurement(seen: Seen, kind: str) -> None:
-    # One window at most: a slow actor needs longer than the measurement for it.
-    assert seen.during[kind].faulty <= 2 < seen.before.faulty
+    # Not none: windows that it collected before the fault arrive when their grants do.
+    assert 2 * seen.during[kind].faulty <= seen.before.faulty > 0, seen.before
 
 
 def test_the_actor_that_died_was_restarted_every_time(seen: Seen) -> None:
