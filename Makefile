@@ -8,7 +8,7 @@ ARGS ?=
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help help-all install train test all-environments package check format docs e2e e2e-nodes e2e-slurm e2e-swarm clean proto dashboards compose-settings swarm-configs kubernetes-rules lock torture
+.PHONY: help help-all install train test all-environments package check format docs e2e e2e-presets e2e-week e2e-nodes e2e-slurm e2e-swarm clean proto dashboards compose-settings swarm-configs kubernetes-rules lock torture
 
 TABLE := awk -F '|' '{ printf "%-28s %s\n", $$1, $$2 }'
 
@@ -46,6 +46,12 @@ all-environments: install ### train on every environment of Gymnasium, ALE, Mini
 
 e2e: install ## test the stack of docker-compose.yml; needs Docker
 	@$(BIN)/python -m tests.e2e.drill $(ARGS)
+
+e2e-presets: install ### watch Prometheus' alerts while each preset trains for 20 minutes; needs Docker
+	@$(BIN)/python -m tests.e2e.presets $(ARGS)
+
+e2e-week: install ### train a week in 20 minutes, and measure what grows; needs Docker and root
+	@$(BIN)/python -m tests.e2e.week $(ARGS)
 
 e2e-nodes: e2e-slurm e2e-swarm ### test three nodes of each engine; needs what both need
 

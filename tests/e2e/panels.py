@@ -72,6 +72,16 @@ class Prometheus:
         except urllib.error.HTTPError as error:
             return json.load(error)["error"]
 
+    def value(self, expression: str) -> float:
+        """Returns the sum of an expression's values now; 0 without any."""
+        return sum(float(found["value"][1]) for found in self.ask("query", {"query": expression})["result"])
+
+    def alerts(self, state: str) -> list[str]:
+        """Returns the alerts but the watchdog that were "firing" or "pending" within an hour."""
+        labels = f"alertstate='{state}',alertname!='PenstockWatchdog'"
+        found = self.ask("query", {"query": f"group by (alertname) (last_over_time(ALERTS{{{labels}}}[1h]))"})["result"]
+        return sorted(each["metric"]["alertname"] for each in found)
+
     def has_data(self, query: Query) -> bool:
         """Returns whether a query had a finite value recently; of continuous actions, any value."""
         expression = query.expression
