@@ -70,8 +70,7 @@ def _times(package: dict[str, Any], development: dict[str, Any], images: dict[st
         ),
         ("the first `penstock train`, which compiles the sum tree", first["seconds"], None),
         ("another `penstock train`", second["seconds"], None),
-        ("the image for actors, replay and evaluator, without its base", None, images["actor_mb"]),
-        ("the image for the learner, without its base and CUDA", None, images["learner_mb"]),
+        *((f"the image of the {name}, without its base", *_built(images[image])) for image, name in _IMAGES.items()),
     ]
     lines = ["| what | seconds | size |", "|---|---|---|"]
     for what, seconds, size in rows:
@@ -82,6 +81,16 @@ def _times(package: dict[str, Any], development: dict[str, Any], images: dict[st
     memory += [f"| {_NAMES[name]} | {_size(size)} |" for name, size in second["memory_mb"].items()]
     return "\n".join([*lines, "", *memory])
 
+
+def _built(image: dict[str, float]) -> tuple[float, float]:
+    return image["build_s"], image["mb"]
+
+
+_IMAGES = {
+    "actor of CartPole": "actors, of replay and of the evaluator, for a task whose actors need no torch",
+    "actor with torch": "same services with torch",
+    "learner": "learner, without CUDA",
+}
 
 _NAMES = {
     "actor": "an actor",

@@ -59,9 +59,10 @@ def main() -> None:
         commit = subprocess.check_output(["git", "rev-parse", "--short=12", given], cwd=ROOT, text=True).strip()
         measured.append({"commit": commit, **{image: build(commit, image, base_mb) for image in IMAGES}})
     OUTPUT.parent.mkdir(parents=True, exist_ok=True)
-    OUTPUT.write_text(
-        json.dumps({**provenance.of_this_run(), "base_image_mb": base_mb, "images": measured}, indent=2) + "\n"
-    )
+    # Not the working tree, of which nothing is built.
+    last = subprocess.check_output(["git", "rev-parse", commit], cwd=ROOT, text=True).strip()
+    result = {**provenance.of_this_run(), "commit": last, "base_image_mb": base_mb, "images": measured}
+    OUTPUT.write_text(json.dumps(result, indent=2) + "\n")
 
 
 if __name__ == "__main__":
