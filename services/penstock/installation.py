@@ -47,6 +47,21 @@ def how_to_install(package: str, in_image: str) -> str:
             return f"install it with: pip install {package}"
 
 
+def how_to_find(module: str, *, itself: bool) -> str:
+    """Returns how a process finds a module of the user, or one that it imports, as the end of a message."""
+    match kind():
+        case "packages":
+            elsewhere = ", run penstock in the folder that contains it, or give the path of its file" if itself else ""
+            return f"install {module!r}{elsewhere}"
+        case _ if itself:
+            return (
+                f"mount its file into {Path.cwd()} of the containers, or add its package to the image"
+                ' (docs/OPERATIONS.md, "Your own environment")'
+            )
+        case _:
+            return how_to_install(module, module)
+
+
 def how_to_install_torch() -> str:
     """Returns how to install torch, which the actors' image lacks if its preset needs none, as the end of a message."""
     match kind():

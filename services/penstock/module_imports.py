@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 
-from penstock import environment_names, extras, foreign_errors
+from penstock import environment_names, extras, foreign_errors, installation
 from penstock.errors import ConfigurationError
 from penstock.foreign_errors import shortened
 
@@ -54,8 +54,8 @@ def _imported(place: str, load: Callable[[str], ModuleType]) -> ModuleType:
         if error.name in extras.EXTRA_OF:
             raise extras.lacking(f"the import of {place!r}", error.name) from error
         itself = error.name is not None and f"{place}.".startswith(f"{error.name}.")
-        elsewhere = ", run penstock in the folder that contains it, or give the path of its file" if itself else ""
-        raise ConfigurationError(f"can't import {place!r}: {error}; install {error.name!r}{elsewhere}") from error
+        remedy = installation.how_to_find(error.name or place, itself=itself)
+        raise ConfigurationError(f"can't import {place!r}: {error}; {remedy}") from error
     except SystemExit as end:
         where = foreign_errors.place_of(end)
         raise ConfigurationError(

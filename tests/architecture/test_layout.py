@@ -33,7 +33,7 @@ ALLOWED: dict[str, set[str]] = {
     "environment_arguments": {"foreign_errors", "system_errors"},
     "environment_names": {"errors"},
     "foreign_errors": set(),
-    "module_imports": {"environment_names", "errors", "extras", "foreign_errors"},
+    "module_imports": {"environment_names", "errors", "extras", "foreign_errors", "installation"},
     "extras": {"errors", "installation"},
     "installation": set(),
     "compiled_code": set(),

@@ -24,6 +24,9 @@ from penstock.presets import preset
 ROOT = Path(__file__).parents[2]
 TORCH = (ROOT / "requirements-torch.lock").read_text().strip().removeprefix("torch==")
 PRESETS = sorted(path.stem for path in (ROOT / "services/penstock/presets").glob("*.toml"))
+IMPORTS = {module for name in PRESETS for module in preset(name).environment.imports}
+"""Modules of the environments of presets that no package has."""
+
 OTHERS = {"half_cheetah": "mujoco", "lunar_lander": "Box2D", "pong": "ale_py", "breakout": "ale_py"}
 """Packages that environments of presets need."""
 
@@ -138,3 +141,11 @@ def test_by_default_torch_is_installed_if_the_actors_of_the_preset_need_it(
     encoders = {**encoders_of_new(environments.spec, config.policy.moves), **config.policy.encoders}
     network = Network(**{**dict(config.policy), "encoders": encoders})
     assert ("Would install torch" in end.stdout) == bool(obstacle(Description(environments.spec, network)))
+
+
+def test_the_image_has_the_environments_of_presets_in_the_working_directory() -> None:
+    text = (ROOT / "Dockerfile.actor").read_text()
+    *_, copied = [line.split()[1:-1] for line in text.splitlines() if line.startswith("COPY examples/")]
+    assert {Path(path).stem for path in copied} == IMPORTS
+    assert text.index("WORKDIR /var/lib/penstock") < text.index("COPY examples/")
+    assert all((ROOT / path).exists() for path in copied)

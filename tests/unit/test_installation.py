@@ -1,6 +1,7 @@
 """Remedies that messages name in each kind of installation."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from penstock.extras import EXTRA_OF, lacking
 from penstock.installation import INSTALLATION
 from penstock.known_runs import run_named
 from penstock.local.launcher import _check_folder
+from penstock.module_imports import import_module
 from penstock.run_folder import RunFolder
 from penstock.summary import Summary, nothing_left
 
@@ -54,6 +56,19 @@ def test_a_missing_package_has_the_remedy_of_the_installation(
 ) -> None:
     monkeypatch.setenv(INSTALLATION, kind)
     assert str(lacking("LunarLander-v3", "Box2D")) == f"LunarLander-v3 needs Box2D; {remedy}"
+
+
+@pytest.mark.parametrize("kind", ["image", "compose"])
+def test_in_containers_a_module_is_mounted(kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(INSTALLATION, kind)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text("import no_such_package\n")
+    for place, remedy in (
+        ("no_such_module", f"mount its file into {tmp_path} of the containers, or add its package to the image"),
+        ("mine", "add it to the image: "),
+    ):
+        with pytest.raises(ConfigurationError, match=f"; {re.escape(remedy)}"):
+            import_module(place)
 
 
 def test_in_containers_no_message_about_a_package_names_pip(monkeypatch: pytest.MonkeyPatch) -> None:
