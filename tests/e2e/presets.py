@@ -1,7 +1,7 @@
 """`make e2e-presets`: which alerts fire while each preset trains for 20 minutes at the defaults of Docker Compose.
 
 Needs what `make e2e` needs. All presets or the named ones train without a GPU, `--together` at the same time. Any alert
-that fires, but the watchdog, is a fault. Writes build/e2e/presets.md, and ends with 1 if one fired.
+that fires, but the watchdog, is a fault. Writes build/e2e/presets.md and .json, and ends with 1 if one fired.
 """
 
 import argparse
@@ -18,7 +18,7 @@ PRESETS = sorted(path.stem for path in (ROOT / "services" / "penstock" / "preset
 SERVICES = ("replay", "learner", "actor", "evaluator")
 PACKAGES = "gymnasium[box2d,mujoco] ale-py"
 REPORT = ROOT / "build" / "e2e" / "presets.md"
-STEPS = "max_over_time(penstock_learner_environment_steps_total{job='learner'}[1h])"
+STEPS = "max_over_time(penstock_learner_environment_steps{job='learner'}[1h])"
 
 
 class Trained:
@@ -47,11 +47,13 @@ class Trained:
         prometheus = Prometheus(self._stack.prometheus())
         fired, pending = prometheus.alerts("firing"), prometheus.alerts("pending")
         steps = prometheus.value(STEPS)
-        ended = not self._stack.one("learner").address
-        measured = f"{steps:,.0f} steps, {'ended' if ended else 'trains'}; fired: {', '.join(fired) or 'none'}"
+        learner = self._stack.one("learner")
+        state = "trains" if learner.address else f"ended with code {learner.exit_code}"
+        measured = f"{steps:,.0f} steps, {state}; fired: {', '.join(fired) or 'none'}"
         if held := sorted(set(pending) - set(fired)):
             measured += f"; for less time than their rule requires: {', '.join(held)}"
-        report.check(self.preset, steps > 0 and not fired, measured, "steps, and no alert")
+        met = steps > 0 and learner.exit_code == 0 and not fired
+        report.check(self.preset, met, measured, "steps, no fault, and no alert")
 
 
 def main() -> int:
@@ -78,6 +80,7 @@ def main() -> int:
                     run.down()
         title = f"Alerts of each preset in {given.minutes:g} minutes under Docker Compose, {together} at the same time"
         report.write(REPORT, title)
+        report.save(REPORT)
     return 0 if report.met else 1
 
 

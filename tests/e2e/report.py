@@ -1,10 +1,12 @@
 """The results of a drill: printed immediately, and written as a table."""
 
+import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from helpers.provenance import of_this_run
 from helpers.timing import Bound
 
 _HEADINGS = ("what", "measured", "baseline", "ratio", "required", "met")
@@ -92,6 +94,11 @@ class Report:
         path.parent.mkdir(parents=True, exist_ok=True)
         table = "".join(f"| {' | '.join(map(_in_a_cell, row))} |\n" for row in rows)
         path.write_text(f"# {title}\n\n{table}")
+
+    def save(self, path: Path) -> None:
+        """Writes the lines with their origin as JSON, for docs/results."""
+        lines = [asdict(line) for line in self.lines]
+        path.with_suffix(".json").write_text(json.dumps({**of_this_run(), "lines": lines}, indent=2) + "\n")
 
     def _add(self, line: Line) -> None:
         self.lines.append(line)
