@@ -163,6 +163,13 @@ def test_compose_starts_no_more_actors_than_a_preset_plans(name: str) -> None:
     assert int(STACK["services"]["actor"]["scale"]) <= preset(name).train.least_actors
 
 
+@pytest.mark.parametrize("name", PRESETS)
+def test_no_preset_awaits_actors_that_compose_does_not_start(name: str) -> None:
+    expected = STACK["services"]["learner"]["environment"]["PENSTOCK__LEARNER__EXPECTED_ACTORS"]
+    config = preset(name, learner={"expected_actors": int(expected)})
+    assert config.awaited_actors <= int(STACK["services"]["actor"]["scale"])
+
+
 def test_the_restore_service_uses_the_folders_of_the_other_services() -> None:
     definition, services = STACK["services"]["restore"], STACK["services"]
     replay, learner = (engines.compose()[each].config for each in ("replay", "learner"))

@@ -63,7 +63,12 @@ def test_the_textbook_is_a_preset_for_every_environment_and_chosen_by_name_alone
         assert (found.preset, found.config.environment.id) == ("textbook", environment_id)
         assert preset_for(environment_id) != "textbook"
     config = preset("textbook", train={"actors": 4}, actor={"environments": 4}, ppo={"epochs": 4})
-    assert (config.train.awaited_actors, config.sampling.batch_segments, config.ppo.epochs) == (4, 16, 4)
+    assert (config.awaited_actors, config.sampling.batch_segments, config.ppo.epochs) == (4, 16, 4)
+    # All that an engine was asked for, of which there may be fewer or more than planned.
+    for expected in (1, 7):
+        started = preset("textbook", train={"actors": 4}, learner={"expected_actors": expected})
+        assert started.awaited_actors == expected
+    assert preset("textbook", learner={"expected_actors": "wanted"}).awaited_actors == 2
     assert config.sampling.fresh_segments == 16 and config.ppo.target_kl is None
 
 

@@ -291,7 +291,7 @@ def _continued(session: Session) -> Path | None:
 def _all_awaited_are_here(session: Session, watch: ReplayWatch, lead: Lead) -> bool:
     """Returns whether train.await_actors are connected to the replay services; shows how many are."""
     lead.check()
-    awaited = session.config.train.awaited_actors
+    awaited = session.config.awaited_actors
     # The first actor has joined, and one that is alone needs no others.
     if awaited == 1:
         return True

@@ -59,9 +59,9 @@ class TrainConfig(Section):
     fewer while actors wait for the learner. With individually started services: planned number of actors, over
     which environment.variants and temperatures are spread."""
     await_actors: PositiveInt | Literal["all"] = 1
-    """Actors that must be connected before the learner requests a session's first batch; all: train.actors. Then every
-    one of them collects its share of the first batches, which the first actors to connect would otherwise collect
-    alone. A lost actor is not awaited later."""
+    """Actors that must be connected before the learner requests a session's first batch; all: those that an engine was
+    asked for (learner.expected_actors), otherwise train.actors. Then every one of them collects its share of the first
+    batches, which the first actors to connect would otherwise collect alone. A lost actor is not awaited later."""
     replay_shards: PositiveInt = 1
     """Replay services, over which the actors are spread; each has a store of the configured size. One is enough until
     it limits the throughput."""
@@ -74,14 +74,9 @@ class TrainConfig(Section):
         """The smallest number of actors in the run."""
         return self.replay_shards if self.actors == "auto" else self.actors
 
-    @property
-    def awaited_actors(self) -> int:
-        """The number of actors that must be connected before the first batch."""
-        return self.least_actors if self.await_actors == "all" else self.await_actors
-
     @pydantic.model_validator(mode="after")
     def _check_awaited(self) -> "TrainConfig":
-        if self.awaited_actors > self.least_actors:
+        if self.await_actors != "all" and self.await_actors > self.least_actors:
             raise ValueError(
                 f"train.await_actors {self.await_actors} exceeds the {self.least_actors} actors of train.actors"
                 f" {self.actors}, so the run would wait for ever; set it to all"

@@ -59,6 +59,14 @@ class Sections(Constant):
         return max(self.train.replay_shards, len(self.learner.replay_addresses))
 
     @property
+    def awaited_actors(self) -> int:
+        """Number of actors that must be connected before the first batch."""
+        if self.train.await_actors != "all":
+            return self.train.await_actors
+        expected = self.learner.expected_actors
+        return expected if isinstance(expected, int) else self.train.least_actors
+
+    @property
     def fitting_batch(self) -> int:
         """Segments in a batch that fits the actors; sampling.batch_segments if that is auto."""
         return derived_settings.batch_segments(
