@@ -8,7 +8,7 @@ ARGS ?=
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help help-all install train test all-environments package check format docs e2e e2e-presets e2e-week e2e-nodes e2e-slurm e2e-swarm clean proto dashboards compose-settings swarm-configs kubernetes-rules lock torture
+.PHONY: help help-all install train test test-oldest test-newest all-environments package check format docs e2e e2e-presets e2e-week e2e-nodes e2e-slurm e2e-swarm clean proto dashboards compose-settings swarm-configs kubernetes-rules lock torture
 
 TABLE := awk -F '|' '{ printf "%-28s %s\n", $$1, $$2 }'
 
@@ -40,6 +40,12 @@ train: install ## train an agent on CartPole-v1 through real services
 # ends the run early, because each of its tests may wait for minutes.
 test: install ## run the tests
 	$(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder --maxfail=20 $(ARGS)
+
+test-oldest: install ### run unit and contract tests with the oldest release of each dependency; takes 8 GB
+	@$(BIN)/python -m tests.package.range_of_versions oldest $(ARGS)
+
+test-newest: install ### run unit and contract tests with the newest release of each dependency, without the locks
+	@$(BIN)/python -m tests.package.range_of_versions newest $(ARGS)
 
 all-environments: install ### train on every environment of Gymnasium, ALE, MiniGrid, highway-env and dm_control
 	@$(BIN)/python -m tests.environments.all_environments $(ARGS)
@@ -78,9 +84,11 @@ format: install ## format the code and apply safe lint fixes
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# The generated Python code is committed. A test checks that it is current.
+# The generated Python code is committed. A test checks that it is current. Its compiler is the oldest whose code runs with
+# the newest protobuf, and needs an environment of its own.
 proto: install ### generate the Python code of the contract from proto
-	$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=services --pyi_out=services proto/penstock/v1/*.proto
+	"$(PYTHON)" -m venv build/proto && build/proto/bin/pip install --quiet grpcio-tools==1.76.0 "setuptools<81"
+	build/proto/bin/python -m grpc_tools.protoc -Iproto --python_out=services --pyi_out=services proto/penstock/v1/*.proto
 
 # The generated dashboards are committed. A test checks that they are current.
 dashboards: install ### generate the Grafana dashboards

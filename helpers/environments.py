@@ -21,6 +21,9 @@ from penstock.types.networks import MemoryKind
 from penstock.types.run import Assignment, Weights
 from penstock.types.spaces import EnvironmentSpec
 
+TAXI = "Taxi-v4" if "Taxi-v4" in gymnasium.registry else "Taxi-v3"
+"""Gymnasium has version 4 from 1.3 on."""
+
 Observation = NDArray[np.float32]
 Outcome = tuple[Observation, float, bool, bool, dict[str, Any]]
 
@@ -139,15 +142,15 @@ class Pieces(gymnasium.Env[NDArray[np.uint8], np.int64]):
         return self._board, float(moved), False, False, {}
 
 
-def counting_vector(mode: AutoresetMode, num_envs: int = 1, length: int = 3) -> SyncVectorEnv[Any, Any]:
+def counting_vector(mode: AutoresetMode, num_envs: int = 1, length: int = 3) -> "SyncVectorEnv[Any, Any]":
     return SyncVectorEnv([lambda: Counting(length)] * num_envs, copy=False, autoreset_mode=mode)
 
 
-def never_resetting(num_envs: int) -> SyncVectorEnv[Any, Any]:
+def never_resetting(num_envs: int) -> "SyncVectorEnv[Any, Any]":
     return counting_vector(AutoresetMode.DISABLED, num_envs)
 
 
-def resetting_at_once(num_envs: int, length: int = 3) -> SyncVectorEnv[Any, Any]:
+def resetting_at_once(num_envs: int, length: int = 3) -> "SyncVectorEnv[Any, Any]":
     return counting_vector(AutoresetMode.SAME_STEP, num_envs, length)
 
 

@@ -205,7 +205,7 @@ class Gears(Contextual):
         return float(action["gear"] == best["gear"]) - max(0.0, error - self.SLACK)
 
 
-def same_step_chain(num_envs: int, truncation: float = TRUNCATION) -> SyncVectorEnv[Any, Any]:
+def same_step_chain(num_envs: int, truncation: float = TRUNCATION) -> "SyncVectorEnv[Any, Any]":
     """Returns chains that reset in the step that ends an episode."""
     return SyncVectorEnv([lambda: EpisodeEnds(truncation)] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
 

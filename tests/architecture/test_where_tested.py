@@ -158,6 +158,7 @@ ELSEWHERE = {
     "rpc/contract.py": "contract/test_contract_number.py",
     "rpc/errors.py": "contract/test_errors_and_health.py",
     "rpc/health.py": "contract/test_errors_and_health.py",
+    "rpc/health_service.py": "contract/test_errors_and_health.py",
     "rpc/loop.py": "contract/test_connections.py",
     "rpc/methods.py": "contract/test_errors_and_health.py",
     "rpc/ready_file.py": "contract/test_ready_file.py",

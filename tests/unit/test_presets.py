@@ -36,9 +36,16 @@ def test_the_presets_cover_the_tasks_with_their_thresholds() -> None:
     assert thresholds.items() <= {name: preset(name).evaluation.threshold for name in preset_names()}.items()
 
 
+def skip_if_newer(environment_id: str) -> None:
+    """Skips a test if the installed Gymnasium lacks this version of one of its own environments."""
+    if environment_id.startswith("Taxi-") and environment_id not in gymnasium.registry:
+        pytest.skip(f"{environment_id} needs a newer Gymnasium")
+
+
 @pytest.mark.parametrize(("name", "best", "share"), [("taxi", 7.93, 0.9), ("frozen_lake", 0.74, 0.9)])
 def test_thresholds_of_toy_text_are_near_the_best_possible_return(name: str, best: float, share: float) -> None:
     config = preset(name)
+    skip_if_newer(config.environment.id)
     env = gymnasium.make(config.environment.id)
     assert env.spec is not None and env.spec.max_episode_steps is not None
     task: Any = env.unwrapped
@@ -120,6 +127,7 @@ def test_presets_are_for_the_newest_version_of_their_environment(name: str) -> N
             pytest.importorskip(module)
     if (package := package_of(settings.id)) is not None:
         pytest.importorskip(package.module)
+    skip_if_newer(settings.id)
     namespace, environment, version = gymnasium.envs.registration.parse_env_id(settings.id)
     assert gymnasium.envs.registration.find_highest_version(namespace, environment) == version
 

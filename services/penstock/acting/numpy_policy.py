@@ -6,7 +6,9 @@ probabilities differ from torch's by rounding alone.
 """
 
 import contextvars
+from collections.abc import Callable
 from itertools import pairwise
+from typing import ParamSpec, TypeVar
 
 import numpy as np
 import safetensors.numpy
@@ -23,6 +25,9 @@ from penstock.algo.noise import Noise
 from penstock.algo.published import Description
 from penstock.algo.spaces import encoders_of
 from penstock.types.run import Weights
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _MOST_WEIGHTS = 300_000
 """Most weights of a network that is small. With two layers of 512, NumPy and torch take the same time for 64 rows; with
@@ -73,10 +78,7 @@ class NumpyRunner:
         self.noise: tuple[Noise, ...] = self._actions.noise
         self.network, self._count, self._rows = network, 0, 0
         self._window: _Window | None = None
-        # Diverged weights lead to numbers that the collector refuses with a reason. `np.errstate` in every step would
-        # take as long as an operation on all environments.
-        self._quiet = contextvars.copy_context()
-        self._quiet.run(np.seterr, all="ignore")
+        self._quiet = _quiet()
         self._load(weights)
 
     def refresh(self, weights: Weights) -> None:
@@ -150,12 +152,35 @@ class NumpyRunner:
         self.version = weights.version
 
 
+class _ErrorState:
+    """Runs functions without NumPy's warnings."""
+
+    def run(self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+        """Runs a function like `contextvars.Context.run`."""
+        with np.errstate(all="ignore"):
+            return function(*arguments, **named)
+
+
+def _quiet() -> contextvars.Context | _ErrorState:
+    """Returns what runs functions without NumPy's warnings.
+
+    Diverged weights lead to numbers that the collector refuses with a reason. `np.errstate` in every step takes as long
+    as an operation on all environments, so a context has the state; before NumPy 2, contexts have none.
+    """
+    context, before = contextvars.copy_context(), np.geterr()
+    context.run(np.seterr, all="ignore")
+    if np.geterr() == before:
+        return context
+    np.seterr(**before)
+    return _ErrorState()
+
+
 class _Window:
     """A policy that acts on the rows of one window (`acting.protocols.WindowPolicy`). Used by one thread."""
 
     def __init__(
         self,
-        quiet: contextvars.Context,
+        quiet: "contextvars.Context | _ErrorState",
         inputs: Inputs,
         layers: Layers,
         actions: Actions,

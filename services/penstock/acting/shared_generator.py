@@ -6,7 +6,7 @@ others reset. The same seed would give different episodes after a change in the 
 
 import contextlib
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium.error import Error
@@ -59,7 +59,14 @@ class _Streams:
         )
 
 
-class SeparateGenerators(VectorWrapper[Any, Any, Any]):
+if TYPE_CHECKING:
+    _Wrapper = VectorWrapper[Any, Any, Any]
+else:
+    # Generic from Gymnasium 1.4 on.
+    _Wrapper = VectorWrapper
+
+
+class SeparateGenerators(_Wrapper):
     """A vector environment with one seed per environment, like `SyncVectorEnv`.
 
     A vector environment that accepts a list or an array of seeds is used unchanged. Otherwise a stream per environment

@@ -136,7 +136,8 @@ class Stream:
         sent: dict[str, str | bytes] = {}
         with suppress(TimeoutError):
             async with asyncio.timeout(_CHALLENGE_S):
-                sent = dict(await self._call.initial_metadata())
+                # A mapping whose keys are pairs, in older releases of gRPC.
+                sent = dict(tuple(await self._call.initial_metadata()))
         try:
             return bytes.fromhex(str(sent.get(CHALLENGE, "")))
         except ValueError:

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from penstock.addresses import target
+from penstock.rpc.methods import CHECK_HEALTH
 from penstock.rpc.tls import channel_options, client_credentials
 from penstock.security.roles import Role
+from penstock.v1.health_pb2 import HealthRequest, HealthResponse
 
 if TYPE_CHECKING:
     from penstock.security.credentials import Credentials
@@ -28,7 +29,7 @@ def is_serving(
     With `credentials` it asks by TLS, and expects the certificate of the role `service`.
     """
     status = _ask_first(addresses, "", timeout_s, credentials, service)
-    return bool(status == health_pb2.HealthCheckResponse.SERVING)
+    return bool(status == HealthResponse.STATUS_SERVING)
 
 
 def storage_fails(
@@ -39,7 +40,7 @@ def storage_fails(
 ) -> bool:
     """Returns whether the service, named as for `is_serving`, reports in time that its disk can't be written."""
     status = _ask_first(addresses, STORAGE, timeout_s, credentials, service)
-    return bool(status == health_pb2.HealthCheckResponse.NOT_SERVING)
+    return bool(status == HealthResponse.STATUS_NOT_SERVING)
 
 
 def _ask_first(
@@ -54,10 +55,13 @@ def _ask_first(
 def _ask(address: str, name: str, timeout_s: float, credentials: "Credentials | None", service: Role) -> Any:
     """Returns the status under a name; None without an answer."""
     with blocking_channel(address, credentials, service) as channel:
+        check = channel.unary_unary(
+            CHECK_HEALTH.path,
+            request_serializer=HealthRequest.SerializeToString,
+            response_deserializer=HealthResponse.FromString,
+        )
         try:
-            response = health_pb2_grpc.HealthStub(channel).Check(  # type: ignore[attr-defined]
-                health_pb2.HealthCheckRequest(service=name), timeout=timeout_s
-            )
+            response = check(HealthRequest(service=name), timeout=timeout_s)
         except grpc.RpcError:
             return None
         return response.status

@@ -4,10 +4,9 @@ from typing import Any
 
 from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message_factory import GetMessageClass
-from grpc_health.v1 import health_pb2
 
 from penstock.rpc.service import Method
-from penstock.v1 import evaluation_pb2, replay_pb2, run_pb2
+from penstock.v1 import evaluation_pb2, health_pb2, replay_pb2, run_pb2
 from penstock.wire import batches, windows
 
 _REPLAY = replay_pb2.DESCRIPTOR.services_by_name["ReplayService"]
@@ -34,4 +33,4 @@ JOIN = _method(_RUN, "Join")
 GET_RUN_STATUS = _method(_RUN, "GetRunStatus")
 TAKE_RUN_SNAPSHOT = _method(_RUN, "TakeRunSnapshot")
 RUN_EVALUATIONS = _method(_EVALUATION, "RunEvaluations")
-CHECK_HEALTH = Method("grpc.health.v1.Health", "Check", health_pb2.HealthCheckRequest, health_pb2.HealthCheckResponse)
+CHECK_HEALTH = Method("grpc.health.v1.Health", "Check", health_pb2.HealthRequest, health_pb2.HealthResponse)

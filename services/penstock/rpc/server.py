@@ -4,22 +4,20 @@ import asyncio
 import contextlib
 import resource
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import grpc
-from google.protobuf.message import DecodeError
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from penstock.addresses import LOOPBACK, Address, target
-from penstock.errors import ConfigurationError, Overloaded, PenstockError
-from penstock.rpc.errors import to_status
+from penstock.errors import ConfigurationError
 from penstock.rpc.health import STORAGE
+from penstock.rpc.health_service import MOST_BYTES, MOST_WATCHES, HealthService
 from penstock.rpc.local_socket import MAX_MESSAGE_BYTES, LocalListener, Offer
 from penstock.rpc.permissions import REQUEST_BYTES, Callers
 from penstock.rpc.ready_file import ReadyFile
-from penstock.rpc.service import Capacity, Context, Handler, Method, Reception, ServicerContext, handler, serialise
+from penstock.rpc.service import Capacity, Context, Handler, Method, Reception, handler
 from penstock.rpc.tls import server_credentials
 
 if TYPE_CHECKING:
@@ -40,14 +38,8 @@ KEEPALIVE = (
 _DRAIN_S = 0.5
 """Seconds that open calls have to end. Only unary calls need them, because streams reopen later or elsewhere."""
 
-_MAX_WATCHES = 32
-"""Limit on concurrent health watches, in addition to all other calls."""
-
 _SPARE_CALLS = 256
 """Additional concurrent calls: those being refused, health checks, and unary calls whose message is in transit."""
-
-_HEALTH_BYTES = 2**12
-"""Size in bytes of the largest request of the health service, which has the name of a service."""
 
 _MOST_CONNECTIONS = 8_192
 _PORT_REFUSED = "the port is in use or the host is not this machine's"
@@ -65,26 +57,6 @@ _OPTIONS = (
     ("grpc.server_handshake_timeout_ms", 3_000),
     ("grpc.max_connection_idle_ms", 5_000),
 )
-
-
-class _Health(health.aio.HealthServicer):
-    """gRPC's health servicer with a limit on watches."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._watches = 0
-
-    async def Watch(self, request: Any, context: ServicerContext) -> None:  # noqa: N802
-        if self._watches >= _MAX_WATCHES:
-            await context.abort(
-                grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"{_MAX_WATCHES} health watches are open, which is the limit; end some, or call Check",
-            )
-        self._watches += 1
-        try:
-            await super().Watch(request, context)
-        finally:
-            self._watches -= 1
 
 
 class Server:
@@ -115,7 +87,7 @@ class Server:
         self._local = LocalListener() if local else None
         # The other half of the file descriptors is for files.
         connections = min(_MOST_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
-        calls = max_streams + _MAX_WATCHES + _SPARE_CALLS
+        calls = max_streams + MOST_WATCHES + _SPARE_CALLS
         self._server = grpc.aio.server(
             options=(
                 *_OPTIONS,
@@ -126,9 +98,9 @@ class Server:
             ),
             maximum_concurrent_rpcs=calls,
         )
-        self._health = _Health()
+        self._health = HealthService()
         reception = Reception()
-        self._server.add_generic_rpc_handlers((_health_handlers(self._health, reception),))
+        self._server.add_generic_rpc_handlers((self._health.handlers(reception),))
         capacity, callers = Capacity(max_streams), Callers(credentials)
         services: dict[str, dict[str, Handler]] = {}
         for method, behaviour in behaviours.items():
@@ -162,7 +134,7 @@ class Server:
             self.health_address = self._listen(self._probed, health_listen, "health_listen", None)
             await self._probed.start()
         await self._server.start()
-        await self._set_health(health_pb2.HealthCheckResponse.SERVING)
+        await self._report_health(serving=True)
         self._ready = ReadyFile(Path(ready_file)) if ready_file else None
 
     @staticmethod
@@ -190,7 +162,7 @@ class Server:
         """Reports that it stops serving, gives open calls a moment to end, then cancels them."""
         if self._ready is not None:
             self._ready.close()
-        await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
+        await self._report_health(serving=False)
         if self._local is not None:
             self._local.close()
         await self._server.stop(_DRAIN_S)
@@ -208,54 +180,24 @@ class Server:
 
     async def report_storage(self, sound: bool) -> None:
         """Reports in the health of `STORAGE` whether the service's disk can be written."""
-        status = health_pb2.HealthCheckResponse.SERVING if sound else health_pb2.HealthCheckResponse.NOT_SERVING
-        await self._health.set(STORAGE, status)
+        await self._health.report(STORAGE, serving=sound)
 
-    async def _set_health(self, status: Any) -> None:
+    async def _report_health(self, *, serving: bool) -> None:
         for service in ("", *self._services):
-            await self._health.set(service, status)
+            await self._health.report(service, serving=serving)
 
 
-def _health_handlers(service: _Health, reception: Reception) -> grpc.GenericRpcHandler:
-    """Returns gRPC's handlers of the health service, whose requests arrive by `reception`."""
-
-    async def read(requests: AsyncIterator[bytes], context: ServicerContext) -> Any:
-        try:
-            reception.admit(context.peer())
-            data = await reception.only(requests)
-            if len(data) > _HEALTH_BYTES:
-                reception.refused(context.peer(), len(data))
-                raise Overloaded(f"a request for the health has {len(data)} bytes; the maximum is {_HEALTH_BYTES}")
-            return health_pb2.HealthCheckRequest.FromString(data)
-        except DecodeError as error:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"malformed message: {error}")
-        except PenstockError as error:
-            await context.abort(to_status(error), str(error))
-
-    async def check(requests: AsyncIterator[bytes], context: ServicerContext) -> Any:
-        return await service.Check(await read(requests, context), context)
-
-    async def watch(requests: AsyncIterator[bytes], context: ServicerContext) -> None:
-        await service.Watch(await read(requests, context), context)
-
-    handlers: dict[str, Handler] = {
-        "Check": grpc.stream_unary_rpc_method_handler(check, response_serializer=serialise),
-        "Watch": grpc.stream_stream_rpc_method_handler(watch, response_serializer=serialise),
-    }
-    return grpc.method_handlers_generic_handler(health.SERVICE_NAME, handlers)
-
-
-def _health_server(health_service: _Health) -> grpc.aio.Server:
+def _health_server(health: HealthService) -> grpc.aio.Server:
     """Returns a server, which is not started, with the health service alone."""
     server = grpc.aio.server(
         options=(
             *(option for option in _OPTIONS if option[0] != "grpc.max_receive_message_length"),
-            ("grpc.max_receive_message_length", _HEALTH_BYTES),
-            ("grpc.max_allowed_incoming_connections", _MAX_WATCHES),
+            ("grpc.max_receive_message_length", MOST_BYTES),
+            ("grpc.max_allowed_incoming_connections", MOST_WATCHES),
         ),
-        maximum_concurrent_rpcs=2 * _MAX_WATCHES,
+        maximum_concurrent_rpcs=2 * MOST_WATCHES,
     )
-    health_pb2_grpc.add_HealthServicer_to_server(health_service, server)
+    server.add_generic_rpc_handlers((health.handlers(Reception()),))
     return server
 
 

@@ -110,7 +110,7 @@ def run_of(authority: x509.Certificate) -> str:
     return str(names[0].value) if names and [each.value for each in organizations] == [_ORGANIZATION] else ""
 
 
-def _name(common: str) -> list[x509.NameAttribute[str]]:
+def _name(common: str) -> "list[x509.NameAttribute[str]]":
     return [
         x509.NameAttribute(NameOID.ORGANIZATION_NAME, _ORGANIZATION),
         x509.NameAttribute(NameOID.COMMON_NAME, common),

@@ -62,7 +62,7 @@ class EvaluationTask(_message.Message):
     max_seconds: float
     run: int
     untimed_episode_steps: int
-    def __init__(self, id: _Optional[int] = ..., version: _Optional[int] = ..., episodes: _Optional[int] = ..., deterministic: _Optional[bool] = ..., seed: _Optional[int] = ..., variants: _Optional[int] = ..., max_episode_steps: _Optional[int] = ..., max_seconds: _Optional[float] = ..., run: _Optional[int] = ..., untimed_episode_steps: _Optional[int] = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., version: _Optional[int] = ..., episodes: _Optional[int] = ..., deterministic: bool = ..., seed: _Optional[int] = ..., variants: _Optional[int] = ..., max_episode_steps: _Optional[int] = ..., max_seconds: _Optional[float] = ..., run: _Optional[int] = ..., untimed_episode_steps: _Optional[int] = ...) -> None: ...
 
 class EvaluationResult(_message.Message):
     __slots__ = ("id", "version", "returns", "steps", "seconds", "unfinished", "out_of_time", "failure")
@@ -82,4 +82,4 @@ class EvaluationResult(_message.Message):
     unfinished: int
     out_of_time: bool
     failure: str
-    def __init__(self, id: _Optional[int] = ..., version: _Optional[int] = ..., returns: _Optional[_Iterable[float]] = ..., steps: _Optional[_Iterable[int]] = ..., seconds: _Optional[float] = ..., unfinished: _Optional[int] = ..., out_of_time: _Optional[bool] = ..., failure: _Optional[str] = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., version: _Optional[int] = ..., returns: _Optional[_Iterable[float]] = ..., steps: _Optional[_Iterable[int]] = ..., seconds: _Optional[float] = ..., unfinished: _Optional[int] = ..., out_of_time: bool = ..., failure: _Optional[str] = ...) -> None: ...

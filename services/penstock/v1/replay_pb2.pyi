@@ -178,7 +178,7 @@ class BatchRequest(_message.Message):
     head_only: bool
     replay_segments: int
     commit: CommitBatchRequest
-    def __init__(self, batch: _Optional[int] = ..., head_only: _Optional[bool] = ..., replay_segments: _Optional[int] = ..., commit: _Optional[_Union[CommitBatchRequest, _Mapping]] = ...) -> None: ...
+    def __init__(self, batch: _Optional[int] = ..., head_only: bool = ..., replay_segments: _Optional[int] = ..., commit: _Optional[_Union[CommitBatchRequest, _Mapping]] = ...) -> None: ...
 
 class SampleBatchesResponse(_message.Message):
     __slots__ = ("batch", "waiting", "opened", "proof", "fresh_segments", "keys", "versions", "priorities", "probabilities", "counts", "mass", "environments", "slots", "skipped", "committed", "block", "contract")
@@ -268,7 +268,7 @@ class CommitBatchResponse(_message.Message):
     updated: int
     overwritten: int
     repeated_commit: bool
-    def __init__(self, updated: _Optional[int] = ..., overwritten: _Optional[int] = ..., repeated_commit: _Optional[bool] = ...) -> None: ...
+    def __init__(self, updated: _Optional[int] = ..., overwritten: _Optional[int] = ..., repeated_commit: bool = ...) -> None: ...
 
 class FinishRunRequest(_message.Message):
     __slots__ = ("session", "proof")
@@ -348,7 +348,7 @@ class OpenSnapshot(_message.Message):
     name: str
     version: int
     automatic: bool
-    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., automatic: _Optional[bool] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., automatic: bool = ...) -> None: ...
 
 class TakeSnapshotResponse(_message.Message):
     __slots__ = ("progress", "snapshot", "contract")

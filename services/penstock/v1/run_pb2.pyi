@@ -179,7 +179,7 @@ class EnvironmentFault(_message.Message):
     DROPPED_FIELD_NUMBER: _ClassVar[int]
     text: str
     dropped: bool
-    def __init__(self, text: _Optional[str] = ..., dropped: _Optional[bool] = ...) -> None: ...
+    def __init__(self, text: _Optional[str] = ..., dropped: bool = ...) -> None: ...
 
 class Episode(_message.Message):
     __slots__ = ("episode_return", "steps", "environment", "truncated")
@@ -191,7 +191,7 @@ class Episode(_message.Message):
     steps: int
     environment: int
     truncated: bool
-    def __init__(self, episode_return: _Optional[float] = ..., steps: _Optional[int] = ..., environment: _Optional[int] = ..., truncated: _Optional[bool] = ...) -> None: ...
+    def __init__(self, episode_return: _Optional[float] = ..., steps: _Optional[int] = ..., environment: _Optional[int] = ..., truncated: bool = ...) -> None: ...
 
 class JoinResponse(_message.Message):
     __slots__ = ("assignment", "weights", "finished", "replay", "contract")
@@ -371,7 +371,7 @@ class ActorState(_message.Message):
     node: str
     job: str
     steps_per_s: float
-    def __init__(self, name: _Optional[str] = ..., slot: _Optional[int] = ..., connected: _Optional[bool] = ..., steps: _Optional[int] = ..., segments: _Optional[int] = ..., stuck_s: _Optional[float] = ..., failures: _Optional[int] = ..., dropped_windows: _Optional[int] = ..., doing: _Optional[str] = ..., node: _Optional[str] = ..., job: _Optional[str] = ..., steps_per_s: _Optional[float] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., slot: _Optional[int] = ..., connected: bool = ..., steps: _Optional[int] = ..., segments: _Optional[int] = ..., stuck_s: _Optional[float] = ..., failures: _Optional[int] = ..., dropped_windows: _Optional[int] = ..., doing: _Optional[str] = ..., node: _Optional[str] = ..., job: _Optional[str] = ..., steps_per_s: _Optional[float] = ...) -> None: ...
 
 class NodeState(_message.Message):
     __slots__ = ("name", "actors", "stuck", "steps_per_s", "least_steps_per_s", "most_steps_per_s", "waiting_share")
@@ -475,7 +475,7 @@ class Curve(_message.Message):
     low: float
     high: float
     comparable: bool
-    def __init__(self, points: _Optional[_Iterable[_Union[CurvePoint, _Mapping]]] = ..., best: _Optional[_Union[Returns, _Mapping]] = ..., worst: _Optional[_Union[Returns, _Mapping]] = ..., first: _Optional[_Union[Returns, _Mapping]] = ..., newest: _Optional[_Union[Returns, _Mapping]] = ..., low: _Optional[float] = ..., high: _Optional[float] = ..., comparable: _Optional[bool] = ...) -> None: ...
+    def __init__(self, points: _Optional[_Iterable[_Union[CurvePoint, _Mapping]]] = ..., best: _Optional[_Union[Returns, _Mapping]] = ..., worst: _Optional[_Union[Returns, _Mapping]] = ..., first: _Optional[_Union[Returns, _Mapping]] = ..., newest: _Optional[_Union[Returns, _Mapping]] = ..., low: _Optional[float] = ..., high: _Optional[float] = ..., comparable: bool = ...) -> None: ...
 
 class CurvePoint(_message.Message):
     __slots__ = ("env_steps", "evaluation", "unfinished", "training")

@@ -72,7 +72,7 @@ class Masked(gymnasium.Env[Any, Any]):
         return observation, 1.0, self._step == LENGTH, False, info
 
 
-class MaskedVector(SyncVectorEnv[Any, Any]):
+class MaskedVector(SyncVectorEnv):
     """A vector of masked environments, with the method of each if they have it."""
 
     def __init__(self, num_envs: int, place: str, mode: AutoresetMode) -> None:

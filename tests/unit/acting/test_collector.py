@@ -64,7 +64,7 @@ def adapted(length: int, unroll_length: int) -> Collector:
     return Collector(same_step_counting(length), assignment(4), schema=schema, discount=0.5)
 
 
-class Reusing(VectorWrapper[Any, Any, Any]):
+class Reusing(VectorWrapper):
     """A vector environment whose next step overwrites the arrays that it returned."""
 
     def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:

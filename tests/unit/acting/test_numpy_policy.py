@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from helpers.environments import decided_weights, fresh_policy, spec_of
+from helpers.environments import TAXI, decided_weights, fresh_policy, spec_of
 from helpers.processes import WITH_HELPERS
 from helpers.spaces import LEAVES, OBSERVED_LEAVES, nested
 from helpers.timing import PATIENCE_S
@@ -281,7 +281,7 @@ def test_a_masked_choice_is_never_illegal_for_any_noise() -> None:
     ids=["gru", "lstm", "embedding"],
 )
 def test_torch_acts_with_policies_that_numpy_can_not_compute(network: Network) -> None:
-    spec = spec_of("Taxi-v4")
+    spec = spec_of(TAXI)
     weights = policy_weights.dump(fresh_policy(spec, network=network), 0)
     assert isinstance(runner_of(weights), PolicyRunner)
 
@@ -412,7 +412,7 @@ def test_a_window_is_refused_after_a_later_call_of_its_runner(later: str) -> Non
             use()
 
 
-@pytest.mark.parametrize("env_id", ["CartPole-v1", "Taxi-v4", "Pendulum-v1"])
+@pytest.mark.parametrize("env_id", ["CartPole-v1", TAXI, "Pendulum-v1"])
 def test_a_policy_neither_warns_nor_changes_how_numpy_warns(env_id: str) -> None:
     spec = spec_of(env_id)
     with np.errstate(all="raise"):

@@ -9,7 +9,7 @@ import pytest
 
 import helpers.exact_tasks  # noqa: F401 - registers tasks with masks and nested spaces
 import penstock
-from helpers.environments import fresh_weights
+from helpers.environments import TAXI, fresh_weights
 from penstock.acting.leaves import flatten
 from penstock.acting.trained import TrainedPolicy
 from penstock.apps.environments import variants_of
@@ -21,7 +21,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "native": {"environment": {"id": "CartPole-v1", "vectorization": "native"}},
     "single": {"environment": {"id": "Pendulum-v1"}},
     "stacked": {"environment": {"id": "CartPole-v1", "frame_stack": 3}},
-    "integers": {"environment": {"id": "Taxi-v4"}},
+    "integers": {"environment": {"id": TAXI}},
     "masks": {"environment": {"id": "MaskedChoice-v0", "kwargs": {"masks": "method"}}},
     "without masks": {"environment": {"id": "MaskedLocks-v0", "kwargs": {"masks": "info"}, "action_masks": False}},
     "nested": {"environment": {"id": "Gears-v0"}},

@@ -104,7 +104,7 @@ class Returning(gymnasium.Env[Any, Any]):
         return values
 
 
-class ReturningVector(SyncVectorEnv[Any, Any]):
+class ReturningVector(SyncVectorEnv):
     """Vector environment that returns its rewards and ends in one form."""
 
     def __init__(self, num_envs: int, form: str) -> None:

@@ -48,9 +48,9 @@ def test_one_intact_copy_suffices(copy: int) -> None:
     store = make_store(5)
     store.session.late = 3
     store.session.save()
-    session_copies(store.records)["late"][copy] ^= 1
+    session_copies(store.records)["late"][copy] ^= np.uint64(1)
     assert session_of(store.records).late == 3
-    session_copies(store.records)["late"][1 - copy] ^= 1
+    session_copies(store.records)["late"][1 - copy] ^= np.uint64(1)
     with pytest.raises(DamagedFile):
         session_of(store.records)
 

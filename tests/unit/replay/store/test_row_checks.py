@@ -65,9 +65,10 @@ def test_values_that_are_not_finite_are_refused(dtype: str, value: float) -> Non
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_values_above_the_largest_magnitude_are_refused(dtype: str, sign: float) -> None:
     column, rewards = Column("reward", dtype), np.zeros((2, 3), dtype)
-    rewards[1, 2] = largest = sign * np.array(1000.0, dtype)
+    largest, beyond = np.array([sign * 1000.0, sign * np.inf], dtype)
+    rewards[1, 2] = largest
     check_values(column, rewards.view(np.uint8), 1000.0)
-    rewards[1, 2] = np.nextafter(largest, sign * np.array(np.inf, dtype))
+    rewards[1, 2] = np.nextafter(largest, beyond)
     check_values(column, rewards.view(np.uint8))
     with pytest.raises(InvalidSegment, match=r"column reward has a value of magnitude 1000.*; the largest.* 1000 "):
         check_values(column, rewards.view(np.uint8), 1000.0)
