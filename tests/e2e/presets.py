@@ -10,12 +10,12 @@ import sys
 import time
 
 from tests.e2e.panels import Prometheus
+from tests.e2e.progress import SERVICES
 from tests.e2e.report import Report
 from tests.e2e.stack import ROOT, Failure, Stack
 
 FILES = ("docker-compose.yml", "compose.cpu.yaml")
 PRESETS = sorted(path.stem for path in (ROOT / "services" / "penstock" / "presets").glob("*.toml"))
-SERVICES = ("replay", "learner", "actor", "evaluator")
 PACKAGES = "gymnasium[box2d,mujoco] ale-py"
 REPORT = ROOT / "build" / "e2e" / "presets.md"
 STEPS = "max_over_time(penstock_learner_environment_steps{job='learner'}[1h])"

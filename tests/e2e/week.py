@@ -1,8 +1,8 @@
 """`make e2e-week`: seven days of docker-compose.yml in 20 minutes, in which each period is 500 times shorter.
 
 Needs what `make e2e` needs. CartPole trains with checkpoints, copies, snapshots and renewed certificates as often as in
-a week, and with Prometheus' rules as they are. Reported are the size of each volume and log day by day, what fired, and
-two sizes that need their real time: that of metrics.jsonl after one record per second, and that of Prometheus' samples.
+a week, and with Prometheus' rules as they are. The report has the size of each volume and log by day, the alerts that
+fired, the size of metrics.jsonl after a record per second of a week, and that of Prometheus' samples of a week.
 Writes build/e2e/week.md and .json, and ends with 1 if a requirement was missed.
 """
 
@@ -24,7 +24,7 @@ from tests.e2e.stack import ROOT, Failure, Stack, command
 
 FILES = ("docker-compose.yml", "compose.cpu.yaml", "tests/e2e/week.yaml")
 REPORT = ROOT / "build" / "e2e" / "week.md"
-PROJECT, TAG = "penstock-week", "presets"
+PROJECT, TAG = "penstock-week", "week"
 DAYS, DAY_S, WEEK_S = 7, 173.0, 7 * 86_400
 GROWTH = 1.05
 """Largest ratio of a bounded size on the last day to that on the fourth, when stores and snapshots are full."""
