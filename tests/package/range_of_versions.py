@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
-EXTRAS = ("test", "plot", "atari", "gpu", "remote")
+EXTRAS = ("test", "plot", "video", "atari", "gpu", "remote")
 TESTS = ("tests/unit", "tests/contract", "tests/integration/test_train.py", "tests/integration/test_certified_run.py")
 
 
