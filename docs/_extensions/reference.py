@@ -13,6 +13,7 @@ import batch_picture
 import environment_results
 import environment_support
 import installation_results
+import library_words
 import nodes_results
 import prometheus_client
 import side_by_side_results
@@ -42,6 +43,7 @@ def setup(app: Any) -> dict[str, bool]:
     app.connect("builder-inited", lambda app: environment_support.write_page())
     app.connect("builder-inited", lambda app: environment_results.write_page())
     app.connect("builder-inited", lambda app: installation_results.write_page())
+    app.connect("builder-inited", lambda app: library_words.write_pages())
     app.connect("builder-inited", lambda app: side_by_side_results.write_pages())
     app.connect("builder-inited", lambda app: nodes_results.write_pages())
     return {"parallel_read_safe": True, "parallel_write_safe": True}
