@@ -58,6 +58,18 @@ def with_tables(library: str, text: str) -> str:
     return between(text, BEGIN, END, "\n\n".join(parts))
 
 
+def settings_text(answer: dict[str, object]) -> str:
+    """Returns the settings that an answer stands for, as Markdown."""
+    named = in_sections(answer)
+    sections = merge(named.sections, answered(named.questions, lambda found: Config()))
+    return ", ".join(
+        f"`{section}.{key} = {_text(each)}`"
+        for section, settings in sections.items()
+        if isinstance(settings, dict)
+        for key, each in settings.items()
+    )
+
+
 def _does(word: Word) -> str:
     """What Penstock does with a word: its setting, or the answer to the first value that has one."""
     if setting := setting_of(word.name):
@@ -71,20 +83,9 @@ def _does(word: Word) -> str:
             lines.append((value, answer))
         elif answer:
             accepted.append((value, answer))
-    texts = [f"`{_text(value)}`: {_settings(answer)}" for value, answer in accepted]
+    texts = [f"`{_text(value)}`: {settings_text(answer)}" for value, answer in accepted]
     texts += [f"`{_text(value)}`: {_escaped(line)}" for value, line in lines]
     return "; ".join(texts) if texts else "accepted"
-
-
-def _settings(answer: dict[str, object]) -> str:
-    named = in_sections(answer)
-    sections = merge(named.sections, answered(named.questions, lambda found: Config()))
-    return ", ".join(
-        f"`{section}.{key} = {_text(each)}`"
-        for section, settings in sections.items()
-        if isinstance(settings, dict)
-        for key, each in settings.items()
-    )
 
 
 def _text(value: object) -> str:

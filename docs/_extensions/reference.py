@@ -17,7 +17,6 @@ import library_words
 import nodes_results
 import prometheus_client
 import side_by_side_results
-import tomli_w
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
@@ -101,17 +100,22 @@ def names_page() -> str:
             "## Names that get an answer",
             "Other names stand for something that Penstock counts in another unit or does otherwise."
             " The command then prints one line with the setting, its unit and a number that works."
-            " These are the lines for the defaults and the value 64:",
+            " These are the lines for the defaults and the value 64, or true.",
+            "[](../from-other-libraries.md) leads to the words of each library.",
             _table(["name", "answer"], [[f"`{name}`", _answer(name)] for name in sorted(ANSWERS)]),
         ]
     )
 
 
 def _answer(name: str) -> str:
-    answer = ANSWERS[name](64, Config())
+    try:
+        answer = ANSWERS[name](64, Config())
+    except ValueError:
+        # The word is a flag.
+        answer = ANSWERS[name](True, Config())
     if isinstance(answer, str):
         return _escaped(answer)
-    return "accepted as " + ", ".join(f"`{line}`" for line in tomli_w.dumps(answer).split("\n") if line)
+    return f"accepted as {library_words.settings_text(answer)}" if answer else "accepted"
 
 
 def presets_page() -> str:

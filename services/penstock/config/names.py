@@ -236,7 +236,10 @@ def answered(
     while waiting:
         waiting.sort(key=lambda question: order.index(spelled(question[0])))
         name, value = waiting.pop(0)
-        answer = ANSWERS[spelled(name)](value, with_settings(found))
+        try:
+            answer = ANSWERS[spelled(name)](value, with_settings(found))
+        except ValueError as error:
+            raise ConfigurationError(f"{name} {error}") from None
         if isinstance(answer, str):
             raise ConfigurationError(f"{name}: {answer}")
         named = in_sections(answer)
