@@ -34,6 +34,7 @@ def train(
     preset: str | None = None,
     resume: bool = False,
     progress: bool | None = None,
+    verbose: int = False,
     callback: Callback = lambda record: None,
     trust_code: bool = False,
     **settings: object,
@@ -46,6 +47,8 @@ def train(
         preset: Name of another preset; "none": the defaults.
         resume: Whether to resume the run in `run.dir`.
         progress: Whether to show the progress of the run; None: only in a notebook and in a terminal.
+        verbose: Whether the progress also shows the ages and priorities of the data (docs/replay.md); a number other
+            than 0 means True.
         callback: Function that is called with each record of the run's metrics, a dict: losses, returns and speeds
             about once per second, and evaluations (docs/reading-a-run.md). If it returns False, the run ends with its
             summary, and can be resumed. If it raises, the run ends in the same way, and the exception passes.
@@ -72,7 +75,7 @@ def train(
         answers = [callback(record) for record in records.read()]
         return any(answer is False for answer in answers)
 
-    with display_for_python(progress) as display:
+    with display_for_python(progress, verbose=bool(verbose)) as display:
 
         def observe(status: RunStatus, news: list[str]) -> None:
             display(status, news)

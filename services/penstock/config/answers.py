@@ -93,8 +93,8 @@ _PLOTS = _line(
 )
 _FILMS = _line("training shows no environment; `penstock evaluate RUN --record-video` films the trained policy")
 _LOGGING = _line(
-    "the terminal shows progress all the time, and metrics.jsonl has a record per second; set --telemetry.log-level for"
-    " the services' logs"
+    "the terminal shows progress all the time, and more with `penstock train --verbose` or verbose=True of"
+    " penstock.train; metrics.jsonl has a record per second, and --telemetry.log-level concerns the services' logs"
 )
 _SHARED = _line("all actors share one policy; set their number with --actors")
 
