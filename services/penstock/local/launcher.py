@@ -48,6 +48,10 @@ _STATUS_INTERVAL_S, _STATUS_SHARE = 1.0, 0.05
 
 A short run has a status at every look, and a long one spends less on them."""
 _START_TIMEOUT_S = 120.0
+"""Seconds without a change of any service's state after which a start is given up.
+
+On a slow machine, a new installation compiles for minutes."""
+
 _LIVE_TIMEOUT_S = 1.0
 _LEAST_DESCRIPTORS = 24
 """Open files of the launcher and of the learner without those for each actor and each replay service."""
@@ -263,8 +267,7 @@ class _Session:
                 self.show(failure)
 
     def _await_template(self) -> None:
-        deadline = time.monotonic() + _START_TIMEOUT_S
-        while self._template.pending and time.monotonic() < deadline:
+        while self._template.pending and self._startup.unchanged_s < _START_TIMEOUT_S:
             self._observer(self._startup.status(), [])
             time.sleep(_START_POLL_S)
         if self._template.unusable:
@@ -283,12 +286,11 @@ class _Session:
         self._startup.started(self._children, places.named)
 
     def _await_health(self) -> None:
-        deadline = time.monotonic() + _START_TIMEOUT_S
         learner = self._children.find("learner")
         # Evaluations may begin later. The learner of a finished run may exit before it serves.
         while (late := [name for name in self._startup.look() if name != "evaluator"]) and learner.exit_code != 0:
             self._observer(self._startup.status(), [*self._children.revive(), *self._new_errors()])
-            if time.monotonic() > deadline:
+            if self._startup.unchanged_s > _START_TIMEOUT_S:
                 raise PenstockError(f"{late[0]} did not become ready: {self._children.find(late[0]).log.cause()}")
             time.sleep(_START_POLL_S)
 

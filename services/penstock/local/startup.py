@@ -5,6 +5,7 @@ health), and the learner about what it waits for.
 """
 
 import dataclasses
+import time
 
 from penstock.local.children import Child, Children
 from penstock.local.template import Template
@@ -32,6 +33,7 @@ class Startup:
         self._children: Children | None = None
         self._addresses: dict[str, str] = {}
         self._ready: dict[str, object] = {}
+        self._text, self._changed_at = "", time.monotonic()
 
     def started(self, children: Children, addresses: dict[str, str]) -> None:
         """Adds the processes of the services, and the addresses of those other than actors by name."""
@@ -57,7 +59,14 @@ class Startup:
             "evaluator": self._state("evaluator"),
         }
         text = BETWEEN.join(f"{name} {state}" for name, state in states.items())
+        if text != self._text:
+            self._text, self._changed_at = text, time.monotonic()
         return dataclasses.replace(learner or self._beginning, phase=phase, waiting_for=text)
+
+    @property
+    def unchanged_s(self) -> float:
+        """Seconds for which all states that `status` returned were the same."""
+        return time.monotonic() - self._changed_at
 
     def _state(self, name: str) -> str:
         child = self._child(name)

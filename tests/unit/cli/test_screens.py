@@ -1,6 +1,7 @@
 """What terminals of 80 and 120 columns show of a run, with fixed data."""
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +20,13 @@ def test_the_screens_are_those_of_the_file() -> None:
     assert screens.text() == screens.FILE.read_text(), (
         "run python -m tests.unit.cli.screens, and look at the difference"
     )
+
+
+def test_the_documentation_shows_these_screens() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "getting-started.md").read_text()
+    shown = re.findall(r"```text\n(.*?\n)```", page, re.DOTALL)
+    assert len(shown) == 3
+    assert set(shown) <= set(screens.screens(80).values())
 
 
 @pytest.mark.parametrize("width", [*screens.WIDTHS, 90, 100])

@@ -94,7 +94,6 @@ ANSWERED = {
     "--min-buffer-size=1000": "--sampling.min-replay-segments 32",
     "--min-batch-size=64": "--sampling.min-replay-segments 2",
     "--log-interval=1": "metrics.jsonl has a record per second",
-    "--verbose=1": "the terminal shows progress",
     "--use-wandb": "`penstock plot`",
     "--track": "`penstock plot`",
     "--tensorboard-log=x": "`penstock plot`",
@@ -158,6 +157,18 @@ def test_an_environment_may_be_given_without_an_option() -> None:
     assert config_of("Pendulum-v1", "--seed", "3").environment.id == "Pendulum-v1"
     with pytest.raises(ConfigurationError, match=r"environment\.id is given as"):
         configured({"env": "Pendulum-v1", "env_id": "CartPole-v1"})
+
+
+@pytest.mark.parametrize(
+    ("given", "verbose"),
+    [("", False), ("--verbose", True), ("--verbose=1", True), ("--verbose 2", True), ("--verbose 0", False)],
+)
+def test_verbose_is_an_option_of_training_with_or_without_a_number(given: str, verbose: bool) -> None:
+    options = parse("penstock train", "", [*given.split(), "Pendulum-v1"], trains=True)
+    assert (options.verbose, options.config.environment.id) == (verbose, "Pendulum-v1")
+    # A configuration has no display.
+    with pytest.raises(ConfigurationError, match="verbose: the terminal shows progress"):
+        configured({"verbose": 1})
 
 
 def test_all_names_stand_for_settings() -> None:
