@@ -34,8 +34,8 @@ def command(arguments: Sequence[str]) -> int:
     console = Console(highlight=False)
     if options.resume is None:
         environment = options.config.environment.short_name
-        found = f"preset {options.preset} for" if options.preset else "no preset, and so the defaults, for"
-        show(console, f"{found} {environment}")
+        found = f"preset {options.preset} for {environment}"
+        show(console, found if options.preset else f"no preset for {environment}; using the defaults")
     lines = [batch_line(options.config, resumed=options.resume is not None), steps_line(options.config)]
     show(console, *filter(None, lines), *options.notes)
     interrupt = _Interrupt()
