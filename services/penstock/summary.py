@@ -78,6 +78,8 @@ class Summary:
         episodes: Training episodes whose last step was trained, over all sessions.
         minutes: Minutes from the first environment step to the end of training, summed over all sessions.
         limit: Limit of the run of which the largest share was done; None in summaries of earlier releases.
+        threshold: Return that counts as solved, `evaluation.threshold`; None without one, and in summaries of earlier
+            releases.
     """
 
     run_dir: str
@@ -104,6 +106,26 @@ class Summary:
     episodes: int = 0
     minutes: float = 0.0
     limit: RunLimit | None = None
+    threshold: float | None = None
+
+    @property
+    def verdict(self) -> str:
+        """Whether the run has solved its task, in one line, with the return of the best checkpoint and the effort.
+
+        The return is that of new episodes, so that a lucky evaluation alone solves nothing.
+        """
+        effort = f"after {self.env_steps:,} steps, {60.0 * self.minutes:.1f} s of training"
+        if self.evaluation is None:
+            return f"no evaluation: {effort.removeprefix('after ')}"
+        found = f"{self.evaluation.return_mean:.1f}"
+        if self.threshold is None:
+            return f"return: {found} {effort}"
+        found += f" (threshold {self.threshold:g})"
+        reached, seconds = self.env_steps_to_threshold, self.learn_wall_s_to_threshold
+        first = "" if reached is None or seconds is None else f"after {reached:,} steps, {seconds:.1f} s of training"
+        if self.evaluation.return_mean >= self.threshold:
+            return f"solved: {found} {first or effort}"
+        return f"not solved: {found} {effort}{f'; one evaluation reached it {first}' if first else ''}"
 
     def timed(self, wall_s: float) -> "Summary":
         """Returns this summary for a command that took `wall_s` seconds in all."""
@@ -126,9 +148,8 @@ class Summary:
                 " episodes"
             )
         rows["steps"] = f"{self.env_steps:,} in {self.wall_s:.1f} s"
-        if self.env_steps_to_threshold is not None:
-            rows["threshold"] = f"reached after {self.env_steps_to_threshold:,} steps"
         cells = "".join(f"<tr><th>{name}</th><td>{html.escape(value)}</td></tr>" for name, value in rows.items())
+        cells = f'<tr><th colspan="2">{html.escape(self.verdict)}</th></tr>{cells}'
         try:
             curve = base64.b64encode(RunFolder(Path(self.run_dir)).learning_curve.read_bytes()).decode()
         except OSError:

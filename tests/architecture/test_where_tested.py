@@ -57,6 +57,7 @@ ELSEWHERE = {
     "cli/help_page.py": "unit/cli/test_options.py",
     "cli/notebook_display.py": "integration/test_notebook.py",
     "cli/named_run.py": "unit/test_known_runs.py",
+    "cli/lines.py": "unit/cli/test_screens.py",
     "cli/run_facts.py": "unit/cli/test_display.py",
     "cli/one_line_parser.py": "integration/test_bad_input.py",
     "cli/plot.py": "integration/test_train.py",

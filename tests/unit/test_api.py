@@ -160,4 +160,4 @@ def test_a_callback_that_is_no_function_is_answered_with_the_settings_that_repla
 def test_the_display_is_that_of_progress_or_of_the_words_of_other_libraries(
     given: dict[str, Any], shown: bool | None
 ) -> None:
-    assert is_shown(given.pop("progress", None), given) is shown
+    assert is_shown(given.pop("progress", None), given.pop("verbose", None), given) is shown

@@ -14,6 +14,7 @@ from penstock import extras, installation
 from penstock.addresses import Address
 from penstock.cli.containers import check_containers, check_passed_on
 from penstock.cli.finding import Finding
+from penstock.cli.lines import Line, show
 from penstock.cli.one_line_parser import OneLineParser
 from penstock.cli.options import parse
 from penstock.config import Config
@@ -62,7 +63,7 @@ def command(arguments: Sequence[str]) -> int:
     for finding in examine(options.config):
         # A table would fold: each check stays on one line, for grep.
         mark, style = {True: ("ok", "green"), False: ("no", "red"), None: ("-", "dim")}[finding.fit]
-        console.print(Text.assemble((f"{mark:<4}", style), f"{finding.subject:<18}", finding.detail), soft_wrap=True)
+        show(console, Line(Text.assemble((f"{mark:<4}", style), f"{finding.subject:<18}", finding.detail), 22))
         fit &= finding.fit is not False
     return 0 if fit else UNFIT
 

@@ -244,8 +244,8 @@ _PLOTS = _line(
 )
 _FILMS = _line("training shows no environment; `penstock evaluate RUN --record-video` films the trained policy")
 _SHOWN = _line(
-    "it is 0, 1 or 2. The terminal shows progress all the time, and metrics.jsonl has a record per second; set"
-    " --telemetry.log-level for the services' logs",
+    "the terminal shows progress all the time, and more with `penstock train --verbose` or verbose=True of"
+    " penstock.train; metrics.jsonl has a record per second, and --telemetry.log-level concerns the services' logs",
     *(True, 0, 1, 2),
 )
 _LOGGING = _line(

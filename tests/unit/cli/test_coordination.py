@@ -4,6 +4,7 @@ import pytest
 from rich.console import Console
 
 from penstock.cli.coordination import in_short, in_words, sections, summary_lines
+from penstock.cli.lines import show
 from penstock.summary import Summary
 from penstock.types.extents import RunLimit
 from penstock.types.statistics import Ages, CoordinatorStatistics, Drops, LearningNumbers, MeanTimes, Wait
@@ -37,7 +38,7 @@ STATISTICS = CoordinatorStatistics(
 
 def shown(statistics: CoordinatorStatistics) -> str:
     file = io.StringIO()
-    Console(file=file, width=80).print(sections(statistics), soft_wrap=True)
+    show(Console(file=file, width=80), sections(statistics))
     return file.getvalue()
 
 
