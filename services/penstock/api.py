@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock import environment_names
+from penstock.cli.known_environment import with_known_environment
 from penstock.cli.notebook_display import display_for_python
 from penstock.config import Config
 from penstock.config.names import setting_of, spelled
@@ -65,6 +66,10 @@ def train(
     if trust_code:
         config = config.trusted()
     config.refuse_foreign_code()
+    notes: list[str] = []
+    if not resume:
+        config, note = with_known_environment(config)
+        notes += [note] if note else []
     config = launcher.with_run_dir(config)
     records = RecordReader(str(config.run.dir))
 
@@ -75,7 +80,8 @@ def train(
     with display_for_python(progress) as display:
 
         def observe(status: RunStatus, news: list[str]) -> None:
-            display(status, news)
+            display(status, [*notes, *news])
+            notes.clear()
             if is_to_end():
                 raise StopTraining
 

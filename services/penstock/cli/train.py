@@ -13,6 +13,7 @@ from rich.console import Console
 from penstock.cli.batch_line import batch_line, steps_line
 from penstock.cli.coordination import summary_lines
 from penstock.cli.display import make_display
+from penstock.cli.known_environment import with_known_environment
 from penstock.cli.options import parse
 from penstock.cli.program import TRUST_CODE, how_to_resume, program
 from penstock.config import Config
@@ -31,20 +32,24 @@ def command(arguments: Sequence[str]) -> int:
         "penstock train", "Train an agent, with all services as processes on this machine.", arguments, trains=True
     )
     output.protect_command()
+    config, note = options.config, ""
+    if options.resume is None:
+        config, note = with_known_environment(config)
+    config = launcher.with_run_dir(config)
+    launcher.check_at_once(config, resume=options.resume is not None)
     console = Console(highlight=False)
     if options.resume is None:
-        environment = options.config.environment.short_name
+        environment = config.environment.short_name
         found = f"preset [bold]{options.preset}[/bold] for {environment}"
         console.print(found if options.preset else f"no preset for {environment}; using the defaults")
-    console.print(batch_line(options.config, resumed=options.resume is not None), markup=False, soft_wrap=True)
-    for note in filter(None, [steps_line(options.config), *options.notes]):
-        console.print(note, markup=False, soft_wrap=True)
+    console.print(batch_line(config, resumed=options.resume is not None), markup=False, soft_wrap=True)
+    for line in filter(None, [steps_line(config), note, *options.notes]):
+        console.print(line, markup=False, soft_wrap=True)
     interrupt = _Interrupt()
     # SIGTERM and SIGHUP end the run as Ctrl-C does.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, interrupt)
-    config = launcher.with_run_dir(options.config)
     try:
         with make_display(console) as display, arguments_for(config.environment.id):
             summary = launcher.train(config, resume=options.resume is not None, observer=display, started=started)

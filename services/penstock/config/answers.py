@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from penstock.config.replay_law import most_minibatches
 from penstock.config.sections import Sections
 from penstock.config.setting_types import read_count
 
@@ -48,7 +49,14 @@ def _batch(value: object, config: Sections) -> str:
     length, segments, parts = config.actor.unroll_length, config.sampling.batch_segments, config.ppo.minibatches
     number, size = _number(value), ""
     if number:
-        fitting = max(1, round(segments * length / number))
+        most = most_minibatches(
+            segments=segments,
+            unroll_length=length,
+            recurrent=config.policy.memory is not None,
+            normalise=config.ppo.normalise_advantages,
+        )
+        fitting = min(most, max(1, round(segments * length / number)))
+        number = segments * length // fitting if fitting == most else number
         size = f" For minibatches of about {number} steps, set --ppo.minibatches {fitting}"
     return (
         f"a batch has sampling.batch_segments {segments} segments of {length} steps, and every epoch divides it into"
@@ -88,10 +96,10 @@ def _line(text: str) -> Answer:
 
 
 _PLOTS = _line(
-    "there is no tracker. The run's folder has metrics.jsonl, summary.json and learning_curve.png; `penstock plot`"
-    " compares runs, and Prometheus reads the services' metrics"
+    "there is no tracker yet. The run's folder has all numbers in metrics.jsonl, which any program can read;"
+    " `penstock plot` draws them and compares runs, and Prometheus reads the services' metrics"
 )
-_FILMS = _line("training shows no environment; `penstock evaluate RUN --record-video` films the trained policy")
+_FILMS = _line("training shows no environment; `penstock evaluate --record-video` films the trained policy")
 _LOGGING = _line(
     "the terminal shows progress all the time, and metrics.jsonl has a record per second; set --telemetry.log-level for"
     " the services' logs"
@@ -108,11 +116,12 @@ ANSWERS: dict[str, Answer] = {
     "num_minibatches": _minibatches,
     **dict.fromkeys(("train_shared", "distributed"), _SHARED),
     **dict.fromkeys(("log_interval", "verbose"), _LOGGING),
-    **dict.fromkeys(("use_wandb", "with_wandb", "track", "tensorboard_log"), _PLOTS),
+    **dict.fromkeys(("use_wandb", "with_wandb", "wandb", "wandb_project_name", "wandb_entity", "wandb_mode"), _PLOTS),
+    **dict.fromkeys(("track", "tracker", "tensorboard_log", "tensorboard", "mlflow", "neptune", "trackio"), _PLOTS),
     **dict.fromkeys(("render", "capture_video"), _FILMS),
     "policy": _line(
         "the networks follow from the environment's spaces; change them with --policy.hidden-sizes, --policy.memory and"
-        " the other settings of [policy]"
+        " the other settings of [policy], or name a network of your own with --policy.module file.py:MyNetwork"
     ),
     "algo": _line("Penstock has one algorithm, asynchronous PPO with replay; remove the option"),
     "hidden_dim": _hidden,

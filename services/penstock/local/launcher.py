@@ -23,6 +23,7 @@ from penstock.local.aborted_start import AbortedStart
 from penstock.local.actor_count import ActorCount
 from penstock.local.actors import Actors
 from penstock.local.children import Children, service_command
+from penstock.local.cuda_devices import check_device
 from penstock.local.environment_check import check_environment
 from penstock.local.learning_curves import draw, why_not_drawn
 from penstock.local.places import Places, choose_places
@@ -38,7 +39,7 @@ from penstock.store_place import StorePlace, choose_place, record_place, remove_
 from penstock.summary import Summary, nothing_left
 from penstock.system_errors import in_words, not_utf8
 from penstock.types.extents import Extent
-from penstock.types.status import RunStatus
+from penstock.types.status import RESUMABLE, RunStatus
 
 _POLL_S = 0.2
 _STATUS_TIMEOUT_S = 1.0
@@ -79,14 +80,10 @@ def train(
         Interrupted: Ctrl-C after training began. Before training, a plain `KeyboardInterrupt` is raised.
     """
     started = time.monotonic() if started is None else started
-    _check_unprotected(config)
-    _check_descriptors(config)
+    config = with_run_dir(config)
+    check_at_once(config, resume=resume)
     if config.checkpoint.copy_to is not None:
         remote_copies.check(config.checkpoint.copy_to)
-    resumed = RunFolder(Path(config.run.dir or ".")).summary
-    # Before anything is changed, because resuming a finished run would only replace its summary.
-    if resume and (reason := nothing_left(resumed, config.run)):
-        raise ConfigurationError(f"{reason}; its result is in {resumed}")
     checking = dataclasses.replace(_beginning(config), waiting_for="the environment check")
     if line := obstacle(config.run.on_end):
         observer(checking, [line])
@@ -95,9 +92,7 @@ def train(
         config, store_bytes = check_environment(config, lambda line: observer(checking, [line]))
         if line := why_not_drawn():
             observer(checking, [line])
-        config = with_run_dir(config)
         folder = RunFolder(Path(config.run.dir or "."))
-        _check_folder(folder, resume=resume)
         place = choose_place(folder, config.replay.folder)
         config = with_store(config, store_bytes, free_bytes(place.root))
         for line in [*place.notes, conversion(config, store_bytes)]:
@@ -111,10 +106,11 @@ def train(
                 record_place(folder, place)
                 earlier = _identity(folder.summary)
                 session = _Session(config, folder, place, start, observer=observer, template=template)
+                by_observer = False
                 try:
                     session.run()
                 except stopping.StopTraining:
-                    pass
+                    by_observer = True
                 except Exception as error:
                     session.announce(RunEnd.of_fault(folder, error, exit_code(error), config.environment.short_name))
                     raise
@@ -125,10 +121,27 @@ def train(
                     raise
     if _identity(folder.summary) == earlier:
         raise PenstockError(f"the run ended without a summary; see the logs in {folder.logs}")
-    summary = _conclude(folder, place, started)
-    if summary.stopped != "interrupted":
+    summary = _conclude(folder, place, started, by_observer=by_observer)
+    if summary.stopped not in RESUMABLE:
         session.announce(RunEnd.of_summary(folder, summary))
     return summary
+
+
+def check_at_once(config: Config, *, resume: bool) -> None:
+    """Checks everything that takes no time. Raises `ConfigurationError`; nothing is changed.
+
+    Args:
+        config: All settings, with the folder of the run.
+        resume: Whether the run in that folder would be resumed.
+    """
+    _check_unprotected(config)
+    _check_descriptors(config)
+    folder = RunFolder(Path(config.run.dir or "."))
+    _check_folder(folder, resume=resume)
+    # Resuming a finished run would only replace its summary.
+    if resume and (reason := nothing_left(folder.summary, config.run)):
+        raise ConfigurationError(f"{reason}; its result is in {folder.summary}")
+    check_device(config)
 
 
 def with_run_dir(config: Config) -> Config:
@@ -361,17 +374,19 @@ def _draw(folder: RunFolder) -> None:
         draw([folder], folder.learning_curve)
 
 
-def _conclude(folder: RunFolder, place: StorePlace, started: float) -> Summary:
+def _conclude(folder: RunFolder, place: StorePlace, started: float, *, by_observer: bool) -> Summary:
     try:
         _draw(folder)
         summary = Summary.read(folder.summary).timed(time.monotonic() - started)
+        if by_observer and summary.stopped == "interrupted":
+            summary = dataclasses.replace(summary, stopped="callback")
         summary.write(folder.summary)
     except OSError as error:
         raise PenstockError(
             f"the run has ended, but its summary or curve could not be written in {folder.root}:"
             f" {in_words(error, folder.root)}; the checkpoints are complete, and penstock plot draws the curve"
         ) from error
-    if summary.stopped != "interrupted":
+    if summary.stopped not in RESUMABLE:
         # If a finished run is extended later, it starts from new experience.
         remove_store(folder, place)
     return summary

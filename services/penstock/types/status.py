@@ -10,8 +10,13 @@ from penstock.types.statistics import CoordinatorStatistics
 Phase = Literal["waiting", "training", "evaluating", "finished", "stopping"]
 """Phase of a run. `stopping` is shown by the command that stops the run; the learner does not report it."""
 
-Stopped = Literal["total_steps", "total_updates", "total_episodes", "total_minutes", "stop_at_return", "interrupted"]
-"""Reason for the end of a run."""
+Stopped = Literal[
+    "total_steps", "total_updates", "total_episodes", "total_minutes", "stop_at_return", "interrupted", "callback"
+]
+"""Reason for the end of a run. `callback`: the callback of `penstock.train` returned False."""
+
+RESUMABLE: tuple[Stopped, ...] = ("interrupted", "callback")
+"""Reasons for an end at which the run is not done."""
 
 AT_A_LIMIT: dict[Unit, Stopped] = {
     "steps": "total_steps",

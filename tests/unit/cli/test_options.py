@@ -243,8 +243,8 @@ def test_training_prints_the_chosen_preset_and_the_sizes_of_batches_first(
     monkeypatch.chdir(tmp_path)
     for arguments, printed in (
         (
-            ["--env-id=Nothing-v0"],
-            "no preset for Nothing-v0; using the defaults\n"
+            ["--env-id=Blackjack-v1", "--environment.kwargs=nothing=1"],
+            "no preset for Blackjack-v1; using the defaults\n"
             "batch of 64 segments (16 fresh), 8 minibatches; derived from 2 actors x 8 environments\n",
         ),
         (
