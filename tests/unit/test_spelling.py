@@ -33,7 +33,7 @@ def test_a_mistyped_a_shortened_and_a_differently_separated_name_are_recognised(
         ("export", COMMANDS),
         ("deploy", COMMANDS),
         ("monitor", COMMANDS),
-        ("tra", COMMANDS),
+        ("tr", COMMANDS),
         ("", COMMANDS),
     ],
 )

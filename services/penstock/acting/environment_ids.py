@@ -15,6 +15,7 @@ from penstock.errors import ConfigurationError, UnknownEnvironment
 from penstock.spelling import question, similar
 
 _PARTS = re.compile(r"(?:(?P<namespace>.*)/)?(?P<name>[^/]*?)(?:-v(?P<version>\d+))?", re.IGNORECASE)
+_UNREGISTERED = "can't make the environment {!r}: it is not registered"
 _OWN = "your own environment needs --env-id package:Name-v0, --env-id file.py:Name or --env-import package"
 _NEEDED = {"gymnasium.envs.box2d.": "Box2D", "gymnasium.envs.mujoco.": "mujoco"}
 """Modules that Gymnasium's own environments need, by the modules that have these."""
@@ -31,6 +32,10 @@ def checked_id(name: str, others: Collection[str] = ()) -> str:
         return name
     known = {*gymnasium.registry, *others}
     found = meant_id(given, known)
+    games = [each for each in others if "/" in each and _name(each).casefold() == given.casefold()]
+    if found != given and games:
+        # `pong` is rather a preset's game than Pong-v4, which the same package registers too.
+        raise UnknownEnvironment(f"{_UNREGISTERED.format(given)}; {question(games[0])}")
     if found is None and package_of(given) is None:
         if _best(given, known, same_name=True):
             raise unknown(given, known)
@@ -59,7 +64,7 @@ def meant_id(given: str, known: Iterable[str] | None = None) -> str | None:
 def unknown(given: str, known: Iterable[str] | None = None) -> UnknownEnvironment:
     """Returns the error for an id that is not registered, with the known id that is probably meant."""
     ids = list(gymnasium.registry if known is None else known)
-    reason = f"can't make the environment {given!r}: it is not registered"
+    reason = _UNREGISTERED.format(given)
     if same := _best(given, ids, same_name=True):
         return UnknownEnvironment(f"{reason}; {question(same)}")
     meant = question(_best(given, ids))
