@@ -16,6 +16,7 @@ from penstock.config import Config
 from penstock.config.names import setting_of, spelled
 from penstock.errors import ConfigurationError, UnknownEnvironment
 from penstock.local import launcher
+from penstock.local.first_checks import with_run_dir
 from penstock.local.launcher import Observer
 from penstock.local.stopping import StopTraining
 from penstock.presets import configure
@@ -70,7 +71,7 @@ def train(
     if not resume:
         config, note = with_known_environment(config)
         notes += [note] if note else []
-    config = launcher.with_run_dir(config)
+    config = with_run_dir(config)
     records = RecordReader(str(config.run.dir))
 
     def is_to_end() -> bool:

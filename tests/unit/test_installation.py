@@ -16,7 +16,7 @@ from penstock.errors import ConfigurationError
 from penstock.extras import EXTRA_OF, lacking
 from penstock.installation import INSTALLATION
 from penstock.known_runs import newest_run
-from penstock.local.launcher import _check_folder
+from penstock.local.first_checks import _check_folder
 from penstock.module_imports import import_module
 from penstock.run_folder import RunFolder
 from penstock.summary import Summary, nothing_left

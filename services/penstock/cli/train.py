@@ -18,7 +18,7 @@ from penstock.cli.options import parse
 from penstock.cli.program import TRUST_CODE, how_to_resume, program
 from penstock.config import Config
 from penstock.exit_codes import INTERRUPTED
-from penstock.local import launcher
+from penstock.local.first_checks import check_at_once, with_run_dir
 from penstock.local.stopping import REPEAT_S, Interrupted
 from penstock.process import output
 from penstock.process.environment_process import arguments_for
@@ -35,8 +35,11 @@ def command(arguments: Sequence[str]) -> int:
     config, note = options.config, ""
     if options.resume is None:
         config, note = with_known_environment(config)
-    config = launcher.with_run_dir(config)
-    launcher.check_at_once(config, resume=options.resume is not None)
+    config = with_run_dir(config)
+    check_at_once(config, resume=options.resume is not None)
+    # It imports gRPC, for which a refusal need not wait.
+    from penstock.local import launcher
+
     console = Console(highlight=False)
     if options.resume is None:
         environment = config.environment.short_name
