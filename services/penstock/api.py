@@ -10,12 +10,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from penstock import environment_names
+from penstock.cli.known_environment import with_known_environment
 from penstock.cli.notebook_display import display_for_python
 from penstock.config import Config
 from penstock.config.answers import instead_of_callback
 from penstock.config.names import setting_of, spelled
 from penstock.errors import ConfigurationError, UnknownEnvironment
 from penstock.local import launcher
+from penstock.local.first_checks import with_run_dir
 from penstock.local.launcher import Observer
 from penstock.local.stopping import StopTraining
 from penstock.presets import configure
@@ -71,7 +73,11 @@ def train(
     if trust_code:
         config = config.trusted()
     config.refuse_foreign_code()
-    config = launcher.with_run_dir(config)
+    notes: list[str] = []
+    if not resume:
+        config, note = with_known_environment(config)
+        notes += [note] if note else []
+    config = with_run_dir(config)
     records = RecordReader(str(config.run.dir))
 
     def is_to_end() -> bool:
@@ -81,7 +87,8 @@ def train(
     with display_for_python(is_shown(progress, verbose, settings), verbose=bool(verbose)) as display:
 
         def observe(status: RunStatus, news: list[str]) -> None:
-            display(status, news)
+            display(status, [*notes, *news])
+            notes.clear()
             if is_to_end():
                 raise StopTraining
 

@@ -73,20 +73,23 @@ def how_to_install_torch() -> str:
             return "install it with: pip install torch"
 
 
-def how_to_resume(command: str, run_dir: str = "") -> str:
+def how_to_resume(command: str, run_dir: str = "", settings: Mapping[str, str] | None = None) -> str:
     """Returns how to resume a run; `command` does it where `penstock train` runs the services.
 
-    `run_dir` is the run's folder; empty: that of this process.
+    `run_dir` is the run's folder; empty: that of this process. `settings`, as section.key, are changed.
     """
+    changed = settings or {}
+    variables = "".join(f"PENSTOCK__{name.replace('.', '__').upper()}={value} " for name, value in changed.items())
     match kind():
         case "compose":
             own, name = Path(os.environ.get(_RUN_DIR, "")).name, Path(run_dir).name
             other = f"PENSTOCK_RUN={name} " if name and name != own else ""
-            return f"{other}docker compose up -d"
+            return f"{variables}{other}docker compose up -d"
         case "image":
-            return "a new start of its services"
+            return f"a new start of its services{f' with {variables}' if variables else ''}".rstrip()
         case "packages":
-            return command
+            options = (f" --{name.partition('.')[2].replace('_', '-')} {value}" for name, value in changed.items())
+            return f"{command}{''.join(options)}"
 
 
 def how_to_renew() -> str:

@@ -1,13 +1,13 @@
 """The runs of this folder: those that `penstock train` put into runs/, and which of them a command means."""
 
-import difflib
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from penstock import installation
 from penstock.errors import ConfigurationError
 from penstock.run_folder import RunFolder
+from penstock.spelling import question, similar
 
 RUNS = Path("runs")
 """Folder of the runs whose folder was not chosen."""
@@ -19,28 +19,37 @@ def known_runs(root: Path = RUNS) -> list[RunFolder]:
     return [folder for _, folder in sorted(started, key=lambda each: each[0], reverse=True)]
 
 
-def run_named(name: str | None) -> Path:
-    """Returns the folder of a run, or the file, with this path or name below runs/; None: the newest run.
+def newest_run(has: Callable[[RunFolder], bool], what: str) -> tuple[Path, list[Path]]:
+    """Returns the newest run that has what a command needs, and the newer runs that do not.
 
-    Another path that does not exist is returned unchanged. Raises `ConfigurationError` if there is no run to choose, or
-    the name resembles that of a run.
+    Raises `ConfigurationError`, which names `what` the run `has`, if there is none.
     """
-    if name is None:
-        newest = next(iter(known_runs()), None)
-        if newest is None:
-            raise ConfigurationError(
-                f"there is no run in {shlex.quote(str(RUNS.absolute()))}; start one with"
-                f" {installation.how_to_start()}, or name the folder of a run"
-            )
-        return newest.root
+    runs, skipped = known_runs(), list[Path]()
+    for folder in runs:
+        if has(folder):
+            return folder.root, skipped
+        skipped.append(folder.root)
+    lacking = f"run with {what}" if runs else "run"
+    only = f" (the newest, {runs[0].root.name}, ended before that)" if runs else ""
+    raise ConfigurationError(
+        f"there is no {lacking} in {shlex.quote(str(RUNS.absolute()))}{only}; start one with"
+        f" {installation.how_to_start()}, or name the folder of a run"
+    )
+
+
+def run_named(name: str) -> Path:
+    """Returns the folder of a run, or the file, with this path or name below runs/.
+
+    Another path that does not exist is returned unchanged. Raises `ConfigurationError` if the name resembles that of a
+    run.
+    """
     path = Path(name)
     if path.exists():
         return path
     if (RUNS / name).exists():
         return RUNS / name
-    close = difflib.get_close_matches(path.name, [run.root.name for run in known_runs()], n=1)
-    if close:
-        raise ConfigurationError(f"there is no run {name!r}; did you mean {RUNS / close[0]}?")
+    if close := similar(path.name, [run.root.name for run in known_runs()]):
+        raise ConfigurationError(f"there is no run {name!r}; {question(str(RUNS / close))}")
     return path
 
 

@@ -173,6 +173,16 @@ class RunFolder:
         return int(numbered[-1].stem) if numbered else None
 
 
+def has_checkpoint(folder: RunFolder) -> bool:
+    """Returns whether a run has saved a checkpoint."""
+    return folder.best_checkpoint.exists() or bool(folder.numbered_checkpoints())
+
+
+def has_records(folder: RunFolder) -> bool:
+    """Returns whether a run has recorded metrics."""
+    return folder.metrics.exists() and folder.metrics.stat().st_size > 0
+
+
 def find_checkpoint(path: Path) -> Path:
     """Returns the file itself, or a run's checkpoint to use. Raises `ConfigurationError` if there is none."""
     if path.is_file():

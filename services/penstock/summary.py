@@ -16,7 +16,7 @@ from penstock.run_metrics import Metrics, load_metrics
 from penstock.types.extents import Extent, RunLimit
 from penstock.types.records import plain, record_of
 from penstock.types.statistics import CoordinatorStatistics
-from penstock.types.status import Stopped
+from penstock.types.status import RESUMABLE, Stopped
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,14 +171,9 @@ def nothing_left(path: Path, run: RunConfig) -> str:
 
     A run without a readable summary is resumed, because its summary is still to be written.
     """
-    try:
-        summary = Summary.read(path)
-    except ConfigurationError:
+    done, best = _done(path)
+    if done is None:
         return ""
-    best = summary.best_evaluation.return_mean if summary.best_evaluation else None
-    if summary.stopped == "interrupted":
-        return ""
-    done = Extent(summary.env_steps, summary.updates, summary.episodes, summary.minutes)
     if unit := run.limits.reached(done):
         limit, option = getattr(run.limits, unit), "--total-steps" if unit == "steps" else f"--run.total-{unit}"
         raised = installation.named_setting(option, f"run.total_{unit}")
@@ -189,3 +184,29 @@ def nothing_left(path: Path, run: RunConfig) -> str:
             f" raise {installation.named_setting('--stop-at-return', 'run.stop_at_return')} to continue"
         )
     return ""
+
+
+def raised_limits(path: Path, run: RunConfig) -> dict[str, str]:
+    """Returns settings, as section.key, with which a run continues of which `nothing_left` says that it is done.
+
+    They are twice the limits that it has reached, and no return at which it would stop again.
+    """
+    done, best = _done(path)
+    if done is None:
+        return {}
+    raised = {f"run.total_{unit}": f"{2 * amount:.15g}" for unit, amount in run.limits.given if done.of(unit) >= amount}
+    if run.stop_at_return is not None and best is not None and best >= run.stop_at_return:
+        raised["run.stop_at_return"] = "none"
+    return raised
+
+
+def _done(path: Path) -> tuple[Extent | None, float | None]:
+    """Returns what a run has trained that is at its end, and its best return; None where it has none."""
+    try:
+        summary = Summary.read(path)
+    except ConfigurationError:
+        return None, None
+    if summary.stopped in RESUMABLE:
+        return None, None
+    best = summary.best_evaluation.return_mean if summary.best_evaluation else None
+    return Extent(summary.env_steps, summary.updates, summary.episodes, summary.minutes), best

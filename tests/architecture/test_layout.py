@@ -28,6 +28,7 @@ ALLOWED: dict[str, set[str]] = {
     "exit_codes": {"errors"},
     "run_end": {"errors", "files", "run_folder", "summary"},
     "gate_law": set(),
+    "spelling": set(),
     "files": {"errors"},
     "file_systems": {"errors"},
     "system_errors": {"file_systems"},
@@ -52,10 +53,11 @@ ALLOWED: dict[str, set[str]] = {
         "gate_law",
         "run_folder",
         "config",
+        "spelling",
     },
     "run_folder": {"types", "errors", "system_errors", "files"},
     "run_metrics": {"errors", "system_errors", "run_folder"},
-    "known_runs": {"errors", "installation", "run_folder"},
+    "known_runs": {"errors", "installation", "run_folder", "spelling"},
     "summary": {"types", "errors", "config", "files", "installation", "run_folder", "run_metrics"},
     "remote_copies": {"errors", "extras", "files", "run_folder"},
     "services_file": {
@@ -69,7 +71,7 @@ ALLOWED: dict[str, set[str]] = {
         "run_folder",
         "summary",
     },
-    "presets": {"config", "environment_names", "errors"},
+    "presets": {"config", "environment_names", "errors", "spelling"},
     "v1": {"v1"},
     "compression": {"types"},
     "replay": {
@@ -96,6 +98,7 @@ ALLOWED: dict[str, set[str]] = {
         "run_folder",
         "algo",
         "acting",
+        "spelling",
     },
     "learning": {
         "types",
@@ -244,6 +247,7 @@ ALLOWED: dict[str, set[str]] = {
         "launch",
         "cli",
         "__init__",
+        "spelling",
     },
     "api": {
         "types",

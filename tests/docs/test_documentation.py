@@ -1,5 +1,7 @@
 """What the documentation names exists: files, make targets, commands with their options, settings, terms."""
 
+import ast
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -151,6 +153,29 @@ def check_make(arguments: list[str]) -> None:
             program = ROOT / {"bench": "benchmarks", "stress": "stress"}.get(kind, "-") / f"{name.replace('-', '_')}.py"
             package = program.with_suffix("") / "__main__.py"
             assert target in TARGETS or program.exists() or package.exists(), f"no target make {target}"
+
+
+def test_a_command_in_a_message_is_valid(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = []
+    for path in sorted((ROOT / "services" / "penstock").rglob("*.py")):
+        for text in texts_of(ast.parse(path.read_text())):
+            for command in re.findall(r"`penstock ([^`\n>]+)", text):
+                words = [word for word in command.replace("COMMAND", "train").split() if "--help" not in word]
+                # Texts that name a command may omit its operands and values.
+                with contextlib.suppress(Exception, SystemExit, pytest.fail.Exception):
+                    check_penstock([word.strip("[]") for word in words], monkeypatch, values=False)
+                if re.search("unknown|unexpected|no command", capsys.readouterr().err):
+                    wrong.append(f"{path.relative_to(ROOT)}: penstock {command}")
+    assert wrong == []
+
+
+def texts_of(tree: ast.AST) -> Iterator[str]:
+    """Yields the texts in code, with RUN in place of each value that is put into one."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            yield "".join(str(each.value) if isinstance(each, ast.Constant) else "RUN" for each in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
 
 
 TARGETS = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))

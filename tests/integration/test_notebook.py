@@ -39,7 +39,7 @@ def test_training_shows_its_progress_and_its_result(outputs: list[dict[str, str]
 
 
 def test_a_callback_receives_losses_and_stops_the_run(outputs: list[dict[str, str]]) -> None:
-    found = re.fullmatch(r"interrupted after ([\d,]+) steps; (\d+) records of losses\n", outputs[1]["text/plain"])
+    found = re.fullmatch(r"callback after ([\d,]+) steps; (\d+) records of losses\n", outputs[1]["text/plain"])
     assert found is not None and 0 < int(found[1].replace(",", "")) < 100_000 and int(found[2]) > 0
 
 

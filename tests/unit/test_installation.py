@@ -15,8 +15,8 @@ from penstock.config import build
 from penstock.errors import ConfigurationError
 from penstock.extras import EXTRA_OF, lacking
 from penstock.installation import INSTALLATION
-from penstock.known_runs import run_named
-from penstock.local.launcher import _check_folder
+from penstock.known_runs import newest_run
+from penstock.local.first_checks import _check_folder
 from penstock.module_imports import import_module
 from penstock.run_folder import RunFolder
 from penstock.summary import Summary, nothing_left
@@ -86,11 +86,14 @@ def test_a_run_is_resumed_as_it_was_started(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv(INSTALLATION, "compose")
     monkeypatch.setenv("PENSTOCK__RUN__DIR", "/var/lib/penstock/runs/blue")
     assert how_to_resume("/var/lib/penstock/runs/blue") == "docker compose up -d"
-    assert how_to_resume("/var/lib/penstock/runs/green") == "PENSTOCK_RUN=green docker compose up -d"
+    green = "PENSTOCK_RUN=green docker compose up -d"
+    assert how_to_resume("/var/lib/penstock/runs/green") == green
+    longer = how_to_resume("/var/lib/penstock/runs/green", settings={"run.total_steps": "6000"})
+    assert longer == f"PENSTOCK__RUN__TOTAL_STEPS=6000 {green}"
     assert installation.how_to_resume("--resume") == "docker compose up -d"
     monkeypatch.chdir(tmp_path)
     with pytest.raises(Exception, match="start one with docker compose up -d"):
-        run_named(None)
+        newest_run(lambda folder: True, "a checkpoint")
 
 
 @pytest.mark.parametrize(

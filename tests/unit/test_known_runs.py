@@ -9,7 +9,8 @@ from penstock.cli.named_run import chosen_run
 from penstock.cli.options import parse
 from penstock.config import Config
 from penstock.errors import ConfigurationError
-from penstock.known_runs import known_runs, run_named
+from penstock.known_runs import known_runs, newest_run, run_named
+from penstock.run_folder import has_checkpoint, has_records
 
 
 @pytest.fixture
@@ -27,8 +28,29 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_run_that_was_started_last_is_the_newest(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert [folder.root.name for folder in known_runs()] == ["b", "a", "c"]
-    assert run_named(None) == Path("runs/b") == chosen_run(None)
+    assert chosen_run(None) == Path("runs/b")
     assert capsys.readouterr().err == "the newest run is runs/b\n"
+
+
+def test_a_run_without_what_a_command_needs_is_skipped_and_named(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, file in (("c", "checkpoints/000000000005.safetensors"), ("a", "checkpoints/best.safetensors.part")):
+        (here / "runs" / name / "checkpoints").mkdir()
+        (here / "runs" / name / file).write_bytes(b"1")
+    (here / "runs" / "b" / "metrics.jsonl").touch()
+    (here / "runs" / "a" / "metrics.jsonl").write_text("{}\n")
+    assert chosen_run(None, has_checkpoint, "a checkpoint") == Path("runs/c")
+    assert capsys.readouterr().err == (
+        "the newest run with a checkpoint is runs/c\nskipped, without a checkpoint: runs/b, runs/a\n"
+    )
+    assert chosen_run(None, has_records, "records") == Path("runs/a")
+    assert chosen_run("b", has_checkpoint, "a checkpoint") == Path("runs/b")
+
+
+def test_if_no_run_has_what_a_command_needs_the_newest_is_named(here: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"no run with a checkpoint in .*runs \(the newest, b, .*; start one"):
+        chosen_run(None, has_checkpoint, "a checkpoint")
 
 
 def test_a_run_is_named_by_its_path_or_by_its_name(here: Path) -> None:
@@ -57,4 +79,4 @@ def test_a_run_is_resumed_by_name(here: Path, options: list[str], seed: int) -> 
 def test_without_runs_there_is_none_to_choose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigurationError, match=r"there is no run in .*runs; start one with penstock train"):
-        run_named(None)
+        newest_run(lambda folder: True, "")

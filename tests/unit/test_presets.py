@@ -145,8 +145,8 @@ def test_a_preset_for_another_environment_is_refused_with_a_remedy() -> None:
         preset("acrobot", environment={"id": "Pendulum-v1"})
     message = str(caught.value)
     assert message.startswith("the preset acrobot is for Acrobot-v1, and environment.id is Pendulum-v1; use the preset")
-    assert "pendulum" in message and "acrobot.toml" in message and "--config" in message
-    with pytest.raises(ConfigurationError, match="use the preset none for the defaults, or copy"):
+    assert "pendulum" in message and "`penstock presets acrobot > my.toml`" in message and "--config" in message
+    with pytest.raises(ConfigurationError, match="use the preset none for the defaults, or edit"):
         preset("pong", environment={"id": "ALE/Assault-v5"})
     assert preset("acrobot", environment={"id": "gymnasium:Acrobot-v1"}).evaluation.threshold == -100.0
 

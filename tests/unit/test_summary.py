@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.config import RunConfig
+from penstock.config import RunConfig, build
 from penstock.errors import ConfigurationError
-from penstock.summary import EvaluationOutcome, Summary, nothing_left
+from penstock.summary import EvaluationOutcome, Summary, nothing_left, raised_limits
 from penstock.types.extents import RunLimit
 from penstock.types.statistics import Ages, CoordinatorStatistics, Drops, LearningNumbers, MeanTimes, Wait
 from penstock.types.waits import WaitReason
@@ -107,6 +107,7 @@ SOLVED = replace(SUMMARY, stopped="stop_at_return", best_evaluation=EvaluationOu
         (replace(SUMMARY, updates=70), RunConfig(total_updates=70), "70 updates; raise --run.total-updates"),
         (replace(SUMMARY, episodes=9), RunConfig(total_episodes=8), "8 episodes; raise --run.total-episodes"),
         (replace(SUMMARY, stopped="interrupted"), RunConfig(total_steps=1_000), ""),
+        (replace(SUMMARY, stopped="callback"), RunConfig(total_steps=1_000), ""),
         (SOLVED, RunConfig(total_steps=5_000, stop_at_return=475.0), "has already reached its return of 475"),
         (SOLVED, RunConfig(total_steps=5_000, stop_at_return=490.0), ""),
         (SOLVED, RunConfig(total_steps=5_000), ""),
@@ -120,5 +121,10 @@ def test_a_finished_run_gives_the_reason_for_refusing_to_resume(
     summary.write(path)
     assert reason in nothing_left(path, run)
     assert bool(reason) == bool(nothing_left(path, run))
+    # With the raised limits, training goes on; a run that is not at its end needs none.
+    raised = raised_limits(path, run)
+    assert bool(raised) == bool(reason)
+    values = {"total_steps": run.total_steps} | {name.removeprefix("run."): text for name, text in raised.items()}
+    assert nothing_left(path, build({"run": {**run.model_dump(exclude_unset=True), **values}}).run) == ""
     path.write_text("{")
-    assert nothing_left(path, run) == ""
+    assert nothing_left(path, run) == "" and raised_limits(path, run) == {}

@@ -30,6 +30,7 @@ from penstock.acting.spaces import ActionMap, describe
 from penstock.acting.variants import require_same_spaces, variant_name
 from penstock.algo.network import Network
 from penstock.algo.spaces import beginning, bounded, bounds, check_spaces, scaled
+from penstock.environment_names import split
 from penstock.errors import ConfigurationError
 from penstock.module_imports import import_modules
 from penstock.types.networks import Encoder
@@ -65,8 +66,12 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """The result of a check: warnings and notices of one line each, the spec of the environments, and offsets."""
+    """The result of a check: warnings and notices of one line each, the spec of the environments, and offsets.
 
+    `env_id` is the registered id that the given one means.
+    """
+
+    env_id: str
     warnings: list[str]
     notices: list[str]
     spec: EnvironmentSpec
@@ -98,7 +103,7 @@ def check(
     progress("import", env_id)
     with _named(env_id, "import"):
         import_modules(imports)
-        find(env_id)
+        found = find(env_id)
     warnings: list[str] = []
     rows: list[tuple[NDArray[np.generic], ...]] = []
     first: EnvironmentSpec | None = None
@@ -119,7 +124,9 @@ def check(
     assert first is not None
     notices = [f"{env_id}: {notice}" for notice in one.notices]
     warnings += [f"{env_id}: {warning}" for warning in _of_bounds(first, widest_range, largest_magnitude)]
-    return Checked(list(dict.fromkeys(warnings)), notices, first, find_offsets(first, rows))
+    place, given = split(env_id)
+    meant = env_id if not isinstance(found, str) or found == given else f"{place}:{found}" if place else found
+    return Checked(meant, list(dict.fromkeys(warnings)), notices, first, find_offsets(first, rows))
 
 
 def _of_bounds(spec: EnvironmentSpec, widest_range: float, largest_magnitude: float) -> Iterator[str]:

@@ -69,9 +69,12 @@ WELL_KNOWN = (
 )
 
 
-def package_of(env_id: str) -> Package | None:
-    """Returns the well-known package that has an environment of this id; None if there is none."""
-    return next((package for package in WELL_KNOWN if package.ids.match(env_id)), None)
+def package_of(env_id: str, *, any_case: bool = False) -> Package | None:
+    """Returns the well-known package that has an environment of this id (`any_case`: in any case), or None."""
+    if any_case and (exact := package_of(env_id)):
+        return exact
+    flags = re.IGNORECASE if any_case else 0
+    return next((each for each in WELL_KNOWN if re.match(each.ids.pattern, env_id, flags)), None)
 
 
 def plugins() -> Iterator[str]:

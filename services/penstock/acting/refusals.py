@@ -9,7 +9,8 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from penstock import extras, foreign_errors
-from penstock.errors import ConfigurationError, UnknownEnvironment
+from penstock.acting.environment_ids import unknown
+from penstock.errors import ConfigurationError
 
 _UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'")
 _NOT_ARGUMENTS = ("self", "num_envs")
@@ -26,8 +27,9 @@ def can_not_make(name: str, error: BaseException, found: str | EnvSpec, given: C
         found: What could not be made.
         given: Names of the arguments that it was given.
     """
-    kind = UnknownEnvironment if isinstance(error, gymnasium.error.UnregisteredEnv) else ConfigurationError
-    return kind(f"can't make the environment {name!r}: {_reason(error, found, given)}")
+    if isinstance(error, (gymnasium.error.UnregisteredEnv, gymnasium.error.DeprecatedEnv)) and isinstance(found, str):
+        return unknown(found)
+    return ConfigurationError(f"can't make the environment {name!r}: {_reason(error, found, given)}")
 
 
 def _reason(error: BaseException, found: str | EnvSpec, given: Collection[str]) -> str:
@@ -38,11 +40,6 @@ def _reason(error: BaseException, found: str | EnvSpec, given: Collection[str]) 
         known = f"; it takes {', '.join(taken)}" if taken else ""
         return f"it takes no argument {unexpected[1]!r}{known}; check {_SETTINGS}"
     text = foreign_errors.shortened(str(error)).rstrip(".")
-    if isinstance(error, (gymnasium.error.NamespaceNotFound, gymnasium.error.NameNotFound)):
-        # A suggestion of Gymnasium ends with a question mark.
-        joined = text if text.endswith("?") else f"{text}."
-        options = "--env-id package:Name-v0, --env-id file.py:Name or --env-import package"
-        return f"{joined} Your own environment needs {options}"
     if module := extras.missing_module(error):
         return f"it needs {module}; {extras.installation(module)}"
     # The reason and the remedy are Gymnasium's: a missing extra, or another version.

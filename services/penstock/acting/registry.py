@@ -5,11 +5,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
-from gymnasium.envs.registration import EnvSpec, find_highest_version, parse_env_id
+from gymnasium.envs.registration import EnvSpec
 
-from penstock import environment_names, extras
+from penstock import environment_names
+from penstock.acting.environment_ids import meant_id, require_packages
 from penstock.acting.packages import package_of, plugins
-from penstock.errors import ConfigurationError, UnknownEnvironment
+from penstock.errors import ConfigurationError
 from penstock.module_imports import import_installed, import_named
 
 
@@ -17,25 +18,26 @@ def find(name: str) -> str | EnvSpec:
     """Returns the argument of `gymnasium.make` for a name: a registered id, or the spec of a class or function.
 
     It imports the module of the name or, if the id is not registered, the package that is known to register it. Raises
-    `ConfigurationError` if a module can't be imported, or has no such environment.
+    `ConfigurationError` if a module can't be imported, or has no such environment. An id in another case than the
+    registered one is accepted.
     """
     place, rest = environment_names.split(name)
     if not place:
-        if not _is_registered(name):
+        if meant_id(name) is None:
             _import_package_of(name)
-        return name
+        return meant_id(name) or name
     try:
         entry = import_named(place, rest)
     except ConfigurationError as error:
         raise ConfigurationError(f"can't make the environment {name!r}: {error}") from error
     if callable(entry):
         return EnvSpec(id=rest, entry_point=entry)
-    if not _is_registered(rest) and rest.isidentifier():
+    if meant_id(rest) is None and rest.isidentifier():
         raise ConfigurationError(
             f"can't make the environment {name!r}: {place} has no class or function {rest!r} and registers no"
             " environment of that name; correct the part of --env-id after the colon"
         )
-    return rest
+    return meant_id(rest) or rest
 
 
 def make(found: str | EnvSpec, kwargs: Mapping[str, Any], **further: Any) -> gymnasium.Env[Any, Any]:
@@ -56,23 +58,8 @@ def has_native_form(name: str) -> bool:
     return registered is not None and registered.vector_entry_point is not None
 
 
-def _is_registered(env_id: str) -> bool:
-    if env_id in gymnasium.registry:
-        return True
-    try:
-        namespace, name, version = parse_env_id(env_id)
-    except gymnasium.error.Error:
-        return False
-    return version is None and find_highest_version(namespace, name) is not None
-
-
 def _import_package_of(env_id: str) -> None:
-    package = package_of(env_id)
-    if package is None:
-        for plugin in plugins():
-            import_installed(plugin)
-        return
-    if extras.missing(package.module):
-        how = extras.installation(package.module, package.installation)
-        raise UnknownEnvironment(f"the environment {env_id!r} needs {package.module}; {how}")
-    import_installed(package.module)
+    package = package_of(env_id, any_case=True)
+    require_packages(env_id)
+    for module in plugins() if package is None else [package.module]:
+        import_installed(module)

@@ -1,9 +1,9 @@
 """The process that checks a run's environments before the run starts. Started by `local.environment_check`.
 
 It reads the request, one JSON line, from standard input, and writes JSON lines to the descriptor given as its argument:
-one per stage as it begins (`stage`, `name`), and finally `refused` and `unknown`, or `warnings`, `notices`, `offsets`
-and `store_bytes`, the size of a store for the requested number of segments. What environments print does not reach
-that descriptor.
+one per stage as it begins (`stage`, `name`), and finally `refused` and `unknown`, or `env_id`, `warnings`, `notices`,
+`offsets` and `store_bytes`, the size of a store for the requested number of segments. What environments print does not
+reach that descriptor.
 """
 
 import faulthandler
@@ -47,7 +47,11 @@ def main() -> None:
         schema = segment_schema(checked.spec, **recorded)
         store_bytes = bytes_for(segments, schema)
         answer(
-            warnings=checked.warnings, notices=checked.notices, store_bytes=store_bytes, offsets=list(checked.offsets)
+            env_id=checked.env_id,
+            warnings=checked.warnings,
+            notices=checked.notices,
+            store_bytes=store_bytes,
+            offsets=list(checked.offsets),
         )
     sys.stdout.flush()
     os._exit(0)

@@ -62,6 +62,11 @@ def make(
             run.refuse_foreign_code()
     else:
         environment = _environment_of(Path(run), trust_code=trust_code)
+    return make_played(environment, variant, render_mode)
+
+
+def make_played(environment: EnvironmentConfig, variant: int, render_mode: str | None) -> PlayedEnvironment:
+    """Makes one environment of a variant, as `make` does. Raises `ConfigurationError`."""
     known = environment.variant_kwargs
     if not 0 <= variant < len(known):
         raise ConfigurationError(f"environment variant {variant} does not exist; the run has {len(known)}, from 0")

@@ -1,6 +1,7 @@
-"""`penstock evaluate`: plays episodes with a trained policy, and films one on request."""
+"""`penstock evaluate`: plays episodes with a trained policy, and films or shows one on request."""
 
 import argparse
+import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,6 +9,9 @@ from penstock import extras
 from penstock.cli.named_run import chosen_run
 from penstock.cli.one_line_parser import OneLineParser
 from penstock.errors import ConfigurationError
+from penstock.run_folder import has_checkpoint
+
+_SEED_BITS = 63
 
 
 def command(arguments: Sequence[str]) -> int:
@@ -31,7 +35,9 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--episodes", type=int, default=20, help="episodes to play (default: 20)")
     parser.add_argument("--stochastic", action="store_true", help="sample actions instead of taking the likeliest ones")
-    parser.add_argument("--seed", type=int, help="seed of the episodes (default: random)")
+    parser.add_argument(
+        "--seed", metavar="N", help="seed of the episodes; random: another one each time (default: that of the run)"
+    )
     parser.add_argument("--env-id", help="environment with the same spaces to play (default: that of the run)")
     parser.add_argument(
         "--env-import",
@@ -47,17 +53,28 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--record-video", "--video", "--render", action="store_true", help="film one episode, in the run's videos/"
     )
+    parser.add_argument("--human", action="store_true", help="show one episode in a window")
     parser.add_argument("-o", "--output", type=Path, metavar="MP4", help="file of the film (implies --record-video)")
     parser.add_argument("--checkpoint", metavar="FILE", help="checkpoint file, in place of RUN")
     named: argparse.Namespace = parser.parse_args(list(arguments))
     if named.run is not None and named.checkpoint is not None:
         raise ConfigurationError(f"both {named.run} and --checkpoint {named.checkpoint} are given; give one of them")
-    named.run = chosen_run(named.run or named.checkpoint)
+    named.run = chosen_run(named.run or named.checkpoint, has_checkpoint, "a checkpoint")
     named.record_video |= named.output is not None
     if named.record_video:
         extras.require("moviepy", "penstock evaluate --record-video")
     if named.episodes < 1:
         raise ConfigurationError(f"--episodes must be at least 1, got {named.episodes}")
-    if named.seed is not None and not 0 <= named.seed < 2**63:
-        raise ConfigurationError(f"--seed must be at least 0 and less than 2**63, got {named.seed}")
+    named.seed = _seed(named.seed)
     return named
+
+
+def _seed(given: str | None) -> int | None:
+    """Returns the seed of the episodes; None: that of the run."""
+    if given is None:
+        return None
+    if given == "random":
+        return secrets.randbits(_SEED_BITS)
+    if not given.isdecimal() or int(given) >= 2**_SEED_BITS:
+        raise ConfigurationError(f"--seed must be a whole number from 0 to 2**63 - 1, or random; got {given!r}")
+    return int(given)

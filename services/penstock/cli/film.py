@@ -90,7 +90,7 @@ def _film_rendering(
     from gymnasium.wrappers import RecordVideo
 
     # Frames are rendered off screen; this keeps SDL from complaining that there is no screen.
-    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+    os.environ["SDL_VIDEODRIVER"] = "dummy"
     import_modules(environment.imports)
     try:
         rendered = make(find(environment.id), kwargs, render_mode="rgb_array")

@@ -2,9 +2,9 @@
 
 import argparse
 
+from penstock.cli.presets import preset_table
 from penstock.cli.setting_options import add_settings, shown
 from penstock.config import Config
-from penstock.presets import described_presets
 
 _COMMON = {
     "run.total_steps": ("--total-steps", "N", "environment steps to train for, such as 500000, 500k or 1e6"),
@@ -52,8 +52,5 @@ def help_page(
 
 
 def _presets() -> str:
-    rows = [("preset", "environment", "steps", "solved at"), *described_presets()]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     title = "presets (without --preset, the first one of the environment is used):"
-    return "\n".join([title, *(f"  {line}" for line in lines)])
+    return "\n".join([title, *(f"  {line}" for line in preset_table())])

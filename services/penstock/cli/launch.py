@@ -24,7 +24,7 @@ from penstock.launch.slurm_node_run import NodeRun
 from penstock.launch.slurm_scripts import JobOptions, SlurmRun, actors_script, services_script
 from penstock.local import variables
 from penstock.local.environment_check import check_environment
-from penstock.local.launcher import with_run_dir
+from penstock.local.first_checks import with_run_dir
 from penstock.local.store_size import with_store
 from penstock.run_folder import RunFolder
 from penstock.summary import nothing_left

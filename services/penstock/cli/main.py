@@ -1,7 +1,6 @@
 """`penstock COMMAND`: runs a command; reports expected errors in one line, with an exit code from `exit_codes`."""
 
 import contextlib
-import difflib
 import faulthandler
 import importlib
 import os
@@ -16,6 +15,7 @@ from penstock.errors import ConfigurationError, PenstockError
 from penstock.exit_codes import CRASHED, INTERRUPTED, USAGE_ERROR, exit_code
 from penstock.foreign_errors import describe
 from penstock.local.imports import uncollected
+from penstock.spelling import question, similar
 from penstock.system_errors import exhaustion, not_utf8
 
 _SERVICES = ("replay", "learner", "actor", "evaluator")
@@ -29,6 +29,7 @@ _COMMANDS = {
     "plot": "draw the learning curves of runs",
     "status": "show the status of a run",
     "runs": "list the runs of this folder, or remove runs",
+    "presets": "list the presets, or print the settings of one",
     "replay": "run the replay service; `replay snapshot`, `snapshots` and `restore` take, list and restore snapshots",
     "learner": "run the learner service",
     "actor": "run an actor service",
@@ -36,8 +37,41 @@ _COMMANDS = {
     "certificates": "make the certificates by which the services of a run know each other",
     "health": "check whether a service is ready",
     "doctor": "check whether this machine meets the requirements of the settings",
+    "version": "print the version",
 }
 """Commands with their descriptions."""
+
+_ANSWERS = {
+    **dict.fromkeys(("list", "ls", "show"), "`penstock runs` lists the runs, and `penstock presets` the presets"),
+    **dict.fromkeys(("run", "start", "learn", "fit"), "`penstock train` starts a run"),
+    **dict.fromkeys(("resume", "continue", "restart"), "`penstock train --resume` resumes the newest run"),
+    **dict.fromkeys(("stop", "kill", "cancel"), "Ctrl-C in the terminal of `penstock train` stops a run"),
+    **dict.fromkeys(("enjoy", "play", "eval", "test", "watch"), "`penstock evaluate` plays episodes of the newest run"),
+    **dict.fromkeys(("record", "film", "video", "render"), "`penstock evaluate --record-video` films an episode"),
+    **dict.fromkeys(("remove", "rm", "delete", "clean", "prune"), "`penstock runs remove NAME` removes a run"),
+    **dict.fromkeys(("info", "result", "results", "summary", "monitor"), "`penstock status` shows a run or its result"),
+    **dict.fromkeys(("config", "settings"), "`penstock train --help-all` lists all settings"),
+    **dict.fromkeys(("logs", "log"), "each run's folder has the logs of its services in logs/"),
+    **dict.fromkeys(
+        ("tensorboard", "wandb", "mlflow", "track"),
+        "there is no tracker yet; `penstock plot` draws metrics.jsonl of a run, which any program can read",
+    ),
+    **dict.fromkeys(
+        ("tune", "optimize", "optimise", "hpo", "sweep"),
+        "settings are not tuned yet; start a run for each with `penstock train`, and `penstock plot` compares them",
+    ),
+    **dict.fromkeys(
+        ("export", "onnx", "convert"),
+        "policies are not exported yet; in Python, penstock.load_policy(RUN).policy is the PyTorch module",
+    ),
+    **dict.fromkeys(
+        ("push", "pull", "upload", "download", "hub"), "there is no hub; a run is its folder, which you copy"
+    ),
+    **dict.fromkeys(("install", "update", "upgrade"), "packages are installed with pip"),
+    **dict.fromkeys(("environments", "envs"), "every environment of Gymnasium can be trained; name its id"),
+    **dict.fromkeys(("check", "diagnose"), "`penstock doctor` checks this machine"),
+}
+"""Answers to commands that other programs have, by name."""
 
 _OF_REPLAY = {
     "snapshot": "snapshots",
@@ -101,10 +135,13 @@ def _while_read(arguments: list[str]) -> int:
 
 
 def _run(arguments: list[str]) -> int:
+    if arguments[:1] == ["help"] and arguments[1:]:
+        # `help train` is `train --help`.
+        arguments = [*arguments[1:], "--help"]
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(_help())
         return 0
-    if arguments[0] == "--version":
+    if arguments[0] in ("--version", "-V", "version"):
         import penstock
 
         print(f"penstock {penstock.__version__}")
@@ -114,8 +151,13 @@ def _run(arguments: list[str]) -> int:
     if reason := next(filter(None, map(not_utf8, [*arguments, _working_folder()])), ""):
         return _fail(reason)
     if name not in _COMMANDS:
-        close = difflib.get_close_matches(name, _COMMANDS, n=1)
-        meant = f"did you mean {close[0]}? The commands are" if close else "choose from"
+        if name in _ANSWERS:
+            from penstock.cli.program import program
+
+            answer = _ANSWERS[name].replace("`penstock ", f"`{program()} ")
+            return _fail(f"there is no command {name!r}; {answer}")
+        close = similar(name, _COMMANDS)
+        meant = f"{question(close)} The commands are" if close else "choose from"
         return _fail(f"unknown command {name!r}; {meant}: {', '.join(_COMMANDS)}")
     try:
         return _execute(name, rest)

@@ -1,19 +1,26 @@
 """The run that a command means: the one that is named, or the newest one; and notes about its settings."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from penstock.config import read_recorded
-from penstock.known_runs import run_named
+from penstock.known_runs import newest_run, run_named
 from penstock.run_folder import RunFolder
 
 
-def chosen_run(name: str | None) -> Path:
-    """Returns the path of a run; None: the newest one, whose folder is printed. Raises as `run_named`."""
-    path = run_named(name)
-    if name is None:
-        # Not on the standard output, which may be parsed.
-        print(f"the newest run is {path}", file=sys.stderr)
+def chosen_run(name: str | None, has: Callable[[RunFolder], bool] = lambda folder: True, what: str = "") -> Path:
+    """Returns the path of a run; None: the newest one that has what the command needs, which is printed.
+
+    Messages say `what` the run `has`, such as "a checkpoint". Raises as `newest_run` and `run_named`.
+    """
+    if name is not None:
+        return run_named(name)
+    path, skipped = newest_run(has, what)
+    # Not on the standard output, which may be parsed.
+    print(f"the newest run{f' with {what}' if skipped else ''} is {path}", file=sys.stderr)
+    if skipped:
+        print(f"skipped, without {what}: {', '.join(map(str, skipped))}", file=sys.stderr)
     return path
 
 

@@ -1,10 +1,10 @@
 """The option parser of all commands."""
 
 import argparse
-import difflib
 from typing import Any, NoReturn
 
 from penstock.errors import ConfigurationError
+from penstock.spelling import question, similar
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -32,9 +32,11 @@ class OneLineParser(argparse.ArgumentParser):
 
     def suggestion(self, name: str) -> str:
         """Returns a question that suggests an option for an unknown one, or ""."""
-        known = [each for each in self._option_string_actions if each.startswith("--")]
-        close = difflib.get_close_matches(name, known, n=1)
-        return f"did you mean {close[0]}?" if close else ""
+        return question(self.similar_option(name))
+
+    def similar_option(self, name: str, marks: str = "--") -> str | None:
+        """Returns the option that is closest to a name, of those that contain all `marks`; None if none is close."""
+        return similar(name, [each for each in self._option_string_actions if each.startswith("--") and marks in each])
 
     def _refuse(self, argument: str) -> NoReturn:
         name = argument.partition("=")[0]

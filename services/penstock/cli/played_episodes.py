@@ -1,7 +1,6 @@
-"""Plays episodes for `penstock evaluate`: prints their returns, and films one on request."""
+"""Plays episodes for `penstock evaluate`: prints their returns, and films or shows one on request."""
 
 import argparse
-import secrets
 from contextlib import closing
 from pathlib import Path
 
@@ -9,13 +8,13 @@ from penstock.acting.evaluation import evaluate
 from penstock.acting.registry import has_native_form
 from penstock.acting.runners import runner_of
 from penstock.acting.saved_policies import SavedPolicy, read_policy
-from penstock.apps.environments import variants_of
+from penstock.apps.environments import make_played, variants_of
 from penstock.cli.named_run import note_removed_settings
-from penstock.config import Config, read_settings
+from penstock.config import Config, EnvironmentConfig, read_settings
 from penstock.config.foreign_code import FileNames
 from penstock.config.recorded import ENVIRONMENT
 from penstock.config.sections import Sections
-from penstock.errors import ConfigurationError
+from penstock.errors import ConfigurationError, EnvironmentFailed
 from penstock.module_imports import import_modules
 from penstock.process.environment_process import arguments_for, seed_generators
 from penstock.run_folder import RunFolder, find_checkpoint
@@ -46,7 +45,7 @@ def _play(named: argparse.Namespace, path: Path, policy: SavedPolicy, config: Se
             " --episodes, or choose one variant with --variant"
         )
     kwargs = [environment.variant_kwargs[variant] for variant in variants]
-    seed = secrets.randbits(63) if named.seed is None else named.seed
+    seed = config.run.seed if named.seed is None else named.seed
     task = EvaluationTask(
         0, policy.weights, named.episodes, not named.stochastic, seed, len(variants), max_episode_steps=max_steps
     )
@@ -64,14 +63,37 @@ def _play(named: argparse.Namespace, path: Path, policy: SavedPolicy, config: Se
     if environment.variants:
         for variant, returns in zip(variants, result.by_variant(len(variants)), strict=True):
             print(f"variant {variant} ({environment.variant_names[variant]}): return {_spread(returns)}")
+    if named.human:
+        _show(policy, environment, variants[0], seed)
     if named.record_video:
         folder = path.parent.parent if path.parent.name == "checkpoints" else path.parent
         # They import torch, which this machine may lack.
         from penstock.acting.trained import TrainedPolicy
         from penstock.cli.film import film
 
+        print("filming one episode", flush=True)
         trained = TrainedPolicy(policy.weights, module=policy.network.module)
         print(film(trained, environment, kwargs[0], folder=folder / "videos", seed=seed, output=named.output))
+
+
+def _show(policy: SavedPolicy, environment: EnvironmentConfig, variant: int, seed: int) -> None:
+    """Plays an episode in a window, at the speed of the environment."""
+    from penstock.acting.trained import TrainedPolicy
+
+    print("showing one episode in a window", flush=True)
+    trained = TrainedPolicy(policy.weights, module=policy.network.module)
+    try:
+        with closing(make_played(environment, variant, "human")) as shown:
+            observation, info = shown.reset(seed=seed)
+            ended = False
+            while not ended:
+                action = trained.act(observation, action_mask=info.get("action_mask"))
+                observation, _, terminated, truncated, info = shown.step(action)
+                ended = terminated or truncated
+    except (ConfigurationError, EnvironmentFailed) as error:
+        raise ConfigurationError(
+            f"can't show {environment.id} in a window: {error}; --record-video films it without one"
+        ) from None
 
 
 def _spread(returns: EvaluationResult | VariantReturns) -> str:
@@ -109,7 +131,7 @@ def _config_of(path: Path, named: argparse.Namespace) -> Sections:
             raise ConfigurationError(f"{path} is not in a run folder; pass --env-id")
         return Config(environment=own)
     note_removed_settings(folder)
-    names = (*ENVIRONMENT, "evaluation.max_episode_steps")
+    names = (*ENVIRONMENT, "evaluation.max_episode_steps", "run.seed")
     config = read_settings(folder.config, *names, changes={"environment": own})
     if not named.trust_code:
         foreign = FileNames.all_in(folder.config, config).without({"environment": own})

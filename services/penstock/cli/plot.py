@@ -5,8 +5,9 @@ from pathlib import Path
 
 from penstock.cli.named_run import chosen_run, note_removed_settings
 from penstock.cli.one_line_parser import OneLineParser
-from penstock.local.learning_curves import draw
-from penstock.run_folder import RunFolder
+from penstock.errors import ConfigurationError
+from penstock.local.learning_curves import X_AXES, draw
+from penstock.run_folder import RunFolder, has_records
 
 
 def command(arguments: Sequence[str]) -> int:
@@ -25,11 +26,17 @@ def command(arguments: Sequence[str]) -> int:
         metavar="FILE",
         help="file to draw: .png, .svg or .pdf (default: learning_curve.png, in the run folder if there is only one)",
     )
+    parser.add_argument("--x", choices=X_AXES, default="steps", help="quantity of the horizontal axis [steps]")
+    parser.add_argument(
+        "--smooth", type=int, default=1, metavar="N", help="draw means over the last N records of training [1]"
+    )
     named = parser.parse_args(list(arguments))
-    folders = [RunFolder(chosen_run(run)) for run in named.runs or [None]]
+    if named.smooth < 1:
+        raise ConfigurationError(f"--smooth must be a number of records from 1; got {named.smooth}")
+    folders = [RunFolder(chosen_run(run, has_records, "records")) for run in named.runs or [None]]
     output = named.output or (folders[0].learning_curve if len(folders) == 1 else Path("learning_curve.png"))
     for folder in folders:
         note_removed_settings(folder)
-    draw(folders, output)
+    draw(folders, output, named.x, named.smooth)
     print(output)
     return 0

@@ -4,6 +4,7 @@ import os
 import shlex
 import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from penstock import installation
@@ -20,10 +21,11 @@ def program() -> str:
     return min(given, os.path.relpath(given), key=len) if Path(given).name == "penstock" else "python -m penstock"
 
 
-def how_to_resume(run_dir: str, *, names_code: bool = False) -> str:
+def how_to_resume(run_dir: str, *, names_code: bool = False, settings: Mapping[str, str] | None = None) -> str:
     """Returns how to resume a run, by a command. Print it unfolded and without markup, so that it can be copied.
 
-    `names_code` is whether the run is the user's own and names code, which a command imports only if told to.
+    `names_code` is whether the run names code that the user trusts, which a command imports only if told to.
+    `settings`, as section.key, are changed.
     """
     command = f"{program()} train --resume {shlex.quote(run_dir)}{TRUST_CODE if names_code else ''}"
-    return installation.how_to_resume(command, run_dir)
+    return installation.how_to_resume(command, run_dir, settings)

@@ -1,12 +1,14 @@
 """`penstock runs`: lists the runs of a folder, the newest first, and removes runs."""
 
 import contextlib
-import difflib
+import dataclasses
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -20,11 +22,18 @@ from penstock.errors import ConfigurationError
 from penstock.known_runs import RUNS, known_runs
 from penstock.run_folder import RunFolder
 from penstock.run_metrics import load_metrics
+from penstock.spelling import question, similar
 from penstock.summary import Summary
 
 _LEAST_COLUMNS = 150
 _LIST, _REMOVE = "list", "remove"
-_USAGE = "penstock runs [list [FOLDER] | remove NAME ...] [--folder FOLDER] [--stores FOLDER] [--yes]"
+_USAGE = (
+    "penstock runs [list [FOLDER] | remove NAME ...] [--folder FOLDER] [--stores FOLDER] [--sort COLUMN] [--json]"
+    " [--yes]"
+)
+_DESCENDING = ("started", "steps", "best", "minutes", "size")
+_SORTS = ("name", "environment", "state", *_DESCENDING)
+"""Columns by which runs are sorted; numbers and times the largest first."""
 _PARTS = ("folder", "store", "snapshots")
 
 
@@ -69,12 +78,17 @@ def command(arguments: Sequence[str]) -> int:
     spaces = [Space.of(folder, named.stores) for folder in runs]
     # Stores of runs whose folder was removed.
     alone = [_space_of(root, named.stores, name) for name in _stores_in(named.stores) - {run.root.name for run in runs}]
+    rows = [(listed(folder), space) for folder, space in zip(runs, spaces, strict=True)]
+    # Equal ones stay in the order of their starts.
+    rows.sort(key=lambda row: _sort_key(named.sort, *row), reverse=named.sort in _DESCENDING)
+    if named.json:
+        print(json.dumps([_as_json(root, *row) for row in rows]))
+        return 0
     if not runs and not alone:
         print(f"there is no run in {root}; start one with {installation.how_to_start(f'{program()} train')}")
         return 0
     # A narrow terminal folds lines, which is better than leaving out what they show.
     console = Console(highlight=False, width=max(Console().width, _LEAST_COLUMNS))
-    rows = [(listed(folder), space) for folder, space in zip(runs, spaces, strict=True)]
     console.print(_table(rows, sorted(alone, key=lambda space: space.name)))
     return 0
 
@@ -91,8 +105,28 @@ def _parser() -> OneLineParser:
     parser.add_argument(
         "--stores", type=Path, help="folder of the stores of individually started services, by the names of their runs"
     )
+    parser.add_argument("--sort", choices=_SORTS, default="started", metavar="COLUMN", help=", ".join(_SORTS))
+    parser.add_argument("--json", action="store_true", help="print the runs as a JSON list of objects")
     parser.add_argument("--yes", action="store_true", help="remove without a question")
     return parser
+
+
+def _sort_key(column: str, run: ListedRun, space: Space) -> Any:
+    if column == "size":
+        return sum(space.sizes())
+    value = getattr(run, {"steps": "env_steps"}.get(column, column))
+    # Unknown numbers come last.
+    return -math.inf if value is None else value
+
+
+def _as_json(root: Path, run: ListedRun, space: Space) -> dict[str, object]:
+    sizes = {f"{part}_bytes": size for part, size in zip(_PARTS, space.sizes(), strict=True)}
+    return {
+        "run": str(root / run.name),
+        **dataclasses.asdict(run),
+        "started": run.started.astimezone().isoformat(timespec="seconds"),
+        **sizes,
+    }
 
 
 def listed(folder: RunFolder) -> ListedRun:
@@ -164,8 +198,6 @@ def _space_of(root: Path, stores: Path | None, name: str) -> Space:
     # A path too, as a shell completes it.
     own = Path(name).name if Path(name).parent == root else name
     if own not in known:
-        close = difflib.get_close_matches(own, known, n=1)
-        raise ConfigurationError(
-            f"there is no run {name!r} in {root}" + (f"; did you mean {close[0]}?" if close else "")
-        )
+        meant = question(similar(own, known))
+        raise ConfigurationError(f"there is no run {name!r} in {root}" + (f"; {meant}" if meant else ""))
     return Space.of(RunFolder(root / own), stores)

@@ -16,6 +16,7 @@ from penstock.config.setting_types import is_list, is_table, read_table
 from penstock.config.wanted import is_flag, wanted
 from penstock.environment_arguments import NONE
 from penstock.errors import ConfigurationError
+from penstock.spelling import question
 
 VERBOSE = "--verbose"
 """Option of commands that train. Other libraries give it a number."""
@@ -29,7 +30,14 @@ class SettingsParser(OneLineParser):
 
     def suggestion(self, name: str) -> str:
         """Returns what became of a removed setting, or a question that suggests an option, or ""."""
-        return reason_of(spelled(name)) or super().suggestion(name) or suggestions(name.lstrip("-"))
+        if reason := reason_of(spelled(name)):
+            return reason
+        if "." in name:
+            return question(self.similar_option(name, ".")) or suggestions(name.lstrip("-"))
+        close = self.similar_option(name)
+        if answer := _answer(close):
+            return answer
+        return question(close) or suggestions(name.lstrip("-"))
 
 
 def add_settings(parser: argparse.ArgumentParser, defaults: Config | None) -> None:
@@ -77,7 +85,7 @@ def expanded(arguments: Sequence[str]) -> list[str]:
     """
     flags, follows, answers = _flags(), _several_values(), set(map(option, ANSWERS))
     result: list[str] = []
-    waiting = list(map(with_dashes, arguments))
+    waiting = [_without_section(with_dashes(each)) for each in arguments]
     while waiting:
         each = waiting.pop(0)
         if each.partition("=")[0] == VERBOSE:
@@ -104,6 +112,22 @@ def expanded(arguments: Sequence[str]) -> list[str]:
 def option(name: str) -> str:
     """Returns the option for a name."""
     return f"--{name.replace('_', '-')}"
+
+
+def _answer(name: str | None) -> str:
+    """Returns the answer to an option that is never accepted, and is therefore not suggested; "" for others."""
+    answer = ANSWERS.get(spelled(name or ""))
+    if answer is None or isinstance(answer("2", Config()), dict):
+        return ""
+    return str(answer("", Config()))
+
+
+def _without_section(argument: str) -> str:
+    """Returns the option of another library, which has an answer, without a section that it does not have here."""
+    name, equals, value = argument.partition("=")
+    dotted, _, key = spelled(name).rpartition(".")
+    foreign = name.startswith("--") and dotted and key in ANSWERS and f"{dotted}.{key}" not in fields()
+    return option(key) + equals + value if foreign else argument
 
 
 def _add_setting(group: argparse._ArgumentGroup, name: str, field: FieldInfo, defaults: Config | None) -> None:

@@ -19,6 +19,7 @@ from penstock.cli.operator import operator_of
 from penstock.cli.program import how_to_resume
 from penstock.cli.run_facts import duration, fact_lines, variant_lines
 from penstock.config import read_settings
+from penstock.config.foreign_code import CODE, FileNames
 from penstock.config.recorded import LIMITS
 from penstock.errors import ConfigurationError, Unavailable
 from penstock.remote_copies import shown
@@ -26,7 +27,7 @@ from penstock.rpc.clients.status import StatusClient
 from penstock.rpc.health import storage_fails
 from penstock.rpc.loop import LoopThread
 from penstock.run_folder import LEARNER, RunFolder
-from penstock.summary import Summary, nothing_left
+from penstock.summary import Summary, nothing_left, raised_limits
 from penstock.types.place import Place
 from penstock.types.records import plain
 from penstock.types.status import RunStatus
@@ -201,7 +202,11 @@ def _show_ended(folder: RunFolder, console: Console) -> None:
         steps = folder.newest_checkpoint_steps()
         newest = "it has no checkpoint" if steps is None else f"its newest checkpoint is at step {steps:,}"
         show(console, f"the run in {folder.root} is not active; {newest}")
-    finished = nothing_left(folder.summary, read_settings(folder.config, *LIMITS).run)
-    console.print(
-        f"{finished or 'resume it'}:  {how_to_resume(str(folder.root))}", style="dim", markup=False, soft_wrap=True
+    recorded = read_settings(folder.config, *LIMITS, *CODE)
+    names_code = bool(FileNames.all_in(folder.config, recorded).names)
+    line = nothing_left(folder.summary, recorded.run) or "resume it"
+    trust = ", if you trust the code that it names" if names_code else ""
+    command = how_to_resume(
+        str(folder.root), names_code=names_code, settings=raised_limits(folder.summary, recorded.run)
     )
+    console.print(f"{line}{trust}:  {command}", style="dim", markup=False, soft_wrap=True)

@@ -12,12 +12,13 @@ from rich.console import Console
 from penstock.cli.batch_line import batch_line, steps_line
 from penstock.cli.coordination import show_end
 from penstock.cli.display import make_display
+from penstock.cli.known_environment import with_known_environment
 from penstock.cli.lines import show, show_command
 from penstock.cli.options import parse
 from penstock.cli.program import TRUST_CODE, how_to_resume, program
 from penstock.config import Config
 from penstock.exit_codes import INTERRUPTED
-from penstock.local import launcher
+from penstock.local.first_checks import check_at_once, with_run_dir
 from penstock.local.stopping import REPEAT_S, Interrupted
 from penstock.process import output
 from penstock.process.environment_process import arguments_for
@@ -31,19 +32,26 @@ def command(arguments: Sequence[str]) -> int:
         "penstock train", "Train an agent, with all services as processes on this machine.", arguments, trains=True
     )
     output.protect_command()
+    config, note = options.config, ""
+    if options.resume is None:
+        config, note = with_known_environment(config)
+    config = with_run_dir(config)
+    check_at_once(config, resume=options.resume is not None)
+    # It imports gRPC, for which a refusal need not wait.
+    from penstock.local import launcher
+
     console = Console(highlight=False)
     if options.resume is None:
-        environment = options.config.environment.short_name
+        environment = config.environment.short_name
         found = f"preset {options.preset} for {environment}"
         show(console, found if options.preset else f"no preset for {environment}; using the defaults")
-    lines = [batch_line(options.config, resumed=options.resume is not None), steps_line(options.config)]
+    lines = [batch_line(config, resumed=options.resume is not None), steps_line(config), note]
     show(console, *filter(None, lines), *options.notes)
     interrupt = _Interrupt()
     # SIGTERM and SIGHUP end the run as Ctrl-C does.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, interrupt)
-    config = launcher.with_run_dir(options.config)
     try:
         with make_display(console, verbose=options.verbose) as display, arguments_for(config.environment.id):
             summary = launcher.train(config, resume=options.resume is not None, observer=display, started=started)

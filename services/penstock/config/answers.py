@@ -5,6 +5,7 @@ The value that switches a part off, and the default of a part that Penstock alwa
 
 from collections.abc import Callable, Iterable, Mapping
 
+from penstock.config.replay_law import most_minibatches
 from penstock.config.sections import Sections
 from penstock.config.setting_types import read_bool, read_count, read_scalar, read_table
 
@@ -12,7 +13,7 @@ Answer = Callable[[object, Sections], "str | dict[str, object]"]
 """Returns one line for a value, given the other settings, or the settings that it stands for: nested by section, or by
 names without one, which may again be names of other libraries."""
 
-_OFF = (None, False, "", (), {}, "none", "None")
+_OFF: tuple[object, ...] = (None, False, "", (), {}, "none", "None")
 
 
 def _number(value: object) -> int | None:
@@ -75,7 +76,15 @@ def _minibatch(value: object, config: Sections) -> str | dict[str, object]:
         return {"ppo": {"minibatches": -(-steps // number)}}
     size = ""
     if number:
-        size = f" For minibatches of about {number} steps, set --ppo.minibatches {max(1, round(steps / number))}"
+        most = most_minibatches(
+            segments=segments,
+            unroll_length=length,
+            recurrent=config.policy.memory is not None,
+            normalise=config.ppo.normalise_advantages,
+        )
+        fitting = min(most, max(1, round(steps / number)))
+        number = steps // fitting if fitting == most else number
+        size = f" For minibatches of about {number} steps, set --ppo.minibatches {fitting}"
     return (
         f"a batch has {steps} steps, in sampling.batch_segments {segments} segments of {length}, and every epoch"
         f" divides it into ppo.minibatches {parts}.{size}"
@@ -239,10 +248,10 @@ def _always(text: str, *same: object) -> Answer:
 
 
 _PLOTS = _line(
-    "there is no tracker. The run's folder has metrics.jsonl, summary.json and learning_curve.png; `penstock plot`"
-    " compares runs, and Prometheus reads the services' metrics"
+    "there is no tracker yet. The run's folder has all numbers in metrics.jsonl, which any program can read;"
+    " `penstock plot` draws them and compares runs, and Prometheus reads the services' metrics"
 )
-_FILMS = _line("training shows no environment; `penstock evaluate RUN --record-video` films the trained policy")
+_FILMS = _line("training shows no environment; `penstock evaluate --record-video` films the trained policy")
 _SHOWN = _line(
     "the terminal shows progress all the time, and more with `penstock train --verbose` or verbose=True of"
     " penstock.train; metrics.jsonl has a record per second, and --telemetry.log-level concerns the services' logs",
@@ -378,8 +387,10 @@ ANSWERS: dict[str, Answer] = {
     **dict.fromkeys(("stats_window_size", "stats_avg"), _line("evaluations are means of --evaluation.episodes", 100)),
     **dict.fromkeys(("use_wandb", "with_wandb", "wandb", "track", "neptune", "tensorboard_log", "tensorboard"), _PLOTS),
     **dict.fromkeys(
-        ("wandb_project_name", "wandb_project", "wandb_entity", "wandb_user", "wandb_group", "project"), _PLOTS
+        ("wandb_project_name", "wandb_project", "wandb_entity", "wandb_user", "wandb_group", "wandb_mode", "project"),
+        _PLOTS,
     ),
+    **dict.fromkeys(("tracker", "mlflow", "trackio"), _PLOTS),
     "tb_log_name": _line("set the run's folder with --run-name", "PPO"),
     **dict.fromkeys(("callback", "callbacks_class"), _callback),
     **dict.fromkeys(("render", "capture_video", "save_video"), _FILMS),

@@ -20,6 +20,14 @@ from penstock.foreign_errors import shortened
 _PLACE = re.compile(r"[/\\:.]")
 """Characters of a file's path, or of a module's name with what is in it. Environments may import such an argument."""
 
+CODE = (
+    *(f"environment.{key}" for key in ("id", "imports", "kwargs", "training_kwargs", "variants")),
+    "policy.module",
+    "checkpoint.copy_to",
+    "run.on_end",
+)
+"""Settings that may name code."""
+
 _ON_END, _COPY_TO = "run.on_end", "checkpoint.copy_to"
 
 _HOW_TO_TRUST = (

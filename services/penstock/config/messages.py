@@ -1,6 +1,5 @@
 """Pydantic's errors in the words of the settings."""
 
-import difflib
 from collections.abc import Mapping
 
 import pydantic
@@ -9,6 +8,7 @@ from pydantic.fields import FieldInfo
 from penstock.config.names import suggestions
 from penstock.config.removed import REFUSED_VALUES
 from penstock.config.wanted import choices, wanted
+from penstock.spelling import question, similar
 
 _SCHEDULES = {
     "ppo.learning_rate": "ppo.learning_rate_schedule",
@@ -51,8 +51,8 @@ def unknown(name: str) -> str:
 def _refusal(name: str, field: FieldInfo, value: object) -> str:
     if "." not in name:
         return f"{name} is a section, not a setting; got {value!r} for it"
-    close = difflib.get_close_matches(value.lower(), choices(field), n=1) if isinstance(value, str) else []
-    meant = f"; did you mean {close[0]}?" if close else ""
+    close = similar(value, choices(field)) if isinstance(value, str) else None
+    meant = f"; {question(close)}" if close else ""
     if earlier := REFUSED_VALUES.get((name, str(value))):
         meant = f"; {earlier}"
     schedule = _SCHEDULES.get(name)

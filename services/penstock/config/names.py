@@ -5,7 +5,6 @@ top of a file. Names of other libraries are accepted if they have the same meani
 the unit and the number that Penstock uses.
 """
 
-import difflib
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +18,7 @@ from penstock.config.setting_types import read_bool, read_table
 from penstock.config.wanted import choices
 from penstock.environment_arguments import NONE
 from penstock.errors import ConfigurationError
+from penstock.spelling import similar
 
 SHORT = {
     "env_id": "environment.id",
@@ -269,8 +269,8 @@ def suggestions(name: str) -> str:
         return f"{key} is a name of another library; give it without {section}" if section else ""
     if not found:
         pool = names if section else [*Sections.model_fields, *SHORT, *_UNIQUE]
-        found = difflib.get_close_matches(written, pool, n=1, cutoff=0.75)
-        found = [SHORT.get(each, _UNIQUE.get(each, each)) for each in found]
+        close = similar(written, pool)
+        found = [SHORT.get(close, _UNIQUE.get(close, close))] if close else []
     return f"did you mean {' or '.join(found)}?" if found else ""
 
 

@@ -65,8 +65,7 @@ def minibatch_conflict(
 
     With memory, minibatches consist of segments, else of steps. They need `LEAST_STEPS` to `normalise` advantages.
     """
-    parts = segments if recurrent else segments * unroll_length
-    least = max(1, -(-LEAST_STEPS * parts // (segments * unroll_length))) if normalise else 1
+    parts, least = _parts(segments, unroll_length, recurrent=recurrent, normalise=normalise)
     if minibatches * least <= parts:
         return None
     unit, size = ("segments" if recurrent else "steps"), f"actor.unroll_length {unroll_length}"
@@ -78,3 +77,15 @@ def minibatch_conflict(
     if parts < least:
         return f"{reason}; set sampling.batch_segments to {-(-LEAST_STEPS // unroll_length)} or more"
     return f"{reason}; set ppo.minibatches to auto, or to {parts // least} or less"
+
+
+def most_minibatches(*, segments: int, unroll_length: int, recurrent: bool, normalise: bool) -> int:
+    """Returns the largest number of minibatches into which a batch can be divided, at least 1."""
+    parts, least = _parts(segments, unroll_length, recurrent=recurrent, normalise=normalise)
+    return max(1, parts // least)
+
+
+def _parts(segments: int, unroll_length: int, *, recurrent: bool, normalise: bool) -> tuple[int, int]:
+    """Returns the parts of a batch that minibatches consist of, and the least number of them in each."""
+    parts = segments if recurrent else segments * unroll_length
+    return parts, max(1, -(-LEAST_STEPS * parts // (segments * unroll_length))) if normalise else 1

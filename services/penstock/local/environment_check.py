@@ -44,11 +44,11 @@ def check_environment(
 ) -> tuple[Config, int]:
     """Makes, resets and steps the configured environments in a child process, and ends its whole process group.
 
-    Returns the configuration with the offsets that observations need, and the size in bytes of a store for
-    `store_size.sized_segments`. `report` receives one line at a time: a warning, or a message that a stage takes long.
-    `look` is called a few times per second meanwhile. Raises `ConfigurationError`, with the stage, the reason and a
-    remedy, if the environment can't be used, `UnknownEnvironment` if it is not registered, and `ForeignCode` if a file
-    alone names code.
+    Returns the configuration with the environment's registered id and the offsets that observations need, and the size
+    in bytes of a store for `store_size.sized_segments`. `report` receives one line at a time: a warning, or a message
+    that a stage takes long. `look` is called a few times per second meanwhile. Raises `ConfigurationError`, with the
+    stage, the reason and a remedy, if the environment can't be used, `UnknownEnvironment` if it is not registered, and
+    `ForeignCode` if a file alone names code.
     """
     config.refuse_foreign_code()
     reading, writing = os.pipe()
@@ -71,6 +71,9 @@ def check_environment(
         report(notice)
     for warning in answer["warnings"]:
         report(f"warning: {warning}")
+    if answer["env_id"] != config.environment.id:
+        report(f"{config.environment.id} is registered as {answer['env_id']}, which is used")
+        config = config.changed({"environment": {"id": answer["env_id"]}})
     offsets, policy = answer["offsets"], config.policy
     if any(offsets) and policy.normalise_observations and not policy.observation_offsets:
         numbers = [number for number in offsets if number]

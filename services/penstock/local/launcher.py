@@ -2,28 +2,23 @@
 
 import contextlib
 import dataclasses
-import errno
-import os
-import resource
-import shlex
 import time
 from collections.abc import Callable, Iterator
-from datetime import datetime
 from pathlib import Path
 
-from penstock import installation, remote_copies
+from penstock import remote_copies
 from penstock.config import Config
 from penstock.errors import ConfigurationError, PenstockError, Unavailable
 from penstock.exit_codes import exit_code
 from penstock.file_systems import free_bytes
 from penstock.files import write_atomically
-from penstock.known_runs import RUNS
 from penstock.local import stopping
 from penstock.local.aborted_start import AbortedStart
 from penstock.local.actor_count import ActorCount
 from penstock.local.actors import Actors
 from penstock.local.children import Children, service_command
 from penstock.local.environment_check import check_environment
+from penstock.local.first_checks import check_at_once, with_run_dir
 from penstock.local.learning_curves import draw, why_not_drawn
 from penstock.local.places import Places, choose_places
 from penstock.local.sockets import sockets_of
@@ -31,15 +26,14 @@ from penstock.local.startup import Startup
 from penstock.local.store_size import conversion, with_store
 from penstock.local.template import Template
 from penstock.rpc.clients.status import StatusClient
-from penstock.rpc.health import is_serving
 from penstock.rpc.loop import LoopThread
 from penstock.run_end import RunEnd, announce, obstacle
 from penstock.run_folder import LEARNER, RunFolder
 from penstock.store_place import StorePlace, choose_place, record_place, remove_store
-from penstock.summary import Summary, nothing_left
-from penstock.system_errors import in_words, not_utf8
+from penstock.summary import Summary
+from penstock.system_errors import in_words
 from penstock.types.extents import Extent
-from penstock.types.status import RunStatus
+from penstock.types.status import RESUMABLE, RunStatus
 
 _POLL_S, _START_POLL_S = 0.2, 0.02
 _STATUS_TIMEOUT_S = 1.0
@@ -51,10 +45,6 @@ _START_TIMEOUT_S = 120.0
 """Seconds without a change of any service's state after which a start is given up.
 
 On a slow machine, a new installation compiles for minutes."""
-
-_LIVE_TIMEOUT_S = 1.0
-_LEAST_DESCRIPTORS = 24
-"""Open files of the launcher and of the learner without those for each actor and each replay service."""
 
 _ERRORS_INTERVAL_S = 1.0
 
@@ -84,14 +74,10 @@ def train(
         Interrupted: Ctrl-C after training began. Before training, a plain `KeyboardInterrupt` is raised.
     """
     started = time.monotonic() if started is None else started
-    _check_unprotected(config)
-    _check_descriptors(config)
+    config = with_run_dir(config)
+    check_at_once(config, resume=resume)
     if config.checkpoint.copy_to is not None:
         remote_copies.check(config.checkpoint.copy_to)
-    resumed = RunFolder(Path(config.run.dir or ".")).summary
-    # Before anything is changed, because resuming a finished run would only replace its summary.
-    if resume and (reason := nothing_left(resumed, config.run)):
-        raise ConfigurationError(f"{reason}; its result is in {resumed}")
     # The template imports the services' modules while the environment is checked.
     with Template() as template:
         count = ActorCount.of(config)
@@ -106,9 +92,7 @@ def train(
         config, store_bytes = check_environment(config, look, look)
         if line := why_not_drawn():
             look(line)
-        config = with_run_dir(config)
         folder = RunFolder(Path(config.run.dir or "."))
-        _check_folder(folder, resume=resume)
         place = choose_place(folder, config.replay.folder)
         config = with_store(config, store_bytes, free_bytes(place.root))
         for line in [*place.notes, conversion(config, store_bytes)]:
@@ -124,10 +108,11 @@ def train(
                 session = _Session(
                     config, folder, place, start, observer=observer, template=template, startup=startup, count=count
                 )
+                by_observer = False
                 try:
                     session.run()
                 except stopping.StopTraining:
-                    pass
+                    by_observer = True
                 except Exception as error:
                     session.announce(RunEnd.of_fault(folder, error, exit_code(error), config.environment.short_name))
                     raise
@@ -138,54 +123,15 @@ def train(
                     raise
     if _identity(folder.summary) == earlier:
         raise PenstockError(f"the run ended without a summary; see the logs in {folder.logs}")
-    summary = _conclude(folder, place, started)
-    if summary.stopped != "interrupted":
+    summary = _conclude(folder, place, started, by_observer=by_observer)
+    if summary.stopped not in RESUMABLE:
         session.announce(RunEnd.of_summary(folder, summary))
     return summary
-
-
-def with_run_dir(config: Config) -> Config:
-    """Returns the configuration with a folder for the run, by default named after the environment and the time."""
-    if config.run.dir is not None:
-        return config
-    name = config.environment.short_name.replace("/", "-").replace(":", "-")
-    return config.changed({"run": {"dir": str(RUNS / f"{name}-{datetime.now():%Y%m%d-%H%M%S}")}})
 
 
 def _beginning(config: Config) -> RunStatus:
     """Returns the status that is shown before the learner's."""
     return RunStatus(environment_id=config.environment.short_name, limit=config.run.limits.nearest(Extent()))
-
-
-def _check_unprotected(config: Config) -> None:
-    if config.security.certificate is not None:
-        raise ConfigurationError(
-            f"security.certificate is {config.security.certificate}, but penstock train connects its services by Unix"
-            " sockets in a private folder, without TLS; unset it, or start the services individually"
-        )
-
-
-def _check_descriptors(config: Config) -> None:
-    # Without enough of them, gRPC may crash in place of raising an error.
-    needed = _LEAST_DESCRIPTORS + 2 * (config.train.least_actors + config.train.replay_shards)
-    if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < needed:
-        reason = in_words(OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
-        raise ConfigurationError(f"each process of this run may need to open {needed} files: {reason}")
-
-
-def _check_folder(folder: RunFolder, *, resume: bool) -> None:
-    if reason := not_utf8(str(folder.root.absolute())):
-        raise ConfigurationError(f"the run's folder {reason}")
-    if not resume and folder.config.exists():
-        run_dir = str(folder.root)
-        resuming = installation.how_to_resume(f"--resume {shlex.quote(run_dir)} (in Python, resume=True)", run_dir)
-        raise ConfigurationError(
-            f"{folder.root} already contains a run; resume it with {resuming}, or choose another --run-dir"
-        )
-    # A service may outlive its launcher, and two runs in one folder would overwrite each other's files.
-    places = folder.places().values() if folder.services.exists() else ()
-    if any(is_serving(place.addresses, _LIVE_TIMEOUT_S) for place in places):
-        raise ConfigurationError(f"the run in {folder.root} is still active; stop it first, or wait for its end")
 
 
 @contextlib.contextmanager
@@ -380,17 +326,19 @@ def _draw(folder: RunFolder) -> None:
         draw([folder], folder.learning_curve)
 
 
-def _conclude(folder: RunFolder, place: StorePlace, started: float) -> Summary:
+def _conclude(folder: RunFolder, place: StorePlace, started: float, *, by_observer: bool) -> Summary:
     try:
         _draw(folder)
         summary = Summary.read(folder.summary).timed(time.monotonic() - started)
+        if by_observer and summary.stopped == "interrupted":
+            summary = dataclasses.replace(summary, stopped="callback")
         summary.write(folder.summary)
     except OSError as error:
         raise PenstockError(
             f"the run has ended, but its summary or curve could not be written in {folder.root}:"
             f" {in_words(error, folder.root)}; the checkpoints are complete, and penstock plot draws the curve"
         ) from error
-    if summary.stopped != "interrupted":
+    if summary.stopped not in RESUMABLE:
         # If a finished run is extended later, it starts from new experience.
         remove_store(folder, place)
     return summary

@@ -27,12 +27,25 @@ _COLOURS = ("#1f6feb", "#d1681a", "#2da44e", "#8250df", "#bf3989", "#57606a")
 
 
 _DETAILS = {
+    "policy_loss": "policy loss",
     "value_loss": "value loss",
+    "explained_variance": "explained variance",
+    "approximate_kl": "KL per batch",
     "entropy": "entropy, nats",
+    "clipped_share": "clipped ratios",
     "staleness_mean": "age of data, versions",
     "env_steps_per_s": "steps/s",
 }
 """Numbers of training that are drawn below the returns, with their labels."""
+
+_COLUMNS = 4
+"""Details in a row."""
+
+_MARGINS = {"left": 0.11, "right": 0.98, "top": 0.955, "bottom": 0.04, "hspace": 0.42, "wspace": 0.5}
+"""Fixed margins and distances: computed ones take half a second at the end of every run."""
+
+X_AXES = {"steps": "environment steps", "seconds": "seconds of training"}
+"""Quantities over which curves can be drawn, with their labels."""
 
 _OF_ONE_RUN = ("run.seed", "run.dir")
 """Settings in which the runs of one curve differ."""
@@ -41,12 +54,12 @@ _MOST_MARKERS = 60
 """Most points of a curve that are marked. A curve with one point is invisible without a marker."""
 
 Points = NDArray[np.float64]
-"""<float64>[N, 2] environment steps and values."""
+"""<float64>[N, 2] environment steps, or seconds, and values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A run's curves over environment steps: mean returns of training episodes and of evaluations, and details.
+    """A run's curves over one of `X_AXES`: mean returns of training episodes and of evaluations, and details.
 
     Runs that agree in `settings`, which are all settings except the seed and the folder, share a curve. `details` are
     the curves of `_DETAILS`, by name.
@@ -61,8 +74,11 @@ class Curve:
     details: Mapping[str, Points]
 
 
-def read_curve(folder: RunFolder) -> Curve:
-    """Reads a run's curves. Raises `ConfigurationError` if the folder contains no run, or no metrics yet."""
+def read_curve(folder: RunFolder, x: str = "steps", smooth: int = 1) -> Curve:
+    """Reads a run's curves over `x`. Those of training are means over the last `smooth` records.
+
+    Raises `ConfigurationError` if the folder contains no run, or no metrics yet.
+    """
     if not folder.config.exists() or not folder.metrics.exists():
         raise ConfigurationError(
             f"{folder.root} contains no run with metrics; choose the folder of a run that has begun"
@@ -76,17 +92,29 @@ def read_curve(folder: RunFolder) -> Curve:
         settings=tuple((name, text) for name, text in texts(folder.config).items() if name not in _OF_ONE_RUN),
         seed=read.run.seed,
         threshold=read.evaluation.threshold,
-        training=_points(metrics.training, training),
-        evaluation=_points(metrics.evaluation, "return_mean"),
-        details={name: _points(metrics.training, name) for name in _DETAILS},
+        training=_points(metrics.training, training, x, smooth),
+        evaluation=_points(metrics.evaluation, "return_mean", x),
+        details={name: _points(metrics.training, name, x, smooth) for name in _DETAILS},
     )
 
 
-def _points(columns: Columns, name: str) -> Points:
-    if name not in columns:
+def _points(columns: Columns, name: str, x: str, smooth: int = 1) -> Points:
+    over = {"steps": "env_steps", "seconds": "training_s"}[x]
+    if name not in columns or over not in columns:
         return np.empty((0, 2))
-    known = np.isfinite(columns[name])
-    return np.stack([columns["env_steps"][known], columns[name][known]], 1)
+    known = np.isfinite(columns[name]) & np.isfinite(columns[over])
+    return np.stack([columns[over][known], _smoothed(columns[name][known], smooth)], 1)
+
+
+def _smoothed(values: NDArray[np.float64], window: int) -> NDArray[np.float64]:
+    """Returns the mean of each value <float64>[N] and of those before it, `window` in all; fewer at the beginning."""
+    if window == 1:
+        return values
+    sums = np.cumsum(np.concatenate([[0.0], values]))
+    ends = np.arange(1, len(values) + 1)
+    begins = np.maximum(0, ends - window)
+    means: NDArray[np.float64] = (sums[ends] - sums[begins]) / (ends - begins)
+    return means
 
 
 def gather_by_settings(curves: Sequence[Curve]) -> list[tuple[str, list[Curve]]]:
@@ -111,8 +139,10 @@ def why_not_drawn() -> str:
     return f"the learning curve will not be drawn, because it needs matplotlib; {extras.installation('matplotlib')}"
 
 
-def draw(folders: Sequence[RunFolder], output: Path) -> None:
+def draw(folders: Sequence[RunFolder], output: Path, x: str = "steps", smooth: int = 1) -> None:
     """Draws the curves of runs into a file: PNG, SVG, PDF or another kind, by the end of its name, or else PNG.
+
+    `x` and `smooth` are those of `read_curve`.
 
     Raises `ConfigurationError` if a run or the file can't be used, or if matplotlib is missing.
     """
@@ -124,12 +154,16 @@ def draw(folders: Sequence[RunFolder], output: Path) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot
 
-    curves = [read_curve(folder) for folder in folders]
+    curves = [read_curve(folder, x, smooth) for folder in folders]
     environments = list(dict.fromkeys(curve.environment_id for curve in curves))
-    figure = pyplot.figure(figsize=(7.2, 5.6 * len(environments)), dpi=144, layout="constrained")
+    figure = pyplot.figure(figsize=(7.2, 6.6 * len(environments)), dpi=144)
     for part, environment in zip(figure.subfigures(len(environments), squeeze=False)[:, 0], environments, strict=True):
-        axes = part.subplot_mosaic([["returns"] * len(_DETAILS), list(_DETAILS)], height_ratios=[3, 1])
-        _draw_environment(axes, environment, [curve for curve in curves if curve.environment_id == environment])
+        names = list(_DETAILS)
+        rows = [names[first : first + _COLUMNS] for first in range(0, len(names), _COLUMNS)]
+        axes = part.subplot_mosaic(
+            [["returns"] * _COLUMNS, *rows], height_ratios=[3, *[1] * len(rows)], gridspec_kw=_MARGINS
+        )
+        _draw_environment(axes, environment, [each for each in curves if each.environment_id == environment], x)
     drawing = io.BytesIO()
     try:
         figure.savefig(drawing, format=output.suffix.removeprefix(".") or "png")
@@ -147,21 +181,22 @@ def draw(folders: Sequence[RunFolder], output: Path) -> None:
         pyplot.close(figure)
 
 
-def _draw_environment(axes: Mapping[str, Any], environment_id: str, curves: list[Curve]) -> None:
+def _draw_environment(axes: Mapping[str, Any], environment_id: str, curves: list[Curve], x: str) -> None:
     groups = gather_by_settings(curves)
     returns = axes["returns"]
     for colour, (label, group) in zip(itertools.cycle(_COLOURS), groups, strict=False):
         seeds = f"{len(group)} seeds, mean and range" if len(group) > 1 else f"seed {group[0].seed}"
         suffix = f"{label}, {seeds}" if label else seeds
-        _draw_curve(returns, [each.training for each in group], colour, 0.45, f"training episodes ({suffix})")
-        _draw_curve(returns, [each.evaluation for each in group], colour, 1.0, f"evaluations ({suffix})")
+        sampled, likeliest = f"training, sampled actions ({suffix})", f"evaluations, likeliest actions ({suffix})"
+        _draw_curve(returns, [each.training for each in group], colour, 0.45, sampled)
+        _draw_curve(returns, [each.evaluation for each in group], colour, 1.0, likeliest)
         for name in _DETAILS:
             _draw_curve(axes[name], [each.details[name] for each in group], colour, 1.0)
     threshold = curves[0].threshold
     if threshold is not None:
         returns.axhline(threshold, color="#57606a", linestyle=":", linewidth=1.0, label=f"threshold {threshold:g}")
     returns.set_title(environment_id, loc="left", fontsize=10)
-    returns.set_xlabel("environment steps")
+    returns.set_xlabel(X_AXES[x])
     returns.set_ylabel("episode return")
     returns.legend(frameon=False, loc="best", fontsize=8)
     for name, label in _DETAILS.items():
@@ -171,7 +206,8 @@ def _draw_environment(axes: Mapping[str, Any], environment_id: str, curves: list
     axes["value_loss"].set_yscale("log")
     for each in axes.values():
         each.set_xlim(left=0)
-        each.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}k" if value else "0")
+        if x == "steps":
+            each.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}k" if value else "0")
         each.grid(alpha=0.25, linewidth=0.6)
         each.spines[["top", "right"]].set_visible(False)
 

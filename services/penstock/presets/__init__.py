@@ -1,6 +1,5 @@
 """Presets, which are TOML files that a user can read and copy, and the choice of one for an environment."""
 
-import difflib
 import importlib.resources
 import re
 import tomllib
@@ -11,11 +10,22 @@ from penstock.config import Config, build, merge
 from penstock.config.names import answered, in_sections, setting_of, spelled
 from penstock.environment_names import section_of, split
 from penstock.errors import ConfigurationError
+from penstock.spelling import question, similar
 
 NO_PRESET = "none"
 """Name that selects the defaults alone; an empty name does the same."""
 
 _VERSION = re.compile(r"-v\d+$")
+
+
+_KINDS = {
+    "Atari": ("pong", "breakout"),
+    "Box2D": ("lunar_lander",),
+    "MuJoCo": ("half_cheetah",),
+    "classic control": ("cartpole", "pendulum", "acrobot", "mountain_car"),
+    "toy text": ("taxi", "frozen_lake"),
+}
+"""Presets by kinds of environments, whose names users may give in place of a preset's."""
 
 
 class Configured(NamedTuple):
@@ -101,13 +111,28 @@ def preset_names() -> list[str]:
 
 def preset_values(name: str) -> dict[str, object]:
     """Returns the nested values of a shipped preset. Raises `ConfigurationError` if it does not exist."""
+    return tomllib.loads(preset_text(name))
+
+
+def preset_text(name: str) -> str:
+    """Returns the file of a shipped preset. Raises `ConfigurationError` if it does not exist."""
     if name not in preset_names():
-        close = difflib.get_close_matches(name.lower(), preset_names(), n=1)
-        meant = f"did you mean {close[0]}? " if close else ""
-        raise ConfigurationError(
-            f"unknown preset {name!r}; {meant}choose from: {', '.join(preset_names())}, {NO_PRESET}"
-        )
-    return tomllib.loads((importlib.resources.files(__package__) / f"{name}.toml").read_text())
+        choices = f"choose from: {', '.join(preset_names())}, {NO_PRESET}"
+        raise ConfigurationError(f"unknown preset {name!r}; {' '.join(filter(None, [_meant_by(name), choices]))}")
+    return (importlib.resources.files(__package__) / f"{name}.toml").read_text()
+
+
+def _meant_by(name: str) -> str:
+    """Returns the presets of a kind of environments, or a question that suggests one, or ""."""
+    given = _letters(name)
+    for kind, presets in _KINDS.items():
+        if given and (_letters(kind).startswith(given) or given.startswith(_letters(kind))):
+            return f"for {kind}: {', '.join(presets)};"
+    return question(similar(name, preset_names()))
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[\W_]+", "", name).lower()
 
 
 def described_presets() -> list[tuple[str, str, str, str]]:
@@ -127,6 +152,11 @@ def _resolved(name: str) -> str:
     return known.get(name.lower().replace("-", "_")) or preset_for(name) or name
 
 
+def preset_environments() -> set[str]:
+    """Returns the ids of the environments that have a preset."""
+    return {env_id for name in preset_names() if (env_id := _environment_of(name))}
+
+
 def preset_for(environment_id: str) -> str | None:
     """Returns the name of the preset that ships for this environment, the first by name, or None."""
     return next((name for name in preset_names() if _environment_of(name) and _is_for(name, environment_id)), None)
@@ -136,11 +166,14 @@ def _is_for(name: str, environment_id: str) -> bool:
     """Returns whether a preset is for an environment. One that names no environment is for all.
 
     It recognises Gymnasium's other spellings of an id: `package:Id-v0` imports a package first, and an id without a
-    version means the latest, to which the presets apply. The class `my_module:Pendulum` is another environment.
+    version means the latest, to which the presets apply. Its case may differ, which `cli.known_environment` corrects.
+    The class `my_module:Pendulum` is another environment.
     """
     place, wanted = split(environment_id)
     own = _environment_of(name)
-    return own is None or wanted == own or (place in ("", "gymnasium") and wanted == _VERSION.sub("", own))
+    if own is None or wanted == own:
+        return True
+    return place in ("", "gymnasium") and wanted.lower() in (own.lower(), _VERSION.sub("", own).lower())
 
 
 def _named(environment: object, settings: Mapping[str, object]) -> dict[str, object]:
@@ -165,8 +198,7 @@ def _environment_of(name: str) -> str | None:
 def _misfit(name: str, environment_id: str) -> str:
     fitting = preset_for(environment_id)
     instead = f"use the preset {fitting}" if fitting else f"use the preset {NO_PRESET} for the defaults"
-    file = importlib.resources.files(__package__) / f"{name}.toml"
     return (
-        f"the preset {name} is for {_environment_of(name)}, and environment.id is {environment_id}; {instead}, or copy"
-        f" {file}, edit [environment] and [evaluation], and pass the copy with --config"
+        f"the preset {name} is for {_environment_of(name)}, and environment.id is {environment_id}; {instead}, or edit"
+        f" [environment] and [evaluation] of a copy (`penstock presets {name} > my.toml`), and pass it with --config"
     )

@@ -14,8 +14,13 @@ not reported by the learner. With `checking` and `starting`, `waiting_for` has t
 BETWEEN = " · "
 """Text between the states of two services in `RunStatus.waiting_for`."""
 
-Stopped = Literal["total_steps", "total_updates", "total_episodes", "total_minutes", "stop_at_return", "interrupted"]
-"""Reason for the end of a run."""
+Stopped = Literal[
+    "total_steps", "total_updates", "total_episodes", "total_minutes", "stop_at_return", "interrupted", "callback"
+]
+"""Reason for the end of a run. `callback`: the callback of `penstock.train` returned False."""
+
+RESUMABLE: tuple[Stopped, ...] = ("interrupted", "callback")
+"""Reasons for an end at which the run is not done."""
 
 AT_A_LIMIT: dict[Unit, Stopped] = {
     "steps": "total_steps",

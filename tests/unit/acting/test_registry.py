@@ -112,9 +112,9 @@ def test_a_package_that_is_not_installed_is_named_with_its_installation() -> Non
     ("name", "kwargs", "said", "not_said"),
     [
         ("CartPole-v1", {"foo": 1}, "no argument 'foo'; it takes sutton_barto_reward, render_mode; check", "Check"),
-        ("CartPol-v1", {}, "Did you mean: `CartPole`? Your own", ".."),
+        ("CartPol-v1", {}, "did you mean CartPole-v1? Otherwise, your own", ".."),
         ("Nothing-v0", {}, "--env-id file.py:Name", ".."),
-        ("CartPole-v99", {}, "v99", "--env-import"),
+        ("CartPole-v99", {}, "it is not registered; did you mean CartPole-v1?", "--env-import"),
         ("helpers.environments:Nothing", {}, "has no class or function 'Nothing'", ".."),
         ("no_such_package:Thing-v0", {}, "install 'no_such_package', run penstock in the folder", ".."),
         ("nowhere/file.py:Thing", {}, "there is no file", ".."),

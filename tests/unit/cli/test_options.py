@@ -146,7 +146,7 @@ def test_options_may_be_written_with_underscores_like_settings() -> None:
     assert config.environment.id == "my_env:My_Env-v0"
 
 
-@pytest.mark.parametrize("option", ["--environment.kwargs=gravity", "--policy=MlpPolicy"])
+@pytest.mark.parametrize("option", ["--environment.kwargs=gravity", "--policy=memory"])
 def test_an_invalid_table_is_refused_in_one_line(option: str) -> None:
     with pytest.raises(ConfigurationError, match=option.partition("=")[0].lstrip("-")):
         options_of(option)
@@ -243,8 +243,8 @@ def test_training_prints_the_chosen_preset_and_the_sizes_of_batches_first(
     monkeypatch.chdir(tmp_path)
     for arguments, printed in (
         (
-            ["--env-id=Nothing-v0"],
-            "no preset for Nothing-v0; using the defaults\n"
+            ["--env-id=Blackjack-v1", "--environment.kwargs=nothing=1"],
+            "no preset for Blackjack-v1; using the defaults\n"
             "batch of 64 segments (16 fresh), 8 minibatches; derived from 2 actors x 8 environments\n",
         ),
         (

@@ -1,0 +1,80 @@
+"""The checks before a run that take no time, and load no library that does. Called before anything is printed."""
+
+import errno
+import os
+import resource
+import shlex
+from datetime import datetime
+from pathlib import Path
+
+from penstock import installation
+from penstock.config import Config
+from penstock.errors import ConfigurationError
+from penstock.known_runs import RUNS
+from penstock.local.cuda_devices import check_device
+from penstock.run_folder import RunFolder
+from penstock.summary import nothing_left
+from penstock.system_errors import in_words, not_utf8
+
+_LIVE_TIMEOUT_S = 1.0
+_LEAST_DESCRIPTORS = 24
+"""Open files of the launcher and of the learner without those for each actor and each replay service."""
+
+
+def check_at_once(config: Config, *, resume: bool) -> None:
+    """Checks everything that takes no time. Raises `ConfigurationError`; nothing is changed.
+
+    Args:
+        config: All settings, with the folder of the run.
+        resume: Whether the run in that folder would be resumed.
+    """
+    _check_unprotected(config)
+    _check_descriptors(config)
+    folder = RunFolder(Path(config.run.dir or "."))
+    _check_folder(folder, resume=resume)
+    # Resuming a finished run would only replace its summary.
+    if resume and (reason := nothing_left(folder.summary, config.run)):
+        raise ConfigurationError(f"{reason}; its result is in {folder.summary}")
+    check_device(config)
+
+
+def with_run_dir(config: Config) -> Config:
+    """Returns the configuration with a folder for the run, by default named after the environment and the time."""
+    if config.run.dir is not None:
+        return config
+    name = config.environment.short_name.replace("/", "-").replace(":", "-")
+    return config.changed({"run": {"dir": str(RUNS / f"{name}-{datetime.now():%Y%m%d-%H%M%S}")}})
+
+
+def _check_unprotected(config: Config) -> None:
+    if config.security.certificate is not None:
+        raise ConfigurationError(
+            f"security.certificate is {config.security.certificate}, but penstock train connects its services by Unix"
+            " sockets in a private folder, without TLS; unset it, or start the services individually"
+        )
+
+
+def _check_descriptors(config: Config) -> None:
+    # Without enough of them, gRPC may crash in place of raising an error.
+    needed = _LEAST_DESCRIPTORS + 2 * (config.train.least_actors + config.train.replay_shards)
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < needed:
+        reason = in_words(OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
+        raise ConfigurationError(f"each process of this run may need to open {needed} files: {reason}")
+
+
+def _check_folder(folder: RunFolder, *, resume: bool) -> None:
+    if reason := not_utf8(str(folder.root.absolute())):
+        raise ConfigurationError(f"the run's folder {reason}")
+    if not resume and folder.config.exists():
+        run_dir = str(folder.root)
+        resuming = installation.how_to_resume(f"--resume {shlex.quote(run_dir)} (in Python, resume=True)", run_dir)
+        raise ConfigurationError(
+            f"{folder.root} already contains a run; resume it with {resuming}, or choose another --run-dir"
+        )
+    if not folder.services.exists():
+        return
+    from penstock.rpc.health import is_serving
+
+    # A service may outlive its launcher, and two runs in one folder would overwrite each other's files.
+    if any(is_serving(place.addresses, _LIVE_TIMEOUT_S) for place in folder.places().values()):
+        raise ConfigurationError(f"the run in {folder.root} is still active; stop it first, or wait for its end")
