@@ -77,7 +77,7 @@ def expanded(arguments: Sequence[str]) -> list[str]:
     `--flag` becomes `--flag=true`, `--no-flag` becomes `--flag=false`, and several values of a list or a table are
     joined by commas.
     """
-    flags, follows = _flags(), _several_values()
+    flags, follows, answers = _flags(), _several_values(), set(map(option, ANSWERS))
     result: list[str] = []
     waiting = [_without_section(with_dashes(each)) for each in arguments]
     while waiting:
@@ -86,7 +86,7 @@ def expanded(arguments: Sequence[str]) -> list[str]:
         if each in flags:
             value = waiting.pop(0) if waiting and waiting[0].lower() in _TRUTH else "true"
             result.append(f"{each}={value.lower()}")
-        elif positive in flags:
+        elif positive in flags or positive in answers:
             result.append(f"{positive}=false")
         elif each in follows:
             several: list[str] = []
@@ -108,7 +108,8 @@ def _answer(name: str | None) -> str:
     answer = ANSWERS.get(spelled(name or ""))
     if answer is None or isinstance(answer("2", Config()), dict):
         return ""
-    return str(answer("", Config()))
+    text = answer("true", Config())
+    return text if isinstance(text, str) else ""
 
 
 def _without_section(argument: str) -> str:
@@ -165,7 +166,9 @@ def _several_values() -> dict[str, Callable[[str], bool]]:
     """Returns the options that may be followed by several values, with the test of each further one."""
     tables = [name for name, field in fields().items() if is_table(field.annotation)]
     tests = {name: lambda text: "=" in text for name in tables} | {"policy.hidden_sizes": str.isdigit}
-    return {option(name): test for setting, test in tests.items() for name in (setting, *short_names(setting))}
+    foreign = {name: tests[alias.setting] for name, alias in ALIASES.items() if alias.setting in tests}
+    own = {name: test for setting, test in tests.items() for name in (setting, *short_names(setting))}
+    return {option(name): test for name, test in (own | foreign).items()}
 
 
 def _purpose(field: FieldInfo) -> str:
