@@ -64,7 +64,10 @@ TYPED = {
         "train --ppo.batch-size 3", r"sampling\.batch_segments 64 .* about 8 steps, set --ppo\.minibatches 256$"
     ),
     "an_alias_in_a_section": refused("train --ppo.lr 3", r"did you mean ppo\.learning_rate\?"),
-    "a_policy": refused("train --policy MlpPolicy", r"--policy\.hidden-sizes.*--policy\.module file\.py:MyNetwork"),
+    "a_policy": refused("train --policy MyPolicy", r"--policy\.hidden-sizes.*--policy\.module"),
+    "a_policy_that_changes_nothing": Typed(
+        f"train CartPole-v1 --policy MlpPolicy {TAKES_NOTHING}", 2, ("^preset cartpole for CartPole-v1$",)
+    ),
     "a_gpu_that_is_not_there": refused("train --device cuda", "learner.device 'cuda' can't be used: "),
     "another_gpu_that_is_not_there": refused("train --device cuda:3", "learner.device 'cuda:3' can't be used: "),
     "a_folder_that_is_taken": refused(

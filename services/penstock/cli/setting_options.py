@@ -119,7 +119,8 @@ def _answer(name: str | None) -> str:
     answer = ANSWERS.get(spelled(name or ""))
     if answer is None or isinstance(answer("2", Config()), dict):
         return ""
-    return str(answer("", Config()))
+    text = answer("true", Config())
+    return text if isinstance(text, str) else ""
 
 
 def _without_section(argument: str) -> str:
