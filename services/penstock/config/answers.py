@@ -12,7 +12,7 @@ Answer = Callable[[object, Sections], "str | dict[str, object]"]
 """Returns one line for a value, given the other settings, or the settings that it stands for: nested by section, or by
 names without one, which may again be names of other libraries."""
 
-_OFF = (None, False, "", (), {}, "none", "None")
+_OFF: tuple[object, ...] = (None, False, "", (), {}, "none", "None")
 
 
 def _number(value: object) -> int | None:
