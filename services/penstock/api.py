@@ -13,6 +13,7 @@ from penstock import environment_names
 from penstock.cli.notebook_display import display_for_python
 from penstock.config import Config
 from penstock.config.names import setting_of, spelled
+from penstock.environment_names import Environment
 from penstock.errors import ConfigurationError, UnknownEnvironment
 from penstock.local import launcher
 from penstock.local.launcher import Observer
@@ -23,18 +24,18 @@ from penstock.run_metrics import RecordReader
 from penstock.summary import Summary
 from penstock.types.status import RunStatus
 
-Callback = Callable[[dict[str, Any]], object]
+Callback = Callable[[dict[str, Any]], bool | None]
 """Function that receives a record of metrics, and returns False to end the run."""
 
 
 def train(
-    what: object = None,
+    what: Environment | Config | None = None,
     /,
     *,
     preset: str | None = None,
     resume: bool = False,
     progress: bool | None = None,
-    callback: Callback = lambda record: None,
+    callback: Callback | None = None,
     trust_code: bool = False,
     **settings: object,
 ) -> Summary:
@@ -69,7 +70,7 @@ def train(
     records = RecordReader(str(config.run.dir))
 
     def is_to_end() -> bool:
-        answers = [callback(record) for record in records.read()]
+        answers = [callback(record) for record in records.read()] if callback else []
         return any(answer is False for answer in answers)
 
     with display_for_python(progress) as display:
@@ -107,7 +108,7 @@ def _train(config: Config, resume: bool, observer: Observer) -> Summary:
         ) from error
 
 
-def _configuration(what: object, preset: str | None, settings: dict[str, object]) -> Config:
+def _configuration(what: Environment | Config | None, preset: str | None, settings: dict[str, object]) -> Config:
     """Returns the configuration for the arguments of `train`."""
     if isinstance(what, Config):
         if preset is not None:
