@@ -128,7 +128,7 @@ def _device_rows() -> list[str]:
         _row(
             "learner on one GPU",
             "device" in _settings("learner"),
-            "CUDA is used where it is available; not yet run on a GPU",
+            "CUDA is used where it is available ([](gpu.md))",
         ),
         _row(
             "learner without a GPU",
@@ -138,7 +138,7 @@ def _device_rows() -> list[str]:
         _row(
             "learner on several GPUs",
             "rank_timeout_s" in _settings("learner"),
-            "torchrun starts a rank for each ([](ranks.md)); not yet run on GPUs",
+            "torchrun starts a rank for each ([](ranks.md)); tested on CPUs",
         ),
     ]
 

@@ -15,6 +15,7 @@ from penstock.cli.notebook_display import display_for_python
 from penstock.config import Config
 from penstock.config.answers import instead_of_callback
 from penstock.config.names import setting_of, spelled
+from penstock.environment_names import Environment
 from penstock.errors import ConfigurationError, UnknownEnvironment
 from penstock.local import launcher
 from penstock.local.first_checks import with_run_dir
@@ -26,12 +27,12 @@ from penstock.run_metrics import RecordReader
 from penstock.summary import Summary
 from penstock.types.status import RunStatus
 
-Callback = Callable[[dict[str, Any]], object]
+Callback = Callable[[dict[str, Any]], bool | None]
 """Function that receives a record of metrics, and returns False to end the run."""
 
 
 def train(
-    what: object = None,
+    what: Environment | Config | None = None,
     /,
     *,
     preset: str | None = None,
@@ -126,7 +127,7 @@ def _train(config: Config, resume: bool, observer: Observer) -> Summary:
         ) from error
 
 
-def _configuration(what: object, preset: str | None, settings: dict[str, object]) -> Config:
+def _configuration(what: Environment | Config | None, preset: str | None, settings: dict[str, object]) -> Config:
     """Returns the configuration for the arguments of `train`."""
     if isinstance(what, Config):
         if preset is not None:

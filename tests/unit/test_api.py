@@ -78,7 +78,7 @@ def test_a_made_environment_may_have_arrays_as_arguments(start: list[float]) -> 
     assert kwargs == ({} if start == [0.0, 0.0] else {"start": start})
 
 
-def wrapped() -> object:
+def wrapped() -> Any:
     return gymnasium.wrappers.FlattenObservation(gymnasium.make("CartPole-v1"))
 
 
@@ -94,7 +94,7 @@ def wrapped() -> object:
     ],
 )
 def test_an_environment_may_be_given_as_users_have_it(
-    make: Callable[[], object], environment_id: str, kwargs: dict[str, object]
+    make: Callable[[], Any], environment_id: str, kwargs: dict[str, object]
 ) -> None:
     environment = penstock.configure(make()).environment
     assert (environment.id, environment.kwargs) == (environment_id, kwargs)
