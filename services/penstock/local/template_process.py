@@ -33,6 +33,8 @@ from typing import Any, NoReturn
 from penstock.local.imports import uncollected
 from penstock.process.output import LOG_VARIABLE
 
+assert sys.platform == "linux"  # see `local.template`; mypy also checks the package for macOS
+
 _MODULES = ("apps.replay", "apps.learner", "apps.actor", "apps.evaluator", "cli.options", "cli.main")
 _LARGEST_MESSAGE = 65_536
 _NONE = -1
