@@ -8,7 +8,7 @@ ARGS ?=
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help help-all install train test test-oldest test-newest all-environments package check format docs e2e e2e-presets e2e-week e2e-nodes e2e-slurm e2e-swarm clean proto dashboards compose-settings swarm-configs kubernetes-rules lock torture
+.PHONY: help help-all install train test nightly test-oldest test-newest all-environments package check format docs e2e e2e-presets e2e-week e2e-nodes e2e-slurm e2e-swarm clean proto dashboards compose-settings swarm-configs kubernetes-rules lock torture
 
 TABLE := awk -F '|' '{ printf "%-28s %s\n", $$1, $$2 }'
 
@@ -40,6 +40,8 @@ train: install ## train an agent on CartPole-v1 through real services
 # ends the run early, because each of its tests may wait for minutes.
 test: install ## run the tests
 	$(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder --maxfail=20 $(ARGS)
+
+nightly: test-oldest test-newest e2e e2e-nodes torture ### run what takes too long for every change; needs what these need
 
 test-oldest: install ### run unit and contract tests with the oldest release of each dependency; takes 8 GB
 	@$(BIN)/python -m tests.package.range_of_versions oldest $(ARGS)

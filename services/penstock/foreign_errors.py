@@ -51,12 +51,14 @@ def place_of(error: BaseException) -> str:
 
     It is the last line in a file of the user. Without one, it is the last line in an installed package, such as the
     package of an environment. Penstock, Gymnasium, NumPy, PyTorch and the standard library do not count: an exception
-    that they alone raised has the place of the exception that caused it.
+    that they alone raised has the place of the exception that caused it, or that they handled when they raised it, as
+    Gymnasium before 1.3 does.
     """
     calls = [(_owner(frame), frame, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     owner = max((call[0] for call in calls), default=_Owner.LIBRARY)
     if owner == _Owner.LIBRARY:
-        return place_of(error.__cause__) if error.__cause__ is not None else ""
+        earlier = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+        return place_of(earlier) if earlier is not None else ""
     frame, line = [call[1:] for call in calls if call[0] == owner][-1]
     return f"{one_line(frame.f_code.co_filename)}, line {line}"
 

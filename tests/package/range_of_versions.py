@@ -2,8 +2,9 @@
 
 The environment build/oldest has the lowest version of each direct dependency of the core and of the extras that tests
 need, and build/newest has what pip finds, without a lock. Tools and indirect dependencies are as new as these allow.
-PyPI's torch for Linux includes CUDA, so the oldest takes 6 GB; `--torch VERSION` takes another one. CartPole is trained
-first, and `--tests` chooses tests. Exit code 1 if one fails. Versions are in build/oldest.txt or build/newest.txt.
+PyPI's torch for Linux includes CUDA, so the oldest takes 6 GB; `--torch VERSION` takes another one, and `--python` another
+Python. CartPole is trained first, and `--tests` chooses tests. Exit code 1 if one fails. Versions are in build/oldest.txt
+or build/newest.txt.
 """
 
 import argparse
@@ -18,7 +19,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
-EXTRAS = ("test", "plot", "atari", "gpu", "remote")
+EXTRAS = ("test", "plot", "video", "atari", "gpu", "remote")
 TESTS = ("tests/unit", "tests/contract", "tests/integration/test_train.py", "tests/integration/test_certified_run.py")
 
 
@@ -49,11 +50,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("which", choices=("oldest", "newest"))
     parser.add_argument("--torch", metavar="VERSION", help="another version of torch")
+    parser.add_argument("--python", default=sys.executable, help="another interpreter, for example python3.14")
     parser.add_argument("--tests", nargs="+", default=TESTS, metavar="PATH", help=f"default: {' '.join(TESTS)}")
     given = parser.parse_args()
     environment = ROOT / "build" / given.which
     python = environment / "bin" / "python"
-    subprocess.run([sys.executable, "-m", "venv", "--clear", environment], check=True)
+    subprocess.run([given.python, "-m", "venv", "--clear", environment], check=True)
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
         file.write("\n".join(constraints(given.which, given.torch)))
         file.flush()

@@ -39,13 +39,14 @@ def scale_and_drain(cluster: SwarmCluster, report: Report) -> None:
 
 
 def evaluate(report: Report, name: str) -> None:
-    """Evaluates a run that has ended, with the command of docs/swarm.md."""
+    """Evaluates a run that has ended, with the command of docs/swarm.md. Its environment is a file of the drill."""
     report.begin("the run that ended")
     run = ("docker", "run", "--rm", "-v", f"{name}_runs:{RUNS}", "-v", f"{TASK}:{TASK}:ro")
+    evaluate = ("evaluate", f"{RUNS}/{name}", "--trust-code")
     report.attempt(
         "`docker run ... evaluate` on the services' node",
         "yes",
-        lambda: command(TOOL, *run, f"{REGISTRY}penstock-actor:{TAG}", "evaluate", f"{RUNS}/{name}").splitlines()[1],
+        lambda: command(TOOL, *run, f"{REGISTRY}penstock-actor:{TAG}", *evaluate).splitlines()[1],
     )
 
 

@@ -1,6 +1,7 @@
 """Trained policies that act on single observations: their state, their masks, and what they refuse."""
 
 import dataclasses
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -291,11 +292,15 @@ INTEGERS: dict[str, gymnasium.Space[Any]] = {
     "multi discrete of uint8 with starts": MultiDiscrete([3, 2], start=[5, 1], dtype=np.uint8),
     "multi discrete of two dimensions": MultiDiscrete(np.array([[3, 2], [4, 5]]), dtype=np.int16),
     "discrete": Discrete(3),
-    "discrete of int32 from -2": Discrete(5, start=-2, dtype=np.int32),
-    "discrete of uint8": Discrete(200, dtype=np.uint8),
     "multi binary": MultiBinary([2, 3]),
-    "dict": Dict(grip=Discrete(2, dtype=np.int16), arm=Tuple([Box(-1, 1, (2,), np.int8), MultiBinary(2)])),
+    "dict": Dict(grip=Discrete(2), arm=Tuple([Box(-1, 1, (2,), np.int8), MultiBinary(2)])),
 }
+if "dtype" in inspect.signature(Discrete).parameters:  # not in Gymnasium 1.2.0
+    INTEGERS |= {
+        "discrete of int32 from -2": Discrete(5, start=-2, dtype=np.int32),
+        "discrete of uint8": Discrete(200, dtype=np.uint8),
+        "dict with a discrete of int16": Dict(grip=Discrete(2, dtype=np.int16), arm=Discrete(3)),
+    }
 FLOATS: dict[str, gymnasium.Space[Any]] = {
     "box of float16": Box(-0.1, 0.3, (3,), np.float16),
     "box of float64 with inexact bounds": Box(0.1, 0.7, (2,), np.float64),
