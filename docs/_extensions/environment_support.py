@@ -54,6 +54,14 @@ SPACES: list[tuple[Role, str, gymnasium.Space[object]]] = [
     ("action", "`Tuple`", Tuple([Discrete(4)])),
 ]
 
+SYSTEMS = [
+    "| Linux on x86-64 | yes | all tests run there |",
+    "| Linux on ARM64 | yes | @@ARM@@ |",
+    "| macOS | not tried | the functions that it lacks are replaced: a test trains without them, and `make check` checks the"
+    " types as of macOS; `penstock doctor` says so |",
+    "| Windows | no | refused at import; WSL 2 and Docker are Linux |",
+]
+
 
 def write_page() -> None:
     """Writes the table into the page if it differs."""
@@ -68,7 +76,7 @@ def with_table(text: str) -> str:
 def table() -> str:
     """Returns the table as Markdown."""
     rows = [_space_row(role, kind, space) for role, kind, space in SPACES]
-    rows += [*_column_rows(), _variants_row(), *_device_rows(), *_host_rows()]
+    rows += [*_column_rows(), _variants_row(), *_device_rows(), *_host_rows(), *SYSTEMS]
     head = ["| your environment or machine | supported | remarks |", "|---|---|---|"]
     return "\n".join([*head, *rows, "", f"Refusals of observations end with: {SUPPORTED['observation']}."])
 

@@ -166,7 +166,9 @@ def test_without_pidfd_open_services_are_commands_and_none_counts_as_dead(tmp_pa
     assert ended.stdout.count("template is not usable: pidfd_open") == 1 and "restarting" not in ended.stdout
 
 
-def test_without_the_functions_that_macos_lacks_a_run_trains_keeps_its_store_and_takes_snapshots(tmp_path: Path) -> None:
+def test_without_the_functions_that_macos_lacks_a_run_trains_keeps_its_store_and_takes_snapshots(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "sitecustomize.py").write_text(NAMES_OF_MACOS)
     options = (*SMALL, "--replay.folder=store", "--checkpoint.snapshot-interval-s=0.2")
     ended = run("train", *options, directory=tmp_path, environment={"PYTHONPATH": str(tmp_path)})
