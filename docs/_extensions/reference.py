@@ -13,10 +13,10 @@ import batch_picture
 import environment_results
 import environment_support
 import installation_results
+import library_words
 import nodes_results
 import prometheus_client
 import side_by_side_results
-import tomli_w
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
@@ -42,6 +42,7 @@ def setup(app: Any) -> dict[str, bool]:
     app.connect("builder-inited", lambda app: environment_support.write_page())
     app.connect("builder-inited", lambda app: environment_results.write_page())
     app.connect("builder-inited", lambda app: installation_results.write_page())
+    app.connect("builder-inited", lambda app: library_words.write_pages())
     app.connect("builder-inited", lambda app: side_by_side_results.write_pages())
     app.connect("builder-inited", lambda app: nodes_results.write_pages())
     return {"parallel_read_safe": True, "parallel_write_safe": True}
@@ -99,17 +100,22 @@ def names_page() -> str:
             "## Names that get an answer",
             "Other names stand for something that Penstock counts in another unit or does otherwise."
             " The command then prints one line with the setting, its unit and a number that works."
-            " These are the lines for the defaults and the value 64:",
+            " These are the lines for the defaults and the value 64, or true.",
+            "[](../from-other-libraries.md) leads to the words of each library.",
             _table(["name", "answer"], [[f"`{name}`", _answer(name)] for name in sorted(ANSWERS)]),
         ]
     )
 
 
 def _answer(name: str) -> str:
-    answer = ANSWERS[name](64, Config())
+    try:
+        answer = ANSWERS[name](64, Config())
+    except ValueError:
+        # The word is a flag.
+        answer = ANSWERS[name](True, Config())
     if isinstance(answer, str):
         return _escaped(answer)
-    return "accepted as " + ", ".join(f"`{line}`" for line in tomli_w.dumps(answer).split("\n") if line)
+    return f"accepted as {library_words.settings_text(answer)}" if answer else "accepted"
 
 
 def presets_page() -> str:

@@ -6,12 +6,13 @@ the environment. Such a file needs the guard `if __name__ == "__main__":`, as wi
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from penstock import environment_names
 from penstock.cli.notebook_display import display_for_python
 from penstock.config import Config
+from penstock.config.answers import instead_of_callback
 from penstock.config.names import setting_of, spelled
 from penstock.errors import ConfigurationError, UnknownEnvironment
 from penstock.local import launcher
@@ -34,7 +35,7 @@ def train(
     preset: str | None = None,
     resume: bool = False,
     progress: bool | None = None,
-    callback: Callback = lambda record: None,
+    callback: Callback | None = None,
     trust_code: bool = False,
     **settings: object,
 ) -> Summary:
@@ -45,7 +46,8 @@ def train(
             configuration of the run. An environment uses its preset, as with `penstock.configure`.
         preset: Name of another preset; "none": the defaults.
         resume: Whether to resume the run in `run.dir`.
-        progress: Whether to show the progress of the run; None: only in a notebook and in a terminal.
+        progress: Whether to show the progress of the run; None: only in a notebook and in a terminal. `verbose` and
+            `progress_bar` do the same.
         callback: Function that is called with each record of the run's metrics, a dict: losses, returns and speeds
             about once per second, and evaluations (docs/reading-a-run.md). If it returns False, the run ends with its
             summary, and can be resumed. If it raises, the run ends in the same way, and the exception passes.
@@ -59,6 +61,8 @@ def train(
         Interrupted: Ctrl-C after training began. Before training, a plain `KeyboardInterrupt` is raised.
     """
     _refuse_in_a_service()
+    if callback is not None and not callable(callback):
+        raise ConfigurationError(instead_of_callback(callback))
     # gRPC's core reads it at its first channel, and would write errors in its own format to the user's terminal.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     config = _configuration(what, preset, settings)
@@ -69,10 +73,10 @@ def train(
     records = RecordReader(str(config.run.dir))
 
     def is_to_end() -> bool:
-        answers = [callback(record) for record in records.read()]
+        answers = [callback(record) for record in records.read()] if callback is not None else []
         return any(answer is False for answer in answers)
 
-    with display_for_python(progress) as display:
+    with display_for_python(is_shown(progress, settings)) as display:
 
         def observe(status: RunStatus, news: list[str]) -> None:
             display(status, news)
@@ -83,6 +87,12 @@ def train(
     # Records of the end, such as the evaluation of the best checkpoint.
     is_to_end()
     return summary
+
+
+def is_shown(progress: bool | None, settings: Mapping[str, object]) -> bool | None:
+    """Returns the argument `progress`, or what the words of other libraries say in its place; None if none of them."""
+    words = [bool(settings[name]) for name in ("verbose", "progress_bar") if name in settings]
+    return any(words) if progress is None and words else progress
 
 
 def _train(config: Config, resume: bool, observer: Observer) -> Summary:

@@ -67,6 +67,16 @@ def section_of(environment: object) -> dict[str, object]:
         given = environment.get("id")
         return environment if given is None else {**environment, **section_of(given)}
     spec = None if isinstance(environment, (str, type)) else getattr(environment, "spec", environment)
+    # Vector environments of Gymnasium and of Stable-Baselines3 have the attribute; of those of `gymnasium.make_vec`,
+    # also the specification has it.
+    number = getattr(spec, "kwargs", {}).get("num_envs", getattr(environment, "num_envs", None))
+    if isinstance(number, int):
+        env_id = getattr(spec, "id", None)
+        given = f"its id, {env_id!r}" if env_id else "the id or the class of its single environment"
+        raise ConfigurationError(
+            f"a vector environment can't be used as the environment, because {_why(_ENVIRONMENT)}; give {given}, and"
+            f" the number of environments as n_envs={number}"
+        )
     return _section_of_spec(spec) if hasattr(spec, "additional_wrappers") else {"id": name_of(environment)}
 
 
@@ -138,8 +148,6 @@ def _in_file(name: str) -> tuple[str, str]:
 
 def _section_of_spec(spec: Any) -> dict[str, object]:
     """Returns the settings with which the services make the same environment as this `EnvSpec` of Gymnasium."""
-    if "num_envs" in spec.kwargs:
-        raise ConfigurationError(f"a vector environment can't be used as the environment; give its id, {spec.id!r}")
     gymnasium: Any = sys.modules.get("gymnasium")
     registered = gymnasium.registry.get(spec.id) if gymnasium is not None else None
     usual = registered.kwargs if registered is not None else {}

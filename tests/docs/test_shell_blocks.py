@@ -1,9 +1,12 @@
 """The shell blocks of the documentation run as they are printed, page by page, in an empty folder.
 
+So do the Python blocks of the pages for users of other libraries, if they use Penstock.
+
 A block that can't be run has a comment above it, which no reader sees: `<!-- not run: REASON -->`.
 """
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -22,14 +25,20 @@ SHORT = {
     "PENSTOCK__EVALUATION__EPISODES": "2",
     "PENSTOCK__RUN__TOTAL_STEPS": str(STEPS),
 }
-RUN = [block for page in PAGES for block in blocks(page) if block.language == "sh" and not block.not_run]
+BLOCKS = [block for page in PAGES for block in blocks(page)]
+SCRIPTS = [
+    block
+    for block in BLOCKS
+    if block.language == "python" and block.page.startswith("from-") and "import penstock" in block.text
+]
+RUN = [block for block in BLOCKS if block.language == "sh" and not block.not_run]
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A folder for each page, with the package that the pages name."""
     found = {}
-    for page in {block.page for block in RUN}:
+    for page in {block.page for block in (*RUN, *SCRIPTS)}:
         folder = found[page] = tmp_path_factory.mktemp("page")
         shutil.copytree(ROOT / "examples", folder / "examples", ignore=shutil.ignore_patterns("__pycache__"))
         _write_environments(folder)
@@ -70,5 +79,24 @@ def test_a_shell_block_runs(block: Block, folders: dict[str, Path]) -> None:
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
+    )
+    assert done.returncode == 0, f"{block}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+
+
+def test_a_python_block_can_be_parsed() -> None:
+    for block in BLOCKS:
+        if block.language == "python":
+            compile(block.text, str(block), "exec")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", SCRIPTS, ids=str)
+def test_a_script_of_a_page_for_users_of_another_library_runs(block: Block, folders: dict[str, Path]) -> None:
+    file = folders[block.page] / "script.py"
+    text, limits = re.subn(r"(total_(?:timesteps|steps|frames))=[\d_]+", rf"\1={STEPS}", block.text)
+    assert limits == 1
+    file.write_text(text)
+    done = subprocess.run(
+        [sys.executable, str(file)], cwd=file.parent, capture_output=True, text=True, timeout=PATIENCE_S
     )
     assert done.returncode == 0, f"{block}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"

@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from penstock.algo.noise import Noise, NoiseKind
 from penstock.algo.parameters import flatten
 from penstock.config import Config, build, load_toml
 from penstock.learning import checkpoints
+from penstock.presets import preset
 from penstock.run_folder import RunFolder
 from tests.exactness import textbook_ppo
 from tests.exactness.textbook_ppo import Settings, TextbookPPO
@@ -198,3 +200,27 @@ def test_policies_in_numpy_train_alike_with_any_number_of_actors_and_in_one_proc
     assert checkpoints.read_progress(newest).version == services.iterations
     for name, tensor in load_file(newest).items():
         np.testing.assert_array_equal(tensor, services.tensors[name], err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("n_envs", "n_steps", "batch_size", "n_epochs", "total_timesteps"),
+    [(2, 64, 16, 3, 512), (4, 50, 64, 2, 500), (1, 128, 64, 10, 128)],
+)
+def test_the_preset_makes_the_updates_of_a_synchronous_library_for_its_sizes(
+    n_envs: int, n_steps: int, batch_size: int, n_epochs: int, total_timesteps: int
+) -> None:
+    # Without ends of episodes, every row of a rollout is a step. The numbers are those of Stable-Baselines3.
+    config = preset(
+        "textbook",
+        env="Pendulum-v1",
+        env_kwargs={"max_episode_steps": 10**6},
+        evaluation={"max_episode_steps": 4, "episodes": 1},
+        n_envs=n_envs,
+        n_steps=n_steps,
+        batch_size=batch_size,
+        n_epochs=n_epochs,
+        total_timesteps=total_timesteps,
+    )
+    outcome = study.train(config, actors=config.train.least_actors)
+    rollout = n_envs * n_steps
+    assert outcome.updates == math.ceil(total_timesteps / rollout) * n_epochs * math.ceil(rollout / batch_size)

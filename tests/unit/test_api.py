@@ -12,6 +12,7 @@ import pytest
 from gymnasium.envs.classic_control import CartPoleEnv
 
 import penstock
+from penstock.api import is_shown
 from penstock.cli.options import parse
 from penstock.errors import ConfigurationError
 
@@ -108,19 +109,29 @@ def test_an_environment_may_be_given_as_users_have_it(
     assert penstock.configure(environment={"id": make()}).environment == environment
 
 
+class OfOthers:
+    """A vector environment without a specification, as those of Stable-Baselines3."""
+
+    num_envs = 8
+
+
 REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "training without an environment": (lambda: penstock.train(), "needs an environment or a preset, such as"),
     "a preset on a configuration": (lambda: penstock.train(penstock.Config(), preset="cartpole"), "preset='cartpole'"),
     "an environment that is not registered": (lambda: penstock.configure(CartPoleEnv()), "an object of CartPoleEnv"),
     "a wrapped environment": (lambda: penstock.configure(wrapped()), "the wrapper FlattenObservation of CartPole-v1"),
-    "a vector environment": (lambda: penstock.train(gymnasium.make_vec("CartPole-v1", 2)), "a vector environment"),
+    "a vector environment": (
+        lambda: penstock.train(gymnasium.make_vec("CartPole-v1", 2)),
+        "'CartPole-v1', and the .*n_envs=2",
+    ),
+    "a vector environment of others": (lambda: penstock.train(OfOthers()), "of its single environment, and .*n_envs=8"),
     "two environments": (lambda: penstock.configure("A-v0", env="B-v0"), "as 'A-v0' and as 'B-v0'; give it once"),
     "an unknown name": (lambda: penstock.configure("A-v0", learnin_rate=1), r"did you mean ppo\.learning_rate\?"),
     "an unknown key": (lambda: penstock.Config(ppo={"lr": 1}), r"did you mean ppo\.learning_rate\?"),
     "an unknown key of a preset": (lambda: penstock.preset("cartpole", ppo={"lr": 1}), r"did you mean ppo\.learning"),
     "a wrong value": (lambda: penstock.Config(lr="fast"), "ppo.learning_rate must be a number"),
     "settings that conflict": (lambda: penstock.Config(total_steps=None), "run.total_steps is none"),
-    "a name with an answer": (lambda: penstock.train("CartPole-v1", log_interval=1), "metrics.jsonl has a record"),
+    "a name with an answer": (lambda: penstock.train("CartPole-v1", log_interval=10), "metrics.jsonl has a record"),
     "a change in place": (lambda: setattr(penstock.Config(), "seed", 1), r"config\.changed\(seed=\.\.\.\)"),
 }
 
@@ -131,3 +142,30 @@ def test_a_mistake_is_one_kind_of_error_in_one_line(case: str) -> None:
     with pytest.raises(penstock.ConfigurationError, match=f"^[^\n]*{message}[^\n]*$") as caught:
         act()
     assert isinstance(caught.value, penstock.PenstockError) and "pydantic" not in str(caught.value)
+
+
+class EvalCallback:
+    """Has the name of a callback of Stable-Baselines3, and like it is no function."""
+
+
+@pytest.mark.parametrize("callback", [EvalCallback(), [EvalCallback(), object()]])
+def test_a_callback_that_is_no_function_is_answered_with_the_settings_that_replace_it(callback: Any) -> None:
+    with pytest.raises(penstock.ConfigurationError, match=r"returns False to end the run; got EvalCallback.*set eval"):
+        penstock.train("CartPole-v1", callback=callback)
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ({}, None),
+        ({"verbose": 0}, False),
+        ({"verbose": 1}, True),
+        ({"verbose": 2, "progress_bar": False}, True),
+        ({"progress_bar": True}, True),
+        ({"progress": False, "verbose": 1}, False),
+    ],
+)
+def test_the_display_is_that_of_progress_or_of_the_words_of_other_libraries(
+    given: dict[str, Any], shown: bool | None
+) -> None:
+    assert is_shown(given.pop("progress", None), given) is shown

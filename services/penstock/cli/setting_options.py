@@ -69,7 +69,7 @@ def expanded(arguments: Sequence[str]) -> list[str]:
     `--flag` becomes `--flag=true`, `--no-flag` becomes `--flag=false`, and several values of a list or a table are
     joined by commas.
     """
-    flags, follows = _flags(), _several_values()
+    flags, follows, answers = _flags(), _several_values(), set(map(option, ANSWERS))
     result: list[str] = []
     waiting = list(map(with_dashes, arguments))
     while waiting:
@@ -78,7 +78,7 @@ def expanded(arguments: Sequence[str]) -> list[str]:
         if each in flags:
             value = waiting.pop(0) if waiting and waiting[0].lower() in _TRUTH else "true"
             result.append(f"{each}={value.lower()}")
-        elif positive in flags:
+        elif positive in flags or positive in answers:
             result.append(f"{positive}=false")
         elif each in follows:
             several: list[str] = []
@@ -141,7 +141,9 @@ def _several_values() -> dict[str, Callable[[str], bool]]:
     """Returns the options that may be followed by several values, with the test of each further one."""
     tables = [name for name, field in fields().items() if is_table(field.annotation)]
     tests = {name: lambda text: "=" in text for name in tables} | {"policy.hidden_sizes": str.isdigit}
-    return {option(name): test for setting, test in tests.items() for name in (setting, *short_names(setting))}
+    foreign = {name: tests[alias.setting] for name, alias in ALIASES.items() if alias.setting in tests}
+    own = {name: test for setting, test in tests.items() for name in (setting, *short_names(setting))}
+    return {option(name): test for name, test in (own | foreign).items()}
 
 
 def _purpose(field: FieldInfo) -> str:

@@ -38,7 +38,7 @@ class Config(Sections):
         try:
             values = named.sections
             if named.questions:
-                values = merge(values, answered(named.questions, Sections(**values)))
+                values = merge(values, answered(named.questions, lambda found: Sections(**merge(values, found))))
             super().__init__(**values)
         except pydantic.ValidationError as error:
             raise ConfigurationError(explain(error, fields())) from None
@@ -124,8 +124,9 @@ class Config(Sections):
         Raises `ConfigurationError` as the constructor does.
         """
         named = in_sections({**(values or {}), **settings})
-        changes = merge(named.sections, answered(named.questions, self))
-        changed = Config(**merge(self._given(mode="python"), changes))
+        given = merge(self._given(mode="python"), named.sections)
+        changes = merge(named.sections, answered(named.questions, lambda found: Config(**merge(given, found))))
+        changed = Config(**merge(given, changes))
         return changed._named_by(self._file_names.without(changes))
 
     def to_toml(self) -> str:

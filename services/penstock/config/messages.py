@@ -10,6 +10,13 @@ from penstock.config.names import suggestions
 from penstock.config.removed import REFUSED_VALUES
 from penstock.config.wanted import choices, wanted
 
+_SCHEDULES = {
+    "ppo.learning_rate": "ppo.learning_rate_schedule",
+    "ppo.clip_range": "ppo.clip_range_schedule",
+    "ppo.entropy_coefficient": "ppo.entropy_schedule",
+}
+"""Settings that change during a run, for which other libraries take a function or a list of points."""
+
 
 def explain(error: pydantic.ValidationError, fields: Mapping[str, FieldInfo]) -> str:
     """Returns all errors in one line.
@@ -48,4 +55,25 @@ def _refusal(name: str, field: FieldInfo, value: object) -> str:
     meant = f"; did you mean {close[0]}?" if close else ""
     if earlier := REFUSED_VALUES.get((name, str(value))):
         meant = f"; {earlier}"
-    return f"{name} must be {wanted(field)}; got {value!r}{meant}"
+    schedule = _SCHEDULES.get(name)
+    if schedule and not _is_number(value):
+        meant = f"; for a schedule, give the number at the start, and set {schedule} to linear"
+    return f"{name} must be {wanted(field)}; got {_shown(value)}{meant}"
+
+
+def _is_number(value: object) -> bool:
+    try:
+        float(str(value))
+    except ValueError:
+        return False
+    return True
+
+
+def _shown(value: object) -> str:
+    """Returns a value as text, and the name of a function or of an object's class without its address."""
+    text = repr(value)
+    if " at 0x" not in text:
+        return text
+    return (
+        f"the function {value.__name__}" if hasattr(value, "__name__") else f"an object of {type(value).__qualname__}"
+    )

@@ -45,7 +45,8 @@ def configured(*layers: Mapping[str, object], preset: str | None = None) -> Conf
     found = _configured(values, preset)
     questions = [question for each in named for question in each.questions]
     if questions:
-        found = _configured(merge(values, answered(questions, found.config)), preset)
+        answers = answered(questions, lambda answers: _configured(merge(values, answers), preset).config)
+        found = _configured(merge(values, answers), preset)
     return found._replace(notes=tuple(note for each in named for note in each.notes))
 
 

@@ -26,6 +26,7 @@ ACCEPTED: dict[str, tuple[str, str, object]] = {
     "--actors": ("3", "train.actors", 3),
     "--num-envs": ("12", "actor.environments", 6),
     "--n-envs": ("12", "actor.environments", 6),
+    "--rollout": ("16", "actor.unroll_length", 16),
     "--envs-per-actor": ("6", "actor.environments", 6),
     "--timesteps": ("1e6", "run.total_steps", 1_000_000),
     "--total-timesteps": ("1M", "run.total_steps", 1_000_000),
@@ -86,24 +87,26 @@ ANSWERED = {
     "--num-steps=128": "actor.unroll_length 32 steps",
     "--n-steps=128": "actor.unroll_length 32 steps",
     "--steps-per-worker=128": "actor.unroll_length 32 steps",
-    "--rollout=128": "actor.unroll_length 32 steps",
     "--batch-size=64": "set --ppo.minibatches 32",
     "--mini-batch-size=128": "set --ppo.minibatches 16",
     "--buffer-size=1e5": "--replay.capacity-steps 100000",
     "--buffer-capacity=5000": "--replay.capacity-segments 5000",
+    "--lr-schedule=kl_adaptive_epoch": "set --ppo.learning-rate to",
+    "--num-steps": "add the preset textbook",
     "--min-buffer-size=1000": "--sampling.min-replay-segments 32",
     "--min-batch-size=64": "--sampling.min-replay-segments 2",
-    "--log-interval=1": "metrics.jsonl has a record per second",
-    "--verbose=1": "the terminal shows progress",
+    "--log-interval=10": "metrics.jsonl has a record about every second",
+    "--verbose=3": "The terminal shows progress",
+    "--wandb": "`penstock plot`",
     "--use-wandb": "`penstock plot`",
     "--track": "`penstock plot`",
     "--tensorboard-log=x": "`penstock plot`",
     "--render": "--record-video",
     "--capture-video": "--record-video",
     "--algo=ppo": "one algorithm",
-    "--policy=MlpPolicy": "--policy.hidden-sizes",
+    "--policy=MyPolicy": "--policy.module",
     "--hidden-dim=64": "--policy.hidden-sizes 64,64",
-    "--normalize": "normalised by default",
+    "--train-batch-size=4000": "--sampling.batch-segments 128",
     "--quick-test": "--total-steps 10000",
     "--warmup-seconds=3": "remove the option",
     "--num-envs=7": "multiple of the 2 actors",
@@ -119,6 +122,65 @@ def test_a_name_of_another_library_is_accepted(option: str, joined: bool) -> Non
     section, _, key = setting.partition(".")
     config = config_of(f"{option}={text}") if joined else config_of(option, text)
     assert getattr(getattr(config, section), key) == expected
+
+
+CONVERTED: dict[str, tuple[str, object]] = {
+    "--policy=MlpLstmPolicy": ("policy.memory", "lstm"),
+    "--policy-kwargs=dict(net_arch=[32, 16], activation_fn=nn.ReLU)": ("policy.hidden_sizes", (32, 16)),
+    "--policy-kwargs={'activation_fn': 'nn.ReLU'}": ("policy.activation", "relu"),
+    "--net-arch={'pi': [8], 'vf': [8]}": ("policy.hidden_sizes", (8,)),
+    "--encoder_mlp_layers 32 16": ("policy.hidden_sizes", (32, 16)),
+    "--model={'use_lstm': True, 'lstm_cell_size': 8}": ("policy.memory_size", 8),
+    "--normalize": ("policy.normalise_returns", True),
+    "--normalize=dict(norm_obs=True, norm_reward=False)": ("policy.normalise_returns", False),
+    "--observation-filter=NoFilter": ("policy.normalise_observations", False),
+    "--use_rnn=False": ("policy.memory", None),
+    "--use_rnn=True": ("policy.memory", "gru"),
+    "--use_rnn=True --rnn_type=lstm": ("policy.memory", "lstm"),
+    "--no-clip-vloss": ("ppo.value_clip_range", None),
+    "--clip-vloss --clip-coef 0.1": ("ppo.value_clip_range", 0.1),
+    "--clip-range-vf 0.3": ("ppo.value_clip_range", 0.3),
+    "--entropy-bonus=false": ("ppo.entropy_coefficient", 0.0),
+    "--lr-schedule=linear_decay": ("ppo.learning_rate_schedule", "linear"),
+    "--actor-critic-share-weights=True": ("policy.trunk", "shared"),
+    "--free-log-std=False": ("policy.state_dependent_std", True),
+    "--initial-stddev=1": ("policy.initial_log_std", 0.0),
+    "--train-for-seconds=90": ("run.total_minutes", 1.5),
+    "--async-rl=False": ("sampling.off_policy_degree", 0),
+    "--num-gpus-per-learner=0": ("learner.device", "cpu"),
+    "--env-kwargs gravity=9.0": ("environment.kwargs", {"gravity": 9.0}),
+}
+"""Arguments whose value is not that of the setting, the setting, and its value afterwards."""
+
+
+@pytest.mark.parametrize("given", CONVERTED)
+def test_a_value_of_another_library_is_converted(given: str) -> None:
+    setting, expected = CONVERTED[given]
+    section, _, key = setting.partition(".")
+    # A table has blanks.
+    arguments = [given] if "{" in given or "(" in given else given.split()
+    assert getattr(getattr(config_of(*arguments), section), key) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "length", "minibatches"),
+    [
+        ("--n-envs 8 --n-steps 2048 --batch-size 64", 2048, 256),
+        ("--batch-size 64 --n-steps 2048 --n-envs 1", 2048, 32),
+        ("--num-envs 4 --num-steps 128 --num-minibatches 4", 128, 4),
+        ("--n-envs 2 --n-steps 100 --batch-size 64", 100, 4),
+        ("--n-envs 4 --train-batch-size 4000 --minibatch-size 128", 1000, 32),
+    ],
+)
+def test_the_preset_textbook_takes_the_sizes_of_synchronous_libraries(
+    given: str, length: int, minibatches: int
+) -> None:
+    config = config_of("CartPole-v1", "--preset=textbook", *given.split())
+    names = {name.replace("-", "_"): int(value) for name, value in re.findall(r"--([a-z-]+) (\d+)", given)}
+    environments = names.get("n_envs") or names["num_envs"]
+    assert config.train.least_actors * config.actor.environments == config.sampling.batch_segments == environments
+    assert (config.actor.unroll_length, config.ppo.minibatches) == (length, minibatches)
+    assert configured({"env": "CartPole-v1", **names}, preset="textbook").config == config
 
 
 @pytest.mark.parametrize("option", ANSWERED)
@@ -158,6 +220,11 @@ def test_an_environment_may_be_given_without_an_option() -> None:
     assert config_of("Pendulum-v1", "--seed", "3").environment.id == "Pendulum-v1"
     with pytest.raises(ConfigurationError, match=r"environment\.id is given as"):
         configured({"env": "Pendulum-v1", "env_id": "CartPole-v1"})
+
+
+def test_a_flag_of_another_library_is_true_or_false() -> None:
+    with pytest.raises(ConfigurationError, match="^--use-rnn must be true or false; got 'perhaps'$"):
+        config_of("--use-rnn=perhaps")
 
 
 def test_all_names_stand_for_settings() -> None:
