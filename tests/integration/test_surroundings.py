@@ -170,8 +170,14 @@ def test_without_the_functions_that_macos_lacks_a_run_trains_keeps_its_store_and
     tmp_path: Path,
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(NAMES_OF_MACOS)
-    options = (*SMALL, "--replay.folder=store", "--checkpoint.snapshot-interval-s=0.2")
-    ended = run("train", *options, directory=tmp_path, environment={"PYTHONPATH": str(tmp_path)})
+    options = (
+        *SMALL,
+        "--replay.folder=store",
+        f"--replay.capacity-bytes={2**26}",
+        "--checkpoint.snapshot-interval-s=0.2",
+    )
+    paths = f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    ended = run("train", *options, directory=tmp_path, environment={"PYTHONPATH": paths})
     assert ended.code == 0 and "Traceback" not in ended.stderr, ended.stderr
     assert RunFolder(tmp_path / "run").summary.exists()
     for file in ("segments.bin", "records.bin"):
