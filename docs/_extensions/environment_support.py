@@ -56,8 +56,8 @@ SPACES: list[tuple[Role, str, gymnasium.Space[object]]] = [
 
 SYSTEMS = [
     "| Linux on x86-64 | yes | all tests run there |",
-    "| Linux on ARM64 | not tried on hardware | emulated (QEMU): all packages have wheels and load, NumPy's BLAS and lz4's"
-    " library are found, and services start; no training was run to its end |",
+    "| Linux on ARM64 | not tried on hardware | emulated (QEMU): all packages have wheels and load, NumPy's BLAS and"
+    " lz4's library are found, and services start; no training was run to its end |",
     "| macOS | not tried | the functions that it lacks are replaced: a test trains without them, and `make check` reads"
     " the types as on macOS ([differences](questions.md)) |",
     "| Windows | no | refused when it is imported; use WSL 2 or Docker |",
