@@ -36,7 +36,7 @@ def in_order():  # type: ignore[no-untyped-def]
 
     Readers of rows rely on it. x86 keeps this order by itself; ARM needs an instruction, which this call executes.
     """
-    _fence()
+    _fence()  # type: ignore[call-arg]
 
 
 @numba.njit("void(uint8[::1], uint8[::1], uint64[::1])", nogil=True, cache=True)
