@@ -10,6 +10,7 @@ Train an agent, load its policy, and act::
 """
 
 import importlib
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from penstock.summary import Summary as Summary
 
 __version__ = "0.3.0"
+
+if sys.platform == "win32":
+    raise ImportError("Penstock uses files, sockets and processes as Unix has them; on Windows, use WSL 2 or Docker")
 
 # Names are imported on first use, so that a service loads only the modules it needs.
 _HOMES = {

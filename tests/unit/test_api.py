@@ -1,5 +1,7 @@
 """The Python API: its names, the values that it accepts in place of options, and its single kind of error."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,12 @@ NAMED = {"cartpole": "CartPole-v1", "none": "Pendulum-v1"}
 def test_the_public_names_are_listed_and_exist() -> None:
     assert dir(penstock) == sorted([*penstock.__all__, "__version__"])
     assert all(getattr(penstock, name) is not None for name in penstock.__all__)
+
+
+def test_windows_is_refused_in_one_line_before_anything_else_is_imported() -> None:
+    program = "import sys; sys.platform = 'win32'; import penstock"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert ended.returncode == 1 and "on Windows, use WSL 2 or Docker" in ended.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize("preset", [None, *NAMED])

@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import os
+import platform
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -70,6 +71,7 @@ def command(arguments: Sequence[str]) -> int:
 
 def examine(config: Config) -> Iterator[Finding]:
     """Yields the finding of each check."""
+    yield check_system()
     yield check_versions()
     yield check_processors(config)
     yield check_memory(config)
@@ -80,6 +82,16 @@ def examine(config: Config) -> Iterator[Finding]:
     yield check_environments(config)
     if installation.kind() == "packages":
         yield from check_containers(Path.cwd())
+
+
+def check_system(system: str = platform.system()) -> Finding:
+    """Reports the operating system and processor; only Linux has been tried."""
+    detail = f"{system} {platform.release()}, {platform.machine()}"
+    if system == "Linux":
+        return Finding("system", True, detail)
+    return Finding(
+        "system", None, f"{detail}: not tried; services load one by one, and no data passes them by local sockets"
+    )
 
 
 def check_versions() -> Finding:

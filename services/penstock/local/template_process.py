@@ -35,6 +35,8 @@ from typing import Any, NoReturn
 from penstock.local.imports import uncollected
 from penstock.process.output import LOG_VARIABLE
 
+assert sys.platform == "linux"  # see `local.template`; mypy also checks the package for macOS
+
 _MODULES = {
     "replay": ("apps.replay",),
     "learner": ("apps.learner",),
