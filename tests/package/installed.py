@@ -93,9 +93,9 @@ def without_torch(environment: Installed, wheel: Path, folder: Path, run: str) -
     Raises `Failure` if torch is there, or if a command that needs none fails.
     """
     started = time.monotonic()
-    pip = [environment.folder / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check"]
+    pip = [str(environment.folder / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*pip, f"--requirement={ROOT / 'requirements-actor.lock'}"], check=True)
-    subprocess.run([*pip, "--no-deps", wheel], check=True)
+    subprocess.run([*pip, "--no-deps", str(wheel)], check=True)
     seconds = time.monotonic() - started
     if (environment.site / "torch").exists():
         raise Failure("requirements-actor.lock installs torch")

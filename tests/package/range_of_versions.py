@@ -2,9 +2,9 @@
 
 The environment build/oldest has the lowest version of each direct dependency of the core and of the extras that tests
 need, and build/newest has what pip finds, without a lock. Tools and indirect dependencies are as new as these allow.
-PyPI's torch for Linux includes CUDA, so the oldest takes 6 GB; `--torch VERSION` takes another one, and `--python` another
-Python. CartPole is trained first, and `--tests` chooses tests. Exit code 1 if one fails. Versions are in build/oldest.txt
-or build/newest.txt.
+PyPI's torch for Linux includes CUDA, so the oldest takes 6 GB; `--torch VERSION` takes another one, and `--python`
+another Python. CartPole is trained first, and `--tests` chooses tests. Exit code 1 if one fails. Versions are in
+build/oldest.txt or build/newest.txt.
 """
 
 import argparse
