@@ -46,8 +46,8 @@ def command(arguments: Sequence[str]) -> int:
         found = f"preset [bold]{options.preset}[/bold] for {environment}"
         console.print(found if options.preset else f"no preset for {environment}; using the defaults")
     console.print(batch_line(config, resumed=options.resume is not None), markup=False, soft_wrap=True)
-    for line in filter(None, [steps_line(config), note, *options.notes]):
-        console.print(line, markup=False, soft_wrap=True)
+    for news in filter(None, [steps_line(config), note, *options.notes]):
+        console.print(news, markup=False, soft_wrap=True)
     interrupt = _Interrupt()
     # SIGTERM and SIGHUP end the run as Ctrl-C does.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
