@@ -2,6 +2,14 @@
 
 from pathlib import Path
 
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+def page_of(name: str) -> Path:
+    """Returns the page of docs that has the marks of a section; docs/RESULTS.md if none has."""
+    pages = [page for page in sorted(DOCS.glob("*.md")) if f"<!-- study {name}:" in page.read_text()]
+    return pages[0] if pages else DOCS / "RESULTS.md"
+
 
 def write_into(document: Path, name: str, section: str, *, writer: str) -> None:
     """Replaces the text between the marks of this section; appends the marks to a document without them.

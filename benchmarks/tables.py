@@ -1,11 +1,11 @@
-"""Writes measurements into README.md and docs, from the result files in docs/results.
+"""Writes measurements into README.md and docs, and the charts of both, from the result files in docs/results.
 
     python -m benchmarks.tables                                  # writes the pages
     python -m benchmarks.tables --adopt build/bench/loop.json    # first copies a new result to docs/results
 
 After --adopt, delete the lines `gaps`, `published` and `date` of the file in docs/results/index.toml, if it has them.
-A part of README.md is empty as long as `helpers.result_files.is_quotable` refuses its file. A test checks that the
-pages are current.
+A part of README.md is empty as long as `helpers.result_files.is_quotable` refuses its file; the charts state their
+commits. A test checks that pages and charts are current.
 """
 
 import argparse
@@ -16,12 +16,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import gpu_tables, loop_results, many_actors_tables, zoo_report
+from benchmarks import charts, gpu_tables, loop_results, many_actors_tables, zoo_report
 from benchmarks.loop_results import Goal
 from helpers.result_files import Index, is_quotable, origins, read_index
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"
+IMAGES = ROOT / "docs" / "images"
+WITH_CHARTS = {"README.md": "docs/", "docs/RESULTS.md": ""}
+"""Pages that show the charts, with the path from them to docs."""
 TITLES = {
     "penstock": "**Penstock**",
     "sb3": "Stable-Baselines3 2.9.2, PPO",
@@ -32,7 +35,7 @@ TITLES = {
     "fifo": "the same processes over shared memory",
 }
 LEAST_ROUNDS = 5
-"""Rounds from which README makes a claim."""
+"""Rounds from which a page makes a claim."""
 MOST_LOAD = 5.0
 """Largest load average before a run on a quiet machine of two cores, which the run before leaves behind."""
 
@@ -195,7 +198,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def claims(document: Document) -> str:
-    """Returns README's sentence about speed, with the range of ratios like for like; empty before `LEAST_ROUNDS`."""
+    """Returns the sentence about speed, with the range of ratios like for like; empty before `LEAST_ROUNDS`."""
     ratios, costs = [], []
     rounds = min((case["rounds"] for case in document["like_for_like"]), default=0)
     if rounds < LEAST_ROUNDS or not is_quiet(document):
@@ -210,7 +213,7 @@ def claims(document: Document) -> str:
         "- **Pace.** On the same work and the same two cores, Penstock takes"
         f" {min(ratios):.1f} to {max(ratios):.1f} times as many environment steps per second as five other libraries,"
         f" with {min(costs):.2f} to {max(costs):.2f} of their CPU time per step"
-        " ([tables](docs/BENCHMARKS.md#the-whole-loop), [runs](docs/results/loop.json))."
+        " ([tables](BENCHMARKS.md#the-whole-loop), [runs](results/loop.json))."
     )
 
 
@@ -224,7 +227,7 @@ def installation(document: Document) -> str:
 
 
 def rl_zoo(document: Document) -> str:
-    """Returns README's sentence about returns at equal environment steps."""
+    """Returns the sentence about returns at equal environment steps."""
     return zoo_report.claim(zoo_report.comparisons(zoo_report.runs_of(document)))
 
 
@@ -472,8 +475,8 @@ PARTS: Mapping[str, tuple[str, str, Callable[[Document], str]]] = {
     "actor process": ("docs/BENCHMARKS.md", "actor_process.json", actor_process),
     "actor steps": ("docs/BENCHMARKS.md", "actor_steps.json", actor_steps),
     "installation": ("README.md", "development.json", installation),
-    "defaults": ("README.md", "zoo_tasks.json", rl_zoo),
-    "pace": ("README.md", "loop.json", claims),
+    "defaults": ("docs/RESULTS.md", "zoo_tasks.json", rl_zoo),
+    "pace": ("docs/RESULTS.md", "loop.json", claims),
 }
 """Page, result file and text of each generated part, by its name. Those of README.md are empty if it may not quote the
 file."""
@@ -491,6 +494,8 @@ def with_parts(page: str, text: str) -> str:
         if on_page == page:
             quoted = page != "README.md" or is_quotable(index, result)
             text = _with_part(page, text, name, part(index.results[result].document()) if quoted else "")
+    if page in WITH_CHARTS:
+        text = _with_part(page, text, "charts", charts.lines(index, WITH_CHARTS[page]))
     if page in _with_origins(index):
         text = _with_part(page, text, "origins", origins(index, page))
     return text
@@ -524,7 +529,7 @@ def place_of(file: Path) -> Path:
 
 
 def main() -> None:
-    """Writes the pages."""
+    """Writes the pages and the charts."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--adopt", nargs="*", type=Path, default=[], help="new result files to copy to docs/results")
     for file in parser.parse_args().adopt:
@@ -532,6 +537,8 @@ def main() -> None:
     for page in pages():
         path = ROOT / page
         path.write_text(with_parts(page, path.read_text()))
+    for name, picture in charts.pictures(read_index()).items():
+        (IMAGES / name).write_text(picture)
 
 
 if __name__ == "__main__":

@@ -189,15 +189,14 @@ def table(compared: Sequence[Comparison]) -> str:
 
 
 def claim(compared: Sequence[Comparison]) -> str:
-    """Returns README's sentence about returns at equal steps."""
+    """Returns the sentence of docs/RESULTS.md about returns at equal steps."""
     counted = [each for each in compared if each.counts]
     higher = ", ".join(f"{_better(counted, share)} after {_share(share)}" for share in SHARES)
     lower = ", ".join(str(_worse(counted, share)) for share in SHARES)
     return (
         f"- **Defaults that need no tuning.** On {len(counted)} tasks by their ids alone, the return is higher than"
         f" with Stable-Baselines3's PPO and rl-zoo's settings on {higher} of the same environment steps, and lower"
-        f" on {lower} ([tasks and conditions](docs/RESULTS.md#defaults-beside-rl-zoos-settings),"
-        " [runs](docs/results/zoo_tasks.json))."
+        f" on {lower} ([tasks and conditions](#defaults-beside-rl-zoos-settings), [runs](results/zoo_tasks.json))."
     )
 
 

@@ -1,10 +1,10 @@
-"""`python -m benchmarks.study`: trains environments x settings x seeds, and writes the results to docs/RESULTS.md.
+"""`python -m benchmarks.study`: trains environments x settings x seeds, and writes the results to its page.
 
-`stored_states` measures how stale the states in segments are, and writes to docs/memory.md. `headroom` measures how
-much priorities can gain, and `stored-priorities` how well stored priorities rank segments. Each finished run is stored
-in a folder of its commit. If the command was interrupted, or ended because of --minutes, it continues with the missing
-runs of the same commit. The exit code is 75 if runs are missing; nothing is written then. With --published, the tables
-and pictures are made again from the runs in docs/results, without training.
+That is the page with the marks of the study. `stored_states` measures how stale the states in segments are, `headroom`
+how much priorities can gain, and `stored-priorities` how well stored priorities rank segments. Each finished run is
+stored in a folder of its commit. If the command was interrupted, or ended because of --minutes, it continues with the
+missing runs of the same commit. The exit code is 75 if runs are missing; nothing is written then. With --published, the
+tables and pictures are made again from the runs in docs/results, without training.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from types import ModuleType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from benchmarks.documents import write_into
+from benchmarks.documents import page_of, write_into
 from benchmarks.study import headroom_report, state_report, stored_priorities_report
 from benchmarks.study.experiments import EXPERIMENTS, Experiment
 from benchmarks.study.hypotheses import HYPOTHESES, REANALYSIS
@@ -68,7 +68,7 @@ def main() -> int:
 
 def _compare(chosen: argparse.Namespace, crew: Crew) -> None:
     experiment, console = COMPARISONS[chosen.experiment], Console()
-    document = chosen.document or ROOT / "docs" / "RESULTS.md"
+    document = chosen.document or page_of(chosen.experiment)
     picture = document.parent / "results" / f"{chosen.experiment}.png"
     outcomes: Outcomes
     if chosen.published:
@@ -110,7 +110,7 @@ def _played(experiment: Experiment, chosen: argparse.Namespace, crew: Crew, cons
 
 
 def _measure_states(chosen: argparse.Namespace, crew: Crew) -> None:
-    console, document = Console(), chosen.document or ROOT / "docs" / "memory.md"
+    console, document = Console(), chosen.document or page_of(state_report.NAME)
     with _progress(console) as progress:
         bar = progress.add_task(state_report.TITLE, total=chosen.seeds)
         measured = state_report.measure_all(chosen.seeds, crew, chosen.folder, lambda seed: progress.advance(bar))
@@ -120,7 +120,7 @@ def _measure_states(chosen: argparse.Namespace, crew: Crew) -> None:
 def _measure_headroom(chosen: argparse.Namespace, crew: Crew) -> None:
     console, document, tasks = (
         Console(),
-        chosen.document or ROOT / "docs" / "RESULTS.md",
+        chosen.document or page_of(headroom_report.NAME),
         chosen.tasks or sorted(WITHOUT_VARIANTS),
     )
     with _progress(console) as progress:
@@ -132,7 +132,7 @@ def _measure_headroom(chosen: argparse.Namespace, crew: Crew) -> None:
 
 
 def _measure_priorities(chosen: argparse.Namespace, crew: Crew) -> None:
-    console, document = Console(), chosen.document or ROOT / "docs" / "RESULTS.md"
+    console, document = Console(), chosen.document or page_of(stored_priorities_report.NAME)
     tasks = chosen.tasks or REANALYSIS.tasks
     with _progress(console) as progress:
         bar = progress.add_task(

@@ -1,4 +1,4 @@
-"""Runs, table and plot of the study of headroom, which is written to docs/RESULTS.md and docs/results."""
+"""Runs, table and plot of the study of headroom, which is written to its page and docs/results."""
 
 import bisect
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Tables and plots of a study, written to docs/RESULTS.md between the marks of each experiment."""
+"""Tables and plots of a study, written to a page between the marks of each experiment."""
 
 import json
 import statistics

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.documents import write_into
+from benchmarks.documents import page_of, write_into
 from benchmarks.study.__main__ import COMPARISONS
 from benchmarks.study.estimates import interquartile_mean, over_tasks, paired_ratio
 from benchmarks.study.experiments import BURN_IN, COLLECTION, DEFAULTS, PRESETS, REPLAY
@@ -33,8 +33,6 @@ from helpers.timing import PATIENCE_S, wait_for
 from penstock.config import Config
 from penstock.presets import preset
 from penstock.replay.masses import MassFunction
-
-RESULTS = Path(__file__).parents[2] / "docs" / "RESULTS.md"
 
 
 @pytest.mark.parametrize(
@@ -213,12 +211,14 @@ def test_published_runs_give_the_table_that_was_published(tmp_path: Path) -> Non
     assert {"commit", "machine", "date", "command"} <= set(provenance)
 
 
-@pytest.mark.parametrize("name", [name for name in sorted(COMPARISONS) if f"study {name}:" in RESULTS.read_text()])
+@pytest.mark.parametrize(
+    "name", [name for name in sorted(COMPARISONS) if f"study {name}:" in page_of(name).read_text()]
+)
 def test_the_published_tables_are_those_of_the_published_runs(name: str) -> None:
-    outcomes = read_outcomes(RESULTS.parent / "results" / f"{name}.json")
+    outcomes = read_outcomes(page_of(name).parent / "results" / f"{name}.json")
     experiment = COMPARISONS[name].part({label for _, label in outcomes})
     tasks = list(dict.fromkeys(task for task, _ in outcomes))
-    assert table(experiment, tasks, outcomes) in RESULTS.read_text(), (
+    assert table(experiment, tasks, outcomes) in page_of(name).read_text(), (
         f"run `python -m benchmarks.study {name} --published`"
     )
 

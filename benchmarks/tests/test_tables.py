@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from benchmarks import charts
 from benchmarks.tables import (
+    IMAGES,
     RESULTS,
     ROOT,
     claims,
@@ -18,7 +20,7 @@ from benchmarks.tables import (
     place_of,
     with_parts,
 )
-from helpers.result_files import has_history
+from helpers.result_files import has_history, read_index
 
 
 @pytest.fixture
@@ -33,6 +35,19 @@ def test_the_generated_parts_of_pages_are_current(page: str) -> None:
         pytest.skip("README.md quotes only results whose code has not changed, which needs the history of a checkout")
     text = (ROOT / page).read_text()
     assert with_parts(page, text) == text, "run `python -m benchmarks.tables`"
+
+
+@pytest.mark.parametrize("name", charts.CHARTS)
+def test_the_charts_are_current(name: str) -> None:
+    picture = charts.pictures(read_index())[name]
+    assert (IMAGES / name).read_text() == picture, "run `python -m benchmarks.tables`"
+
+
+def test_the_chart_of_pace_shows_the_work_with_the_smallest_lead() -> None:
+    cases = [pace("penstock", 9_000.0, 1.0), pace("sb3", 1_000.0, 20.0), pace("rllib", 500.0, 20.0)]
+    nearer = [pace("penstock", 8_000.0, 1.0), pace("sb3", 1_000.0, 20.0), pace("rllib", 500.0, 20.0)]
+    document = {"like_for_like": [*cases, *({**case, "minibatch": 1024} for case in nearer)]}
+    assert "minibatches of 1,024: Penstock 8k steps/s" in charts.pace(document).text
 
 
 def test_a_page_without_marks_is_refused() -> None:

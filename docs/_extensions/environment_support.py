@@ -54,6 +54,15 @@ SPACES: list[tuple[Role, str, gymnasium.Space[object]]] = [
     ("action", "`Tuple`", Tuple([Discrete(4)])),
 ]
 
+SYSTEMS = [
+    "| Linux on x86-64 | yes | all tests run there |",
+    "| Linux on ARM64 | not tried on hardware | emulated (QEMU): all packages have wheels and load, NumPy's BLAS and"
+    " lz4's library are found, and services start; no training was run to its end |",
+    "| macOS | not tried | the functions that it lacks are replaced: a test trains without them, and `make check` reads"
+    " the types as on macOS ([differences](questions.md)) |",
+    "| Windows | no | refused when it is imported; use WSL 2 or Docker |",
+]
+
 
 def write_page() -> None:
     """Writes the table into the page if it differs."""
@@ -68,7 +77,7 @@ def with_table(text: str) -> str:
 def table() -> str:
     """Returns the table as Markdown."""
     rows = [_space_row(role, kind, space) for role, kind, space in SPACES]
-    rows += [*_column_rows(), _variants_row(), *_device_rows(), *_host_rows()]
+    rows += [*_column_rows(), _variants_row(), *_device_rows(), *_host_rows(), *SYSTEMS]
     head = ["| your environment or machine | supported | remarks |", "|---|---|---|"]
     return "\n".join([*head, *rows, "", f"Refusals of observations end with: {SUPPORTED['observation']}."])
 
@@ -128,7 +137,7 @@ def _device_rows() -> list[str]:
         _row(
             "learner on one GPU",
             "device" in _settings("learner"),
-            "CUDA is used where it is available; not yet run on a GPU",
+            "CUDA is used where it is available ([](gpu.md))",
         ),
         _row(
             "learner without a GPU",
@@ -138,7 +147,7 @@ def _device_rows() -> list[str]:
         _row(
             "learner on several GPUs",
             "rank_timeout_s" in _settings("learner"),
-            "torchrun starts a rank for each ([](ranks.md)); not yet run on GPUs",
+            "torchrun starts a rank for each ([](ranks.md)); tested on CPUs",
         ),
     ]
 

@@ -1,15 +1,16 @@
 """Penstock: asynchronous PPO from prioritized experience, as gRPC services.
 
+Train an agent, load its policy, and act::
+
     import penstock
 
-    summary = penstock.train("CartPole-v1", total_steps=50_000)  # or the class of an environment, or a Config
+    summary = penstock.train("CartPole-v1", total_steps=50_000)  # or the class of an environment
     policy = penstock.load_policy(summary.run_dir)
     action = policy.act(observation)
-
-Names are imported on first use, so that a service loads only the modules it needs.
 """
 
 import importlib
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
 
 __version__ = "0.3.0"
 
+if sys.platform == "win32":
+    raise ImportError("Penstock uses files, sockets and processes as Unix has them; on Windows, use WSL 2 or Docker")
+
+# Names are imported on first use, so that a service loads only the modules it needs.
 _HOMES = {
     "Config": "penstock.config",
     "ConfigurationError": "penstock.errors",

@@ -15,6 +15,7 @@ from penstock.cli.notebook_display import display_for_python
 from penstock.config import Config
 from penstock.config.answers import instead_of_callback
 from penstock.config.names import setting_of, spelled
+from penstock.environment_names import Environment
 from penstock.errors import ConfigurationError, UnknownEnvironment
 from penstock.local import launcher
 from penstock.local.first_checks import with_run_dir
@@ -26,17 +27,18 @@ from penstock.run_metrics import RecordReader
 from penstock.summary import Summary
 from penstock.types.status import RunStatus
 
-Callback = Callable[[dict[str, Any]], object]
+Callback = Callable[[dict[str, Any]], bool | None]
 """Function that receives a record of metrics, and returns False to end the run."""
 
 
 def train(
-    what: object = None,
+    what: Environment | Config | None = None,
     /,
     *,
     preset: str | None = None,
     resume: bool = False,
     progress: bool | None = None,
+    verbose: int | None = None,
     callback: Callback | None = None,
     trust_code: bool = False,
     **settings: object,
@@ -48,8 +50,9 @@ def train(
             configuration of the run. An environment uses its preset, as with `penstock.configure`.
         preset: Name of another preset; "none": the defaults.
         resume: Whether to resume the run in `run.dir`.
-        progress: Whether to show the progress of the run; None: only in a notebook and in a terminal. `verbose` and
-            `progress_bar` do the same.
+        progress: Whether to show the progress of the run; None: in a notebook and in a terminal, and as `verbose` and
+            `progress_bar` say, which other libraries have.
+        verbose: Whether the progress also shows the ages and priorities of the data (docs/replay.md); 0 hides all.
         callback: Function that is called with each record of the run's metrics, a dict: losses, returns and speeds
             about once per second, and evaluations (docs/reading-a-run.md). If it returns False, the run ends with its
             summary, and can be resumed. If it raises, the run ends in the same way, and the exception passes.
@@ -82,7 +85,7 @@ def train(
         answers = [callback(record) for record in records.read()] if callback is not None else []
         return any(answer is False for answer in answers)
 
-    with display_for_python(is_shown(progress, settings)) as display:
+    with display_for_python(is_shown(progress, verbose, settings), verbose=bool(verbose)) as display:
 
         def observe(status: RunStatus, news: list[str]) -> None:
             display(status, [*notes, *news])
@@ -96,9 +99,9 @@ def train(
     return summary
 
 
-def is_shown(progress: bool | None, settings: Mapping[str, object]) -> bool | None:
+def is_shown(progress: bool | None, verbose: int | None, settings: Mapping[str, object]) -> bool | None:
     """Returns the argument `progress`, or what the words of other libraries say in its place; None if none of them."""
-    words = [bool(settings[name]) for name in ("verbose", "progress_bar") if name in settings]
+    words = [bool(each) for each in (verbose, settings.get("progress_bar")) if each is not None]
     return any(words) if progress is None and words else progress
 
 
@@ -124,7 +127,7 @@ def _train(config: Config, resume: bool, observer: Observer) -> Summary:
         ) from error
 
 
-def _configuration(what: object, preset: str | None, settings: dict[str, object]) -> Config:
+def _configuration(what: Environment | Config | None, preset: str | None, settings: dict[str, object]) -> Config:
     """Returns the configuration for the arguments of `train`."""
     if isinstance(what, Config):
         if preset is not None:

@@ -11,13 +11,24 @@ The name of an environment is one of:
 """
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from penstock.errors import ConfigurationError
 
 _SUFFIX = ".py"
 _ENVIRONMENT = "environment"
+
+
+class MadeEnvironment(Protocol):
+    """An environment that `gymnasium.make` has made, which has its specification."""
+
+    spec: Any
+
+
+Environment = str | Callable[..., Any] | MadeEnvironment
+"""A name, a class, a function that returns an environment, or an environment."""
 
 
 def split(name: str) -> tuple[str, str]:

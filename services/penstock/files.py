@@ -24,6 +24,8 @@ PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
 READABLE_FILE = 0o644
 """Mode of a file for processes of other users, such as Prometheus."""
 
+_ZEROS = bytes(2**20)
+
 
 def make_folder(folder: Path) -> None:
     """Makes a private folder, in private folders as far as they are missing. Raises `OSError`."""
@@ -68,6 +70,27 @@ def open_new(path: Path, flags: int = os.O_WRONLY, mode: int = PRIVATE_FILE) -> 
         path.unlink()
     # O_EXCL also refuses a link.
     return os.open(path, flags | os.O_CREAT | os.O_EXCL, mode)
+
+
+def sync_data(descriptor: int) -> None:
+    """Makes the bytes of an open file durable; its times may be lost. Raises `OSError`."""
+    # macOS has fsync alone.
+    getattr(os, "fdatasync", os.fsync)(descriptor)
+
+
+def allocate_bytes(descriptor: int, size: int) -> None:
+    """Gives a file space on the disk for this many bytes; its content stays, and zeros follow it. Raises `OSError`.
+
+    On a full disk, writing to a hole of a mapped file would raise a bus error.
+    """
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, 0, size)
+        return
+    # macOS. There, files that were allocated in this way have no holes before their end.
+    for start in range(os.fstat(descriptor).st_size, size, len(_ZEROS)):
+        part = _ZEROS[: size - start]
+        if os.pwrite(descriptor, part, start) != len(part):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def temporary_of(path: Path) -> Path:

@@ -42,7 +42,11 @@ class Metrics:
 def load_metrics(run: str | Path) -> Metrics:
     """Reads the metrics of a run from its folder. The run may still be active.
 
-    Raises `ConfigurationError` if the folder has no metrics.
+    Args:
+        run: Folder of the run.
+
+    Raises:
+        ConfigurationError: The folder has no metrics.
     """
     path = RunFolder(Path(run)).metrics
     try:

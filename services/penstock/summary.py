@@ -54,30 +54,33 @@ class Summary:
         run_dir: Folder of the run.
         env_id: Gymnasium id of the environment.
         seed: Seed of the run.
-        env_steps: Environment steps trained, over all sessions of the run.
-        wall_s: Seconds since this command started.
-        env_steps_per_s: Environment steps of this session per second since its first one.
+        stopped: Reason for the end of the run.
+        limit: Limit of the run of which the largest share was done; None in summaries of earlier releases.
         evaluation: Evaluation of the best checkpoint, on episodes not used to choose it; None if there was none.
+        best_evaluation: Evaluation by which the best checkpoint was chosen; None if there was none.
+        policy_version: Version of the evaluated checkpoint.
+        variants: Results in each environment variant, in their order; empty if the run has none.
         env_steps_to_threshold: Environment steps at the first evaluation that reached `evaluation.threshold`; None if
             none did or there is no threshold.
         learn_wall_s_to_threshold: Seconds from the first environment step to that evaluation, without those in which
             training waited for an evaluation.
-        policy_version: Version of the evaluated checkpoint.
-        staleness_mean: Mean age of trained segments, in policy versions.
-        samples_per_insert: Uses of segments per collected segment.
-        stopped: Reason for the end of the run.
-        variants: Results in each environment variant, in their order; empty if the run has none.
-        statistics: Statistics of collection and training in this session; None in summaries of earlier releases.
-        best_evaluation: Evaluation by which the best checkpoint was chosen; None if there was none.
+        env_steps: Environment steps trained, over all sessions of the run.
         env_steps_taken: Environment steps that actors took, over all sessions. Includes steps that were not trained
             because they arrived too late or were refused.
-        sessions: Commands that trained the run, this one included.
-        total_wall_s: Seconds of all these commands.
-        total_env_steps_per_s: Environment steps per second of training, over all sessions.
         updates: Gradient steps, over all sessions.
         episodes: Training episodes whose last step was trained, over all sessions.
         minutes: Minutes from the first environment step to the end of training, summed over all sessions.
         limit: Limit of the run of which the largest share was done; None in summaries of earlier releases.
+        threshold: Return that counts as solved, `evaluation.threshold`; None without one, and in summaries of earlier
+            releases.
+        sessions: Commands that trained the run, this one included.
+        wall_s: Seconds since this command started.
+        total_wall_s: Seconds of all these commands.
+        env_steps_per_s: Environment steps of this session per second since its first one.
+        total_env_steps_per_s: Environment steps per second of training, over all sessions.
+        staleness_mean: Mean age of trained segments, in policy versions.
+        samples_per_insert: Uses of segments per collected segment.
+        statistics: Statistics of collection and training in this session; None in summaries of earlier releases.
     """
 
     run_dir: str
@@ -104,6 +107,26 @@ class Summary:
     episodes: int = 0
     minutes: float = 0.0
     limit: RunLimit | None = None
+    threshold: float | None = None
+
+    @property
+    def verdict(self) -> str:
+        """Whether the run has solved its task, in one line, with the return of the best checkpoint and the effort.
+
+        The return is that of new episodes, so that a lucky evaluation alone solves nothing.
+        """
+        effort = f"after {self.env_steps:,} steps, {60.0 * self.minutes:.1f} s of training"
+        if self.evaluation is None:
+            return f"no evaluation: {effort.removeprefix('after ')}"
+        found = f"{self.evaluation.return_mean:.1f}"
+        if self.threshold is None:
+            return f"return: {found} {effort}"
+        found += f" (threshold {self.threshold:g})"
+        reached, seconds = self.env_steps_to_threshold, self.learn_wall_s_to_threshold
+        first = "" if reached is None or seconds is None else f"after {reached:,} steps, {seconds:.1f} s of training"
+        if self.evaluation.return_mean >= self.threshold:
+            return f"solved: {found} {first or effort}"
+        return f"not solved: {found} {effort}{f'; one evaluation reached it {first}' if first else ''}"
 
     def timed(self, wall_s: float) -> "Summary":
         """Returns this summary for a command that took `wall_s` seconds in all."""
@@ -126,9 +149,8 @@ class Summary:
                 " episodes"
             )
         rows["steps"] = f"{self.env_steps:,} in {self.wall_s:.1f} s"
-        if self.env_steps_to_threshold is not None:
-            rows["threshold"] = f"reached after {self.env_steps_to_threshold:,} steps"
         cells = "".join(f"<tr><th>{name}</th><td>{html.escape(value)}</td></tr>" for name, value in rows.items())
+        cells = f'<tr><th colspan="2">{html.escape(self.verdict)}</th></tr>{cells}'
         try:
             curve = base64.b64encode(RunFolder(Path(self.run_dir)).learning_curve.read_bytes()).decode()
         except OSError:

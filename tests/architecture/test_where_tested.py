@@ -58,6 +58,7 @@ ELSEWHERE = {
     "cli/notebook_display.py": "integration/test_notebook.py",
     "cli/known_environment.py": "unit/acting/test_environment_ids.py",
     "cli/named_run.py": "unit/test_known_runs.py",
+    "cli/lines.py": "unit/cli/test_screens.py",
     "cli/presets.py": "integration/test_first_use.py",
     "cli/run_facts.py": "unit/cli/test_display.py",
     "cli/one_line_parser.py": "integration/test_bad_input.py",

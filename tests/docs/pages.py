@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
 _NOT_RUN = r"(?:<!-- not run: (?P<reason>[^\n]+) -->\n)?"
 _FENCE = re.compile(rf"^{_NOT_RUN}```(?P<language>\S*)\n(?P<text>.*?)^```$", re.M | re.S)
 

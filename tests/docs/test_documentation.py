@@ -326,6 +326,7 @@ OF_OTHERS = {
     ),
     *("store.json", "headers.bin"),
     *("manifest.json", "policy.safetensors", "learning_curve.png", "my_environments.py", "compose.override.yaml"),
+    *("ppo_atari.py", "ppo_atari_envpool.py", "ppo_atari_lstm.py", "ppo_continuous_action.py"),
     *("ppo.py", "RUN/logs/SERVICE.log", "mine.toml"),
 }
 SECTIONS = set(Config.model_fields)

@@ -102,7 +102,7 @@ def test_a_run_is_followed_to_its_end_and_leaves_everything_in_its_folder(
         wait_for(lambda: array_is_cancelled(cluster), "the array to be cancelled")
         wait_for(lambda: not list(scratch.iterdir()), "the store to be removed")
     assert (end.code, end.stderr) == (0, "")
-    assert "ended by total_steps" in end.stdout
+    assert "\nended  by total_steps after " in end.stdout
     assert str(folder.root) in end.stdout.splitlines()[-1]
     assert folder.summary.exists() and folder.best_checkpoint.exists() and (folder.logs / "learner.log").exists()
     assert not folder.services.exists()

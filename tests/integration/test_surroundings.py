@@ -74,6 +74,16 @@ def refused(*arguments):
 
 os.pidfd_open = refused
 """
+NAMES_OF_MACOS = """
+import os
+import socket
+
+# What `mypy --platform darwin` does not find in these modules, of all that Penstock uses.
+for name in ("O_DIRECT", "fdatasync", "memfd_create", "pidfd_open", "posix_fallocate", "waitid"):
+    delattr(os, name)
+del os.sched_getaffinity
+del socket.SO_PEERCRED
+"""
 
 
 IGNORED = {
@@ -154,6 +164,22 @@ def test_without_pidfd_open_services_are_commands_and_none_counts_as_dead(tmp_pa
     ended = run("train", *SMALL, directory=tmp_path, environment={"PYTHONPATH": str(tmp_path)})
     assert ended.code == 0, ended.stderr
     assert ended.stdout.count("template is not usable: pidfd_open") == 1 and "restarting" not in ended.stdout
+
+
+def test_without_the_functions_that_macos_lacks_a_run_trains_and_takes_snapshots(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(NAMES_OF_MACOS)
+    options = (
+        *SMALL,
+        "--replay.folder=store",
+        f"--replay.capacity-bytes={2**26}",
+        "--checkpoint.snapshot-interval-s=0.2",
+    )
+    paths = f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    ended = run("train", *options, directory=tmp_path, environment={"PYTHONPATH": paths})
+    assert ended.code == 0 and "Traceback" not in ended.stderr, ended.stderr
+    assert RunFolder(tmp_path / "run").summary.exists()
 
 
 def test_a_program_that_trains_is_left_no_open_files(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The results of a finished run, and the commands that use them."""
 
 import dataclasses
+import itertools
 import json
 import math
 import re
@@ -105,9 +106,21 @@ def test_a_run_ends_with_exit_code_0_and_leaves_no_process(ended_run: EndedRun) 
     assert listening(ended_run.ports) == set()
 
 
+def test_a_pipe_gets_a_line_when_the_state_has_changed(ended_run: EndedRun) -> None:
+    lines = ended_run.end.stdout.splitlines()
+    assert [line for line, next_line in itertools.pairwise(lines) if line == next_line] == []
+    start = [line for line in lines if line.startswith(("checking the environment: ", "starting: "))]
+    assert start and len(start) == len(set(start))
+    assert "replay loading · learner waiting · actors 0/1 · evaluator waiting" in start[0]
+    assert any("learner waiting for" in line for line in start)
+
+
 def test_the_last_lines_show_the_result_and_its_folder(ended_run: EndedRun) -> None:
     said = ended_run.end.stdout
     assert said.startswith("preset cartpole for CartPole-v1\n")
+    summary = Summary.read(ended_run.folder / "summary.json")
+    assert f"\n{summary.verdict}\nreturn " in said
+    assert summary.threshold == 20.0 and "(threshold 20) after " in summary.verdict
     assert re.search(
         r"^return +[\d.]+ ± [\d.]+ over 5 new episodes: best checkpoint \(version \d+\), chosen for", said, re.MULTILINE
     )
@@ -168,7 +181,7 @@ def test_the_statistics_of_an_ended_run_are_plausible_and_its_last_lines_show_th
     replayed = statistics.replayed
     assert replayed is not None and replayed.drawn_priority is not None and replayed.drawn_priority > 0.0
     assert 1.0 <= replayed.age_mean <= replayed.age_90 <= statistics.staleness.maximum
-    said = ended_run.end.stdout
+    said = run("status", str(ended_run.folder)).stdout
     assert f"replay       {summary.samples_per_insert:.1f} uses per segment | age {replayed.age_mean:.1f}, 90%" in said
     assert "effective sample share" in said and f"asynchronous, lag {statistics.lag.mean:.1f}" in said
 

@@ -2,7 +2,8 @@
 
 It fails if a distribution lacks a file, if the core is larger than `LARGEST_MB` or has an optional package, if the
 first run does not reach its threshold, or if a message about a missing package is not right. Times are only recorded.
-The result is build/package.json. With `--extras`, it also installs all other extras, for their sizes.
+The result is build/package.json. With `--extras`, it also installs all other extras, and an environment without torch,
+for their sizes.
 """
 
 import argparse
@@ -46,8 +47,12 @@ def check(folder: Path, *, extras: bool) -> dict[str, object]:
     second = installed.train(environment, folder, "second")
     added_mb = installed.check_messages(environment, folder, "second")
     _say(begun, "the messages about missing packages are right")
+    smaller: dict[str, object] = {}
     if extras:
         added_mb |= installed.add_extras(environment, *FURTHER_EXTRAS)
+        without = installed.create(folder / "without_torch")
+        smaller = {"without_torch": installed.without_torch(without, built.wheel, folder, "second")}
+        _say(begun, f"installed what needs no torch: {smaller}")
     return {
         **provenance.of_this_run(),
         "sdist_kb": round(built.sdist.stat().st_size / 1e3, 1),
@@ -57,13 +62,14 @@ def check(folder: Path, *, extras: bool) -> dict[str, object]:
         "first_train": first,
         "second_train": second,
         "added_by_extras_mb": added_mb,
+        **smaller,
     }
 
 
 def main() -> int:
     """Checks, writes the result, and returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--extras", action="store_true", help="also install the extras for environments and GPUs")
+    parser.add_argument("--extras", action="store_true", help="also install further extras, and without torch")
     named = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         try:

@@ -87,6 +87,25 @@ def describe(environment: Installed) -> dict[str, Any]:
     }
 
 
+def without_torch(environment: Installed, wheel: Path, folder: Path, run: str) -> dict[str, Any]:
+    """Installs what needs no torch, as docs/installation.md says; returns the seconds, and the size in MB.
+
+    Raises `Failure` if torch is there, or if a command that needs none fails.
+    """
+    started = time.monotonic()
+    pip = [environment.folder / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, f"--requirement={ROOT / 'requirements-actor.lock'}"], check=True)
+    subprocess.run([*pip, "--no-deps", wheel], check=True)
+    seconds = time.monotonic() - started
+    if (environment.site / "torch").exists():
+        raise Failure("requirements-actor.lock installs torch")
+    for arguments in (("status", run), ("evaluate", run, "--episodes=1"), ("replay", "--help"), ("actor", "--help")):
+        if (done := environment.run(folder, *arguments)).code:
+            raise Failure(f"penstock {' '.join(arguments)} fails without torch: {done.stderr}")
+    size = sum(size for name, size in sizes_mb(environment).items() if name != "pip")
+    return {"install_seconds_with_downloads": round(seconds, 1), "site_packages_mb": round(size, 1)}
+
+
 def train(environment: Installed, folder: Path, run: str) -> dict[str, Any]:
     """Trains the first run of the documentation; returns its times, and the largest memory of each process in MB.
 

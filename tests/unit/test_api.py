@@ -1,5 +1,7 @@
 """The Python API: its names, the values that it accepts in place of options, and its single kind of error."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,12 @@ NAMED = {"cartpole": "CartPole-v1", "none": "Pendulum-v1"}
 def test_the_public_names_are_listed_and_exist() -> None:
     assert dir(penstock) == sorted([*penstock.__all__, "__version__"])
     assert all(getattr(penstock, name) is not None for name in penstock.__all__)
+
+
+def test_windows_is_refused_in_one_line_before_anything_else_is_imported() -> None:
+    program = "import sys; sys.platform = 'win32'; import penstock"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert ended.returncode == 1 and "on Windows, use WSL 2 or Docker" in ended.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize("preset", [None, *NAMED])
@@ -78,7 +86,7 @@ def test_a_made_environment_may_have_arrays_as_arguments(start: list[float]) -> 
     assert kwargs == ({} if start == [0.0, 0.0] else {"start": start})
 
 
-def wrapped() -> object:
+def wrapped() -> Any:
     return gymnasium.wrappers.FlattenObservation(gymnasium.make("CartPole-v1"))
 
 
@@ -94,7 +102,7 @@ def wrapped() -> object:
     ],
 )
 def test_an_environment_may_be_given_as_users_have_it(
-    make: Callable[[], object], environment_id: str, kwargs: dict[str, object]
+    make: Callable[[], Any], environment_id: str, kwargs: dict[str, object]
 ) -> None:
     environment = penstock.configure(make()).environment
     assert (environment.id, environment.kwargs) == (environment_id, kwargs)
@@ -160,4 +168,4 @@ def test_a_callback_that_is_no_function_is_answered_with_the_settings_that_repla
 def test_the_display_is_that_of_progress_or_of_the_words_of_other_libraries(
     given: dict[str, Any], shown: bool | None
 ) -> None:
-    assert is_shown(given.pop("progress", None), given) is shown
+    assert is_shown(given.pop("progress", None), given.pop("verbose", None), given) is shown

@@ -114,6 +114,7 @@ def run(config: Config) -> int:
             service.wait_until(partial(_has_begun, roster, lead), _ACTOR_WAIT_S)
             if roster.schema is None or roster.spec is None:
                 return service.stop_code
+            session.statistics.waits("its policy")
             # The first actor's spaces, so that the learner's machine needs no environment.
             continued = _continued(session)
             network = None if continued is None else checkpoints.read_network(continued)

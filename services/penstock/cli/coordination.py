@@ -1,15 +1,21 @@
 """Text output of a run's statistics and summary, for `penstock status` and the end of `penstock train`."""
 
-from rich.console import Group, RenderableType
+import shlex
+
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from penstock.cli.hints import ENOUGH_BATCHES, Hint, actors_waiting_share, hints
-from penstock.cli.replay_figures import replay_figures
+from penstock.cli.lines import Line, named, show, show_command
+from penstock.cli.replay_figures import effect_of_priorities, replay_figures
 from penstock.cli.run_facts import limit_text
 from penstock.summary import EvaluationOutcome, Summary
 from penstock.types.statistics import Ages, CoordinatorStatistics, Drops, LearningNumbers, Unit, declared
 from penstock.types.status import AT_A_LIMIT
+
+_CLOSING_LABEL = 7
+"""Columns of the labels at the end of a run; a command there fits into 80 columns with the usual names of runs."""
 
 _SHOWN_WAITS = 3
 _SMALLEST_SHARE = 0.005
@@ -43,12 +49,7 @@ def sections(statistics: CoordinatorStatistics, share_done: float = 0.0) -> Rend
     return Group(*facts, *learning, *_advice(hints(statistics, share_done)))
 
 
-def named(name: str, line: str | Text, style: str = "") -> Text:
-    """Returns a labelled line. A table would fold or cut a line that is wider than the terminal."""
-    return Text.assemble((f"{name:<13}", "dim"), line if isinstance(line, Text) else (line, style))
-
-
-def _advice(found: list[Hint]) -> list[Text]:
+def _advice(found: list[Hint]) -> list[Line]:
     return [named("hint", hint.text, "yellow") for hint in found]
 
 
@@ -63,7 +64,7 @@ def in_words(statistics: CoordinatorStatistics) -> str:
             return f"asynchronous: collection {ahead}"
 
 
-def in_short(statistics: CoordinatorStatistics) -> list[Text]:
+def in_short(statistics: CoordinatorStatistics) -> list[Line]:
     """Returns the most important statistics of an ended run, in at most two lines."""
     rows = []
     if recent := statistics.recent:
@@ -90,41 +91,81 @@ def in_short(statistics: CoordinatorStatistics) -> list[Text]:
     return rows
 
 
-def summary_lines(summary: Summary) -> list[Text]:
-    """Returns the result of a run as labelled lines."""
-    statistics, lines = summary.statistics, []
-    if summary.evaluation:
-        mean = (f"{summary.evaluation.return_mean:.1f}", "bold")
-        best = f": best checkpoint (version {summary.policy_version})"
-        if summary.best_evaluation:
-            best += f", chosen for {summary.best_evaluation.return_mean:.1f} in an evaluation"
-        lines.append(named("return", Text.assemble(mean, _spread(summary.evaluation, "new "), best)))
-    for number, variant in enumerate(summary.variants):
-        outcome = variant.evaluation
-        shown = f"{outcome.return_mean:.1f}{_spread(outcome)}" if outcome else "-"
-        lines.append(named(f"variant {number}", f"{shown}, {variant.arguments}"))
+def summary_lines(summary: Summary) -> list[Line]:
+    """Returns everything about the result of a run as labelled lines, below the verdict."""
+    statistics, lines = summary.statistics, [_verdict(summary)]
+    lines += [named(*line) for line in _returns(summary)]
     lines.append(named("environment", f"{summary.env_id}, seed {summary.seed}"))
     speed = f"({summary.env_steps_per_s:,.0f}/s)"
     lines.append(named("steps", f"{summary.env_steps:,} {speed}, ended by {summary.stopped}"))
     if summary.limit is not None:
         lines.append(named("progress", f"{summary.limit.share:.0%}: {limit_text(summary.limit)}"))
-    if summary.env_steps_to_threshold is not None and summary.learn_wall_s_to_threshold is not None:
-        trained = f"{summary.learn_wall_s_to_threshold:.1f} s of training"
-        lines.append(named("threshold", f"after {summary.env_steps_to_threshold:,} steps, {trained}"))
     if figures := replay_figures(summary.samples_per_insert, statistics):
         lines.append(named("replay", figures.line))
     if statistics is not None:
-        lines += in_short(statistics)
-        # A run that reached its threshold has learnt and needs no hints.
-        if summary.env_steps_to_threshold is None:
-            done, ended = summary.limit.share if summary.limit else 0.0, summary.stopped in AT_A_LIMIT.values()
-            lines += _advice(hints(statistics, done, ended=ended)) or _usual(statistics)
+        lines += [*in_short(statistics), *(_advice(_hints(summary)) or _usual(summary))]
     wall = f"{summary.wall_s:.1f} s, from the command to the end"
     return [*lines, named("wall time", wall), named("run", summary.run_dir)]
 
 
-def _usual(statistics: CoordinatorStatistics) -> list[Text]:
-    return [named("", "no value of these is unusual")] if statistics.recent_batches >= ENOUGH_BATCHES else []
+def show_end(console: Console, summary: Summary, *, penstock: str, trust: str = "", verbose: bool = False) -> None:
+    """Prints the result of a run that has ended, its folder, and what to do with it.
+
+    Args:
+        console: Where to print.
+        summary: The result.
+        penstock: Command that starts Penstock from here.
+        trust: Option for commands that import what the run names.
+        verbose: Whether to print everything that `penstock status` shows.
+    """
+    lines = [
+        *_returns(summary),
+        ("ended", f"by {summary.stopped} after {summary.env_steps:,} steps, {summary.wall_s:.1f} s in all"),
+        *(("hint", hint.text) for hint in _hints(summary)),
+        ("run", summary.run_dir),
+    ]
+    short = [_verdict(summary), *(named(*line, width=_CLOSING_LABEL) for line in lines)]
+    show(console, *(summary_lines(summary) if verbose else short))
+    run = shlex.quote(summary.run_dir)
+    for label, use in (
+        ("film", f"evaluate {run} --record-video{trust}"),
+        ("plot", f"plot {run}"),
+        ("more", f"status {run}"),
+    ):
+        show_command(console, f"{label:<{_CLOSING_LABEL}}", f"{penstock} {use}")
+
+
+def _verdict(summary: Summary) -> Line:
+    return Line(Text(summary.verdict, "bold"))
+
+
+def _returns(summary: Summary) -> list[tuple[str, str]]:
+    """Returns the returns of the best checkpoint, in all environments and in each variant, with labels."""
+    lines = []
+    if outcome := summary.evaluation:
+        best = f"{_spread(outcome, 'new ')}: best checkpoint (version {summary.policy_version})"
+        if summary.best_evaluation:
+            best += f", chosen for {summary.best_evaluation.return_mean:.1f} in an evaluation"
+        lines.append(("return", f"{outcome.return_mean:.1f}{best}"))
+    for number, variant in enumerate(summary.variants):
+        found = variant.evaluation
+        shown = f"{found.return_mean:.1f}{_spread(found)}" if found else "-"
+        lines.append((f"variant {number}", f"{shown}, {variant.arguments}"))
+    return lines
+
+
+def _hints(summary: Summary) -> list[Hint]:
+    """Returns hints on a run; none on one that has reached its threshold, which has learnt."""
+    if summary.statistics is None or summary.env_steps_to_threshold is not None:
+        return []
+    done, ended = summary.limit.share if summary.limit else 0.0, summary.stopped in AT_A_LIMIT.values()
+    return hints(summary.statistics, done, ended=ended)
+
+
+def _usual(summary: Summary) -> list[Line]:
+    batches = summary.statistics.recent_batches if summary.statistics else 0
+    usual = summary.env_steps_to_threshold is None and batches >= ENOUGH_BATCHES
+    return [named("", "no value of these is unusual")] if usual else []
 
 
 def _learning(statistics: CoordinatorStatistics) -> Table:
@@ -149,10 +190,8 @@ def _ages(ages: Ages | None) -> str:
 
 def _draw(statistics: CoordinatorStatistics) -> str:
     by = f"by priority (alpha {statistics.alpha:g}) and age" if statistics.alpha else "by age alone"
-    gain = statistics.last.priority_gain if statistics.last else None
-    if gain is None:
-        return by
-    return f"{by}; priorities {'lower' if gain >= 0.0 else 'raise'} the variance of the gradient by {abs(gain):.0%}"
+    effect = effect_of_priorities(statistics.last.priority_gain if statistics.last else None)
+    return f"{by}; {effect}" if effect else by
 
 
 def _collect(statistics: CoordinatorStatistics) -> str:

@@ -17,23 +17,32 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from penstock.cli.lines import Line, show
 from penstock.cli.run_facts import (
     clock,
     data_facts,
     duration,
     hints_now,
+    is_start,
+    is_under_way,
     learning_facts,
+    phase,
     progress_parts,
+    replay_facts,
     replay_lines,
     state,
     status_line,
     variant_lines,
+    waits,
 )
-from penstock.types.status import RunStatus
+from penstock.types.status import BETWEEN, RunStatus
 
 _LINE_INTERVAL_S = 3.0
 _CURVE_POINTS = 60
 _SHOWN_HINTS = 2
+_PANEL_FRAME, _TITLE_FRAME = 4, 6
+"""Columns of a panel that its lines, and its title, can't have."""
+
 _BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -41,41 +50,47 @@ Display = Callable[[RunStatus, list[str]], None]
 """Function that shows the status of a run, and lines of news."""
 
 
-def make_display(console: Console) -> "PanelDisplay | LineDisplay":
-    """Returns a panel for a terminal, and lines for any other output."""
-    return PanelDisplay(console) if console.is_terminal else LineDisplay(console)
+def make_display(console: Console, *, verbose: bool = False) -> "PanelDisplay | LineDisplay":
+    """Returns a panel for a terminal, and lines for any other output; `verbose` adds what explains replay."""
+    return PanelDisplay(console, verbose=verbose) if console.is_terminal else LineDisplay(console, verbose=verbose)
 
 
 class LineDisplay(AbstractContextManager["LineDisplay"]):
-    """A display of one line every few seconds, for logs and pipes, and of each hint once."""
+    """A display for logs and pipes: a line when the state changes, every few seconds at most once training began.
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
+    It shows each hint once.
+    """
+
+    def __init__(self, console: Console, *, verbose: bool = False) -> None:
+        self._console, self._verbose = console, verbose
         self._due = 0.0
+        self._shown: list[str] = []
         self._hinted: set[str] = set()
 
     def __exit__(self, *exception: object) -> None: ...
 
     def __call__(self, status: RunStatus, news: list[str]) -> None:
-        """Prints news immediately, and the status when it is due."""
-        for line in news:
-            self._console.print(line, markup=False, soft_wrap=True)
-        if time.monotonic() >= self._due:
-            self._due = time.monotonic() + _LINE_INTERVAL_S
-            new = [hint for hint in hints_now(status) if hint.observation not in self._hinted]
-            self._hinted |= {hint.observation for hint in new}
-            for line in (status_line(status), *replay_lines(status), *(f"hint: {hint.text}" for hint in new)):
-                self._console.print(line, markup=False, soft_wrap=True)
+        """Prints news immediately, and the status when it has changed and is due."""
+        show(self._console, *news)
+        if time.monotonic() < self._due and not is_start(status):
+            return
+        lines = [status_line(status, verbose=self._verbose), *(replay_lines(status) if self._verbose else [])]
+        new = [hint for hint in hints_now(status) if hint.observation not in self._hinted]
+        if lines == self._shown and not new:
+            return
+        self._due, self._shown = time.monotonic() + _LINE_INTERVAL_S, lines
+        self._hinted |= {hint.observation for hint in new}
+        show(self._console, *lines, *(f"hint: {hint.text}" for hint in new))
 
 
 class PanelDisplay(AbstractContextManager["PanelDisplay"]):
     """A display that redraws a panel in place."""
 
-    def __init__(self, console: Console) -> None:
-        self._live = Live(console=console, refresh_per_second=8, transient=False)
+    def __init__(self, console: Console, *, verbose: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
+        self._live, self._verbose = Live(console=console, refresh_per_second=8, transient=False), verbose
         self._returns: deque[float] = deque(maxlen=_CURVE_POINTS)
         self._evaluated_version = -1
-        self._began = time.monotonic()
+        self._clock, self._began = clock, clock()
         self._undo = ExitStack()
 
     def __enter__(self) -> "PanelDisplay":
@@ -89,17 +104,24 @@ class PanelDisplay(AbstractContextManager["PanelDisplay"]):
 
     def __call__(self, status: RunStatus, news: list[str]) -> None:
         """Draws the status; news lines stay above the panel."""
-        for line in news:
-            self._live.console.print(line, markup=False)
-        self._live.update(self.panel(status))
+        show(self._live.console, *news)
+        self._live.update(self.panel(status, self._live.console.width))
 
-    def panel(self, status: RunStatus) -> RenderableType:
-        """Returns the panel of a status, with the curve of the evaluations so far."""
-        title = f"[bold]penstock[/bold] {escape(status.environment_id)} · {escape(state(status))}"
-        if not status.env_steps:
-            # Nothing is known yet but the time.
-            waited = Text(f"{duration(time.monotonic() - self._began)} since the start", style="dim")
-            return Panel(waited, title=title, title_align="left")
+    def panel(self, status: RunStatus, width: int) -> RenderableType:
+        """Returns the panel of a status in this number of columns, with the curve of the evaluations so far."""
+        whole, reason = state(status), Line(Text(waits(status)))
+        body: list[RenderableType]
+        if not is_under_way(status):
+            short = f"{phase(status)} · {duration(self._clock() - self._began)}"
+            body = [_states(status, width - _PANEL_FRAME) if is_start(status) else reason]
+        elif len(f"penstock {status.environment_id} · {whole}") <= width - _TITLE_FRAME:
+            short, body = whole, self._body(status)
+        else:
+            short, body = phase(status), [reason, *self._body(status)]
+        title = f"[bold]penstock[/bold] {escape(status.environment_id)} · {escape(short)}"
+        return Panel(Group(*body), title=title, title_align="left")
+
+    def _body(self, status: RunStatus) -> list[RenderableType]:
         if status.last_evaluation is not None and status.last_evaluation.version != self._evaluated_version:
             self._evaluated_version = status.last_evaluation.version
             self._returns.append(status.last_evaluation.return_mean)
@@ -109,19 +131,29 @@ class PanelDisplay(AbstractContextManager["PanelDisplay"]):
         steps.add_column(justify="right", no_wrap=True)
         steps.add_row(bar, " · ".join([*progress_parts(status.env_steps, status.limit), *clock(status)]))
         curve = Text(sparkline(list(self._returns)), style="green")
-        advice = [Text(f"hint: {hint.text}", style="yellow") for hint in hints_now(status)[:_SHOWN_HINTS]]
+        advice = [Line(Text(f"hint: {hint.text}", style="yellow"), 6) for hint in hints_now(status)[:_SHOWN_HINTS]]
         variants = [Text(line, style="dim", overflow="ellipsis", no_wrap=True) for line in variant_lines(status)]
-        return Panel(Group(steps, _numbers(status), *variants, curve, *advice), title=title, title_align="left")
+        return [steps, _numbers(status, verbose=self._verbose), *variants, curve, *advice]
 
 
-def _numbers(status: RunStatus) -> Table:
+def _states(status: RunStatus, width: int) -> Text:
+    """Returns the states of the services, in one line if they fit, and each whole in any case."""
+    lines: list[str] = []
+    for state_of_one in status.waiting_for.split(BETWEEN):
+        longer = f"{lines[-1]}{BETWEEN}{state_of_one}" if lines else state_of_one
+        lines[-1:] = [longer] if len(longer) <= width else [*lines[-1:], state_of_one]
+    return Text("\n".join(lines))
+
+
+def _numbers(status: RunStatus, *, verbose: bool) -> Table:
     """Returns what is known about learning on the left, and about speed and data on the right."""
     table = Table.grid(expand=True, padding=(0, 2))
     # Fixed shares keep the columns in place when the numbers change.
     for _ in range(2):
         table.add_column(style="dim", no_wrap=True)
         table.add_column(justify="right", no_wrap=True, ratio=1)
-    for left, right in itertools.zip_longest(learning_facts(status), data_facts(status), fillvalue=("", "")):
+    data = [*data_facts(status), *(replay_facts(status) if verbose else [])]
+    for left, right in itertools.zip_longest(learning_facts(status), data, fillvalue=("", "")):
         style = "[bold]" if left[0].startswith(("return", "evaluation")) else ""
         table.add_row(left[0], f"{style}{left[1]}", *right)
     return table

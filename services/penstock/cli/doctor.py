@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import os
+import platform
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -14,6 +15,7 @@ from penstock import extras, installation
 from penstock.addresses import Address
 from penstock.cli.containers import check_containers, check_passed_on
 from penstock.cli.finding import Finding
+from penstock.cli.lines import Line, show
 from penstock.cli.one_line_parser import OneLineParser
 from penstock.cli.options import parse
 from penstock.config import Config
@@ -62,13 +64,14 @@ def command(arguments: Sequence[str]) -> int:
     for finding in examine(options.config):
         # A table would fold: each check stays on one line, for grep.
         mark, style = {True: ("ok", "green"), False: ("no", "red"), None: ("-", "dim")}[finding.fit]
-        console.print(Text.assemble((f"{mark:<4}", style), f"{finding.subject:<18}", finding.detail), soft_wrap=True)
+        show(console, Line(Text.assemble((f"{mark:<4}", style), f"{finding.subject:<18}", finding.detail), 22))
         fit &= finding.fit is not False
     return 0 if fit else UNFIT
 
 
 def examine(config: Config) -> Iterator[Finding]:
     """Yields the finding of each check."""
+    yield check_system()
     yield check_versions()
     yield check_processors(config)
     yield check_memory(config)
@@ -79,6 +82,16 @@ def examine(config: Config) -> Iterator[Finding]:
     yield check_environments(config)
     if installation.kind() == "packages":
         yield from check_containers(Path.cwd())
+
+
+def check_system(system: str = platform.system()) -> Finding:
+    """Reports the operating system and processor; only Linux has been tried."""
+    detail = f"{system} {platform.release()}, {platform.machine()}"
+    if system == "Linux":
+        return Finding("system", True, detail)
+    return Finding(
+        "system", None, f"{detail}: not tried; services load one by one, and no data passes them by local sockets"
+    )
 
 
 def check_versions() -> Finding:

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from penstock.cli.coordination import summary_lines
+from penstock.cli.coordination import show_end
 from penstock.cli.display import make_display
 from penstock.cli.operator import operator_of
+from penstock.cli.program import TRUST_CODE, program
 from penstock.config import Config
 from penstock.errors import PenstockError, Unavailable
 from penstock.local.child_log import ChildLog
@@ -37,6 +38,7 @@ class Follower:
         self._status = RunStatus(
             environment_id=config.environment.short_name, limit=config.run.limits.nearest(Extent())
         )
+        self._trust = TRUST_CODE if config.names_code else ""
         self._before = _identity(folder)
         # What earlier turns of the run have logged is no reason for the end of this one.
         paths = [folder.logs / f"{name}.log" for name in ("learner", "replay", "evaluator", "services")]
@@ -46,12 +48,12 @@ class Follower:
         self._client: StatusClient | None = None
         self._notices = 0
 
-    def follow(self, console: Console, engine_state: Callable[[], tuple[str, bool]]) -> None:
+    def follow(self, console: Console, engine_state: Callable[[], tuple[str, bool]], *, verbose: bool = False) -> None:
         """Shows the run until its end, and then its summary. Raises `PenstockError` if it ended without one.
 
         `engine_state` returns what the run waits for, as far as the engine knows, and whether the engine has ended it.
         """
-        with make_display(console) as display:
+        with make_display(console, verbose=verbose) as display:
             try:
                 waiting, ended = "", False
                 began = asked = time.monotonic()
@@ -73,8 +75,7 @@ class Follower:
             raise PenstockError(f"the run ended without a summary, and {waiting}: {cause}")
         # The learner's path may be that of another machine.
         summary = replace(Summary.read(self._folder.summary), run_dir=str(self._folder.root))
-        for line in summary_lines(summary):
-            console.print(line, soft_wrap=True)
+        show_end(console, summary, penstock=program(), trust=self._trust, verbose=verbose)
 
     @property
     def _finished(self) -> bool:

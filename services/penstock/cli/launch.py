@@ -13,6 +13,7 @@ from rich.console import Console
 from penstock.cli import slurm_actors
 from penstock.cli.batch_line import batch_line, steps_line
 from penstock.cli.following import Follower
+from penstock.cli.lines import show
 from penstock.cli.one_line_parser import OneLineParser
 from penstock.cli.options import Options, parse
 from penstock.cli.program import program
@@ -74,26 +75,24 @@ def _launch(arguments: Sequence[str]) -> int:
     if resumes and (reason := nothing_left(run.folder.summary, config.run)):
         raise ConfigurationError(f"{reason}; its result is in {run.folder.summary}")
     slurm_jobs.prepare(run, now=time.time())
-    for line in filter(None, [batch_line(config, resumed=resumes), steps_line(config)]):
-        console.print(line, markup=False, soft_wrap=True)
+    show(console, *filter(None, [batch_line(config, resumed=resumes), steps_line(config)]))
     follower = Follower(run.folder, config)
     node_run, jobs = _submitted(run, console)
     spare = f", and {run.all_tasks - run.tasks} more in their place" if run.all_tasks > run.tasks else ""
-    console.print(
+    show(
+        console,
         f"job {jobs.services}: the services; job {jobs.actors}: an array with {run.tasks} tasks at a time{spare};"
         f" scripts in {run.folder.launch}",
-        markup=False,
-        soft_wrap=True,
     )
     try:
         if not options.more.detach:
-            follower.follow(console, lambda: _state(jobs.services, node_run))
+            follower.follow(console, lambda: _state(jobs.services, node_run), verbose=options.verbose)
             return 0
     except KeyboardInterrupt:
         console.print("the run goes on")
     place = f"; its folder stays on {node_run.place}" if node_run is not None else ""
     watch = f"watch it with {program()} status {shlex.quote(os.path.relpath(run.folder.root))} --watch"
-    console.print(f"{watch}, end it with scancel {jobs}{place}", markup=False, soft_wrap=True)
+    show(console, f"{watch}, end it with scancel {jobs}{place}")
     return 0
 
 
@@ -113,7 +112,7 @@ def _submitted(run: SlurmRun, console: Console) -> tuple[NodeRun | None, slurm_j
         return slurm_jobs.submit_actors(run.folder, services, {**of_actors, "LEARNER": address})
 
     node_run = NodeRun(run.folder, services, submit_actors)
-    console.print(f"job {services}: the services; the actors follow once these have started", soft_wrap=True)
+    show(console, f"job {services}: the services; the actors follow once these have started")
     try:
         while node_run.jobs is None:
             waiting, ended = _state(services, node_run)
@@ -187,12 +186,11 @@ def _checked_config(options: Options, console: Console) -> Config:
     config = with_run_dir(options.config)
     config = config.changed({"run": {"dir": str(Path(config.run.dir or ".").absolute())}})
     more = options.more
-    for note in options.notes:
-        console.print(note, markup=False, soft_wrap=True)
+    show(console, *options.notes)
     # With another Python, or after lines that load modules, the nodes have other packages than this machine.
     if more.no_check or more.print or more.setup or more.penstock:
         return config
-    config, store_bytes = check_environment(config, lambda line: console.print(line, markup=False, soft_wrap=True))
+    config, store_bytes = check_environment(config, lambda line: show(console, line))
     return with_store(config, store_bytes, sys.maxsize)
 
 

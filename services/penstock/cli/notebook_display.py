@@ -8,9 +8,9 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from rich.console import Console
-from rich.text import Text
 
 from penstock.cli.display import Display, PanelDisplay, make_display
+from penstock.cli.lines import show
 from penstock.types.status import RunStatus
 
 _INTERVAL_S = 0.5
@@ -18,14 +18,14 @@ _COLUMNS = 100
 _FORMAT = "<pre style=\"line-height: 1.2; font-family: Menlo, 'DejaVu Sans Mono', monospace\">{code}</pre>"
 
 
-def display_for_python(shown: bool | None) -> AbstractContextManager[Display]:
+def display_for_python(shown: bool | None, *, verbose: bool) -> AbstractContextManager[Display]:
     """Returns the display of `penstock.train`. None: shown in a notebook and in a terminal, and nowhere else."""
     console = _Console(highlight=False)
     if shown is None:
         shown = in_notebook() or console.is_terminal
     if not shown:
         return nullcontext(lambda status, news: None)
-    return NotebookDisplay() if in_notebook() else make_display(console)
+    return NotebookDisplay(verbose=verbose) if in_notebook() else make_display(console, verbose=verbose)
 
 
 class _Console(Console):
@@ -44,11 +44,11 @@ def in_notebook() -> bool:
 class NotebookDisplay(AbstractContextManager["NotebookDisplay"]):
     """A display that redraws the panel of a terminal in one output of a notebook, below the news."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, verbose: bool = False) -> None:
         # A notebook has IPython, which Penstock does not require.
         self._ipython: Any = importlib.import_module("IPython.display")
         self._handle = self._ipython.display(self._ipython.HTML(""), display_id=True)
-        self._panel = PanelDisplay(Console(file=io.StringIO()))
+        self._panel = PanelDisplay(Console(file=io.StringIO()), verbose=verbose)
         self._news: list[str] = []
         self._status: RunStatus | None = None
         self._due = 0.0
@@ -67,7 +67,5 @@ class NotebookDisplay(AbstractContextManager["NotebookDisplay"]):
         if self._status is None:
             return
         console = Console(file=io.StringIO(), record=True, width=_COLUMNS, force_terminal=True, highlight=False)
-        for line in self._news:
-            console.print(Text(line))
-        console.print(self._panel.panel(self._status))
+        show(console, *self._news, self._panel.panel(self._status, _COLUMNS))
         self._handle.update(self._ipython.HTML(console.export_html(code_format=_FORMAT, inline_styles=True)))

@@ -14,7 +14,7 @@ from penstock import installation
 from penstock.cli.help_page import help_page
 from penstock.cli.named_run import chosen_run
 from penstock.cli.one_line_parser import OneLineParser
-from penstock.cli.setting_options import SettingsParser, add_settings, expanded, values_of
+from penstock.cli.setting_options import VERBOSE, SettingsParser, add_settings, expanded, values_of
 from penstock.config import Config, load_toml, read_recorded
 from penstock.errors import ConfigurationError
 from penstock.local import variables
@@ -37,6 +37,7 @@ class Options:
         resume: Folder of the run to resume; None: no run is resumed.
         operand: The positional argument; empty if there is none.
         notes: Lines to print about units, for names of other libraries.
+        verbose: Whether to show everything about a run that is trained.
         more: Values of the command's own options.
     """
 
@@ -45,6 +46,7 @@ class Options:
     resume: Path | None
     operand: str = ""
     notes: tuple[str, ...] = ()
+    verbose: bool = False
     more: argparse.Namespace = field(default_factory=argparse.Namespace)
 
 
@@ -89,7 +91,7 @@ def parse(
     add_settings(parser, None)
     named = parser.parse_args(given)
     combined = _combined(named, trains=trains, settings_of=settings_of, file_is_data=file_is_data, recorded=recorded)
-    options = replace(combined, more=named)
+    options = replace(combined, more=named, verbose=trains and named.verbose)
     if named.help or named.help_all:
         print(help_page(prog, description, own, options.config, trains=trains, whole=named.help_all), end="")
         raise SystemExit(0)
@@ -113,6 +115,11 @@ def _own_options(*, operand: str, resumes: bool, more: Sequence[argparse.Argumen
             "--trust-code",
             action="store_true",
             help="import the modules and files that the settings of that run name (docs/security.md)",
+        )
+        parser.add_argument(
+            VERBOSE,
+            action="store_true",
+            help="show the ages and priorities of the data as well, and all results at the end",
         )
     parser.add_argument("-h", "--help", action="store_true", help="show this help and exit")
     parser.add_argument("--help-all", action="store_true", help="show all settings and exit")

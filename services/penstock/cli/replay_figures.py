@@ -16,6 +16,7 @@ class ReplayFigures:
         age_90: Age that 90% of these segments do not exceed.
         priority: Their mean priority, relative to draws by age alone.
         variance: Change of the gradient's variance by priorities, as a share.
+        effect: The same as a sentence; empty if it is not known.
     """
 
     uses: str
@@ -24,28 +25,39 @@ class ReplayFigures:
     age_90: str
     priority: str
     variance: str
+    effect: str
 
     @property
     def line(self) -> str:
         """The figures in one line."""
-        return (
+        figures = (
             f"{self.uses} uses per segment | age {self.age}, 90% within {self.age_90} versions | priority"
-            f" {self.priority} average | gradient variance {self.variance}"
+            f" {self.priority} average"
         )
+        return f"{figures} | {self.effect}" if self.effect else figures
+
+
+def effect_of_priorities(gain: float | None) -> str:
+    """Returns what priorities with this gain change, as a sentence; empty if it is not known."""
+    if gain is None:
+        return ""
+    return f"priorities {'lower' if gain >= 0.0 else 'raise'} the variance of the gradient by {abs(gain):.0%}"
 
 
 def replay_figures(uses: float, statistics: CoordinatorStatistics | None) -> ReplayFigures | None:
     """Returns the figures of a run with this number of uses per segment; None if it has replayed nothing yet."""
     if statistics is None or statistics.replayed is None:
         return None
-    replayed, last, recent = statistics.replayed, statistics.last, statistics.recent
+    replayed, recent = statistics.replayed, statistics.recent
+    gain = statistics.last.priority_gain if statistics.last else None
     return ReplayFigures(
         uses=f"{uses:.1f}",
         effective=_known("{:.0%}", recent.effective_sample_share if recent else None),
         age=f"{replayed.age_mean:.1f}",
         age_90=f"{replayed.age_90:.1f}",
         priority=_known("{:.1f} x", replayed.drawn_priority),
-        variance=_known("{:+.0%}", -last.priority_gain if last and last.priority_gain is not None else None),
+        variance=_known("{:+.0%}", None if gain is None else -gain),
+        effect=effect_of_priorities(gain),
     )
 
 

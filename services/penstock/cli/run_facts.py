@@ -10,17 +10,16 @@ from penstock.types.status import RunStatus, VariantStatus
 _UNKNOWN = "-"
 
 
-def status_line(status: RunStatus) -> str:
-    """Returns the status in one line."""
-    if not status.env_steps or status.phase == "stopping":
+def status_line(status: RunStatus, *, verbose: bool = False) -> str:
+    """Returns the status in one line, with the ages of the data if it is to be verbose."""
+    if not is_under_way(status) or status.phase == "stopping":
         return state(status)
     parts = [
         *progress_parts(status.env_steps, status.limit),
         f"{status.env_steps_per_s:,.0f} steps/s",
         f"return {_number(status.return_mean)} (last 100)",
         f"evaluation {_evaluation(status.last_evaluation)}",
-        f"lag {status.lag_mean:.1f}",
-        f"staleness {status.staleness_mean:.1f}",
+        *([f"lag {status.lag_mean:.1f}", f"staleness {status.staleness_mean:.1f}"] if verbose else []),
         f"buffer {_share(status):.0%}",
         f"{status.updates_per_s:,.0f} updates/s",
         f"ETA {duration(status.remaining_s)}",
@@ -57,12 +56,33 @@ def limit_text(limit: RunLimit) -> str:
     return f"{limit.done:,.{digits}f}/{limit.total:,.{digits}f} {limit.unit}"
 
 
+def is_start(status: RunStatus) -> bool:
+    """Returns whether a command shows how it starts the run."""
+    return status.phase in ("checking", "starting")
+
+
+def is_under_way(status: RunStatus) -> bool:
+    """Returns whether there are numbers to show."""
+    return status.env_steps > 0 and not is_start(status)
+
+
+def phase(status: RunStatus) -> str:
+    """Returns the phase in words."""
+    return "checking the environment" if status.phase == "checking" else status.phase
+
+
 def state(status: RunStatus) -> str:
-    """Returns the phase, and the reason for waiting if there is one."""
+    """Returns the phase, and the reason for waiting if there is one, or the states of the services."""
+    if is_start(status):
+        return f"{phase(status)}: {status.waiting_for}"
     if not status.waiting_for:
-        return status.phase
-    waiting = f"waiting for {status.waiting_for}"
-    return waiting if status.phase in ("waiting", "training") else f"{status.phase}, {waiting}"
+        return phase(status)
+    return waits(status) if status.phase in ("waiting", "training") else f"{phase(status)}, {waits(status)}"
+
+
+def waits(status: RunStatus) -> str:
+    """Returns the reason for waiting; empty if there is none."""
+    return f"waiting for {status.waiting_for}" if status.waiting_for else ""
 
 
 def variant_lines(status: RunStatus) -> list[str]:
@@ -93,15 +113,19 @@ def learning_facts(status: RunStatus) -> list[tuple[str, str]]:
 
 
 def data_facts(status: RunStatus) -> list[tuple[str, str]]:
-    """Returns labels and values about the speed of a run and the data that it trains on."""
-    facts = [
+    """Returns labels and values about the speed of a run and its amount of data."""
+    return [
         ("steps/s", f"{status.env_steps_per_s:,.0f}"),
         ("updates/s", f"{status.updates_per_s:,.0f}"),
         ("actors", _actors(status)),
         ("version", f"{status.version:,}"),
-        ("lag, age", f"{status.lag_mean:.1f}, {status.staleness_mean:.1f} versions"),
         ("buffer", f"{_share(status):.0%} of {status.replay_capacity:,}"),
     ]
+
+
+def replay_facts(status: RunStatus) -> list[tuple[str, str]]:
+    """Returns labels and values about the ages and priorities of the data that a run trains on."""
+    facts = [("lag, age", f"{status.lag_mean:.1f}, {status.staleness_mean:.1f} versions")]
     if figures := replay_figures(status.samples_per_insert, status.coordinator):
         facts += [
             ("uses", f"{figures.uses}, {figures.effective} effective"),
@@ -119,7 +143,7 @@ def _actors(status: RunStatus) -> str:
 
 def fact_lines(status: RunStatus) -> list[tuple[str, str]]:
     """Returns what a panel shows as labelled lines."""
-    if not status.env_steps:
+    if not is_under_way(status):
         return [("state", state(status))]
     returns, data = learning_facts(status)[:3], dict(data_facts(status))
     progress = [*progress_parts(status.env_steps, status.limit), *clock(status)]

@@ -18,7 +18,11 @@ from penstock.environment_arguments import NONE
 from penstock.errors import ConfigurationError
 from penstock.spelling import question
 
-_TRUTH = ("true", "false", "yes", "no", "on", "off", "1", "0")
+VERBOSE = "--verbose"
+"""Option of commands that train. Other libraries give it a number."""
+
+_FALSE = ("false", "no", "off", "0")
+_TRUTH = ("true", "yes", "on", "1", *_FALSE)
 
 
 class SettingsParser(OneLineParser):
@@ -37,7 +41,7 @@ class SettingsParser(OneLineParser):
 
 
 def add_settings(parser: argparse.ArgumentParser, defaults: Config | None) -> None:
-    """Adds an option for each setting, and for the names that other libraries use.
+    """Adds an option for each setting, and for the names that other libraries use and the command itself does not.
 
     `defaults` are the values to show in the help of settings; None: the help shows no settings.
     """
@@ -47,6 +51,8 @@ def add_settings(parser: argparse.ArgumentParser, defaults: Config | None) -> No
             if name.startswith(f"{section}."):
                 _add_setting(group, name, each, defaults)
     for name in (*ALIASES, *ANSWERS):
+        if option(name) in parser._option_string_actions:
+            continue
         # An answer needs no value.
         optional: dict[str, Any] = {"nargs": "?", "const": "true"} if name in ANSWERS else {}
         parser.add_argument(option(name), dest=option(name), metavar="VALUE", help=argparse.SUPPRESS, **optional)
@@ -82,6 +88,11 @@ def expanded(arguments: Sequence[str]) -> list[str]:
     waiting = [_without_section(with_dashes(each)) for each in arguments]
     while waiting:
         each = waiting.pop(0)
+        if each.partition("=")[0] == VERBOSE:
+            follows_it = bool(waiting) and (waiting[0].isdigit() or waiting[0].lower() in _TRUTH)
+            value = each.partition("=")[2] or (waiting.pop(0) if follows_it else "")
+            result += [] if value.lower() in _FALSE else [VERBOSE]
+            continue
         positive = f"--{each.removeprefix('--no-')}" if each.startswith("--no-") else None
         if each in flags:
             value = waiting.pop(0) if waiting and waiting[0].lower() in _TRUTH else "true"

@@ -11,7 +11,8 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from penstock.cli.coordination import named, sections, summary_lines
+from penstock.cli.coordination import sections, summary_lines
+from penstock.cli.lines import Line, named, show
 from penstock.cli.named_run import chosen_run, note_removed_settings
 from penstock.cli.one_line_parser import OneLineParser
 from penstock.cli.operator import operator_of
@@ -96,7 +97,7 @@ def _show(run: str, status: RunStatus, console: Console, credentials: "Credentia
     if as_json:
         print(json.dumps({"run": run, "state": "active", **plain(status)}))
     else:
-        console.print(view(run, status, credentials), soft_wrap=True)
+        show(console, view(run, status, credentials))
 
 
 def view(run: str, status: RunStatus, credentials: "Credentials | None" = None) -> RenderableType:
@@ -107,7 +108,7 @@ def view(run: str, status: RunStatus, credentials: "Credentials | None" = None) 
     lines += copy_lines(RunFolder(Path(run)))
     share_done = status.limit.share if status.limit else 0.0
     details = [sections(status.coordinator, share_done)] if status.coordinator is not None else []
-    return Group(*facts, *map(Text, lines), *details)
+    return Group(*facts, *(Line(Text(line)) for line in lines), *details)
 
 
 def actor_lines(status: RunStatus) -> list[str]:
@@ -196,12 +197,11 @@ def _show_ended(folder: RunFolder, console: Console) -> None:
     """Prints the summary of a run that is not active, or its newest checkpoint, and the command to resume it."""
     note_removed_settings(folder)
     if folder.summary.exists():
-        for line in summary_lines(Summary.read(folder.summary)):
-            console.print(line, soft_wrap=True)
+        show(console, *summary_lines(Summary.read(folder.summary)))
     else:
         steps = folder.newest_checkpoint_steps()
         newest = "it has no checkpoint" if steps is None else f"its newest checkpoint is at step {steps:,}"
-        console.print(f"the run in {folder.root} is not active; {newest}", markup=False, soft_wrap=True)
+        show(console, f"the run in {folder.root} is not active; {newest}")
     recorded = read_settings(folder.config, *LIMITS, *CODE)
     names_code = bool(FileNames.all_in(folder.config, recorded).names)
     reason = nothing_left(folder.summary, recorded.run) or "resume it"

@@ -1,7 +1,6 @@
 """`penstock train`: parses options, runs and displays the training, and prints a summary."""
 
 import os
-import shlex
 import signal
 import time
 from collections.abc import Sequence
@@ -11,9 +10,10 @@ from types import FrameType
 from rich.console import Console
 
 from penstock.cli.batch_line import batch_line, steps_line
-from penstock.cli.coordination import summary_lines
+from penstock.cli.coordination import show_end
 from penstock.cli.display import make_display
 from penstock.cli.known_environment import with_known_environment
+from penstock.cli.lines import show, show_command
 from penstock.cli.options import parse
 from penstock.cli.program import TRUST_CODE, how_to_resume, program
 from penstock.config import Config
@@ -43,27 +43,26 @@ def command(arguments: Sequence[str]) -> int:
     console = Console(highlight=False)
     if options.resume is None:
         environment = config.environment.short_name
-        found = f"preset [bold]{options.preset}[/bold] for {environment}"
-        console.print(found if options.preset else f"no preset for {environment}; using the defaults")
-    console.print(batch_line(config, resumed=options.resume is not None), markup=False, soft_wrap=True)
-    for news in filter(None, [steps_line(config), note, *options.notes]):
-        console.print(news, markup=False, soft_wrap=True)
+        found = f"preset {options.preset} for {environment}"
+        show(console, found if options.preset else f"no preset for {environment}; using the defaults")
+    lines = [batch_line(config, resumed=options.resume is not None), steps_line(config), note]
+    show(console, *filter(None, lines), *options.notes)
     interrupt = _Interrupt()
     # SIGTERM and SIGHUP end the run as Ctrl-C does.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, interrupt)
     try:
-        with make_display(console) as display, arguments_for(config.environment.id):
+        with make_display(console, verbose=options.verbose) as display, arguments_for(config.environment.id):
             summary = launcher.train(config, resume=options.resume is not None, observer=display, started=started)
     except KeyboardInterrupt as end:
-        console.print(_describe_end(end, config), markup=False, soft_wrap=True)
+        described, resume = _describe_end(end, config)
+        show(console, described)
+        if resume:
+            show_command(console, "  ", resume)
         return INTERRUPTED
-    for line in summary_lines(summary):
-        console.print(line, soft_wrap=True)
     trust = TRUST_CODE if config.names_code else ""
-    film = f"film it:   {program()} evaluate {shlex.quote(summary.run_dir)} --record-video{trust}"
-    console.print(film, style="dim", markup=False, soft_wrap=True)
+    show_end(console, summary, penstock=program(), trust=trust, verbose=options.verbose)
     return 0
 
 
@@ -84,19 +83,19 @@ class _Interrupt:
             raise KeyboardInterrupt
 
 
-def _describe_end(end: KeyboardInterrupt, config: Config) -> str:
-    """Describes what an interrupted run has saved and lost, and how to resume it."""
+def _describe_end(end: KeyboardInterrupt, config: Config) -> tuple[str, str]:
+    """Describes what an interrupted run has saved and lost, and how to resume it; empty if it can't be resumed."""
     run_dir = str(config.run.dir)
     resume = how_to_resume(run_dir, names_code=config.names_code)
     if not isinstance(end, Interrupted):
         if RunFolder(Path(run_dir)).config.exists():
-            return f"stopped; the run is at its last checkpoint. Resume with:\n  {resume}"
-        return "stopped before training began; there is nothing to resume, and no file of this start remains"
+            return "stopped; the run is at its last checkpoint. Resume with:", resume
+        return "stopped before training began; there is nothing to resume, and no file of this start remains", ""
     saved = None if end.saved_steps is None else f"the checkpoint of step {end.saved_steps:,}"
     if end.finished and saved:
-        return f"stopped; {saved} is saved. Resume with:\n  {resume}"
+        return f"stopped; {saved} is saved. Resume with:", resume
     if saved:
         lost = f"training after it, up to step {end.trained_steps:,} or later, is lost. Resume with"
-        return f"killed before it could save; {saved} is the newest, and {lost}:\n  {resume}"
+        return f"killed before it could save; {saved} is the newest, and {lost}:", resume
     lost = f"all {end.trained_steps:,} steps are lost. Start again with"
-    return f"killed before the first checkpoint was saved; {lost}:\n  {resume}"
+    return f"killed before the first checkpoint was saved; {lost}:", resume

@@ -13,7 +13,7 @@ Answer = Callable[[object, Sections], "str | dict[str, object]"]
 """Returns one line for a value, given the other settings, or the settings that it stands for: nested by section, or by
 names without one, which may again be names of other libraries."""
 
-_OFF = (None, False, "", (), {}, "none", "None")
+_OFF: tuple[object, ...] = (None, False, "", (), {}, "none", "None")
 
 
 def _number(value: object) -> int | None:
@@ -253,8 +253,8 @@ _PLOTS = _line(
 )
 _FILMS = _line("training shows no environment; `penstock evaluate --record-video` films the trained policy")
 _SHOWN = _line(
-    "it is 0, 1 or 2. The terminal shows progress all the time, and metrics.jsonl has a record per second; set"
-    " --telemetry.log-level for the services' logs",
+    "the terminal shows progress all the time, and more with `penstock train --verbose` or verbose=True of"
+    " penstock.train; metrics.jsonl has a record per second, and --telemetry.log-level concerns the services' logs",
     *(True, 0, 1, 2),
 )
 _LOGGING = _line(
@@ -387,8 +387,10 @@ ANSWERS: dict[str, Answer] = {
     **dict.fromkeys(("stats_window_size", "stats_avg"), _line("evaluations are means of --evaluation.episodes", 100)),
     **dict.fromkeys(("use_wandb", "with_wandb", "wandb", "track", "neptune", "tensorboard_log", "tensorboard"), _PLOTS),
     **dict.fromkeys(
-        ("wandb_project_name", "wandb_project", "wandb_entity", "wandb_user", "wandb_group", "project"), _PLOTS
+        ("wandb_project_name", "wandb_project", "wandb_entity", "wandb_user", "wandb_group", "wandb_mode", "project"),
+        _PLOTS,
     ),
+    **dict.fromkeys(("tracker", "mlflow", "trackio"), _PLOTS),
     "tb_log_name": _line("set the run's folder with --run-name", "PPO"),
     **dict.fromkeys(("callback", "callbacks_class"), _callback),
     **dict.fromkeys(("render", "capture_video", "save_video"), _FILMS),

@@ -24,16 +24,14 @@ from penstock.types.networks import MEMORY_PARTS
 class Config(Sections):
     """All settings of a run: the given values, and defaults for all others.
 
-    No preset is applied; `penstock.configure` chooses one, as `penstock train` does.
+    Takes sections, `Config(ppo={"epochs": 4})`, and settings by the names that options have, `Config(epochs=4)`. No
+    preset is applied; `penstock.configure` chooses one, as `penstock train` does.
     """
 
     _file_names: FileNames = FileNames()
 
     def __init__(self, **settings: object) -> None:
-        """Takes sections, `ppo={"epochs": 4}`, and settings by the names that options have, `epochs=4`.
-
-        Raises a `ConfigurationError` that lists all errors in one line.
-        """
+        """Raises a `ConfigurationError` that lists all errors in one line."""
         named = in_sections(settings)
         try:
             values = named.sections

@@ -28,6 +28,7 @@ def open_session(config: Config, folder: RunFolder, recovered: Recovered) -> Ses
     """Begins a session with the state that earlier ones left."""
     resumed = recovered.progress
     statistics = RunStatistics(
+        environment_id=config.environment.short_name,
         limits=config.run.limits,
         earlier_s=resumed.training_s,
         # Checkpoints of earlier releases lack `env_steps_taken`.

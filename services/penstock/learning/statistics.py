@@ -46,6 +46,7 @@ class RunStatistics:
         *,
         limits: Amounts,
         earlier_s: float,
+        environment_id: str = "",
         earlier_steps_taken: int = 0,
         earlier_clock_s: float = 0.0,
         variants: Sequence[str] = (),
@@ -74,7 +75,7 @@ class RunStatistics:
         self._trail: deque[tuple[float, Extent]] = deque()
         self._phase: Phase = "waiting"
         self._waiting_for: WaitReason | str = WaitReason(Awaited.ACTORS)
-        self._environment_id = ""
+        self._environment_id = environment_id
         self._version, self._extent = 0, Extent()
         self._last: EvaluationSummary | None = None
         self.best_evaluation: EvaluationSummary | None = None
@@ -170,11 +171,11 @@ class RunStatistics:
         with self._lock:
             return self._variants.recent_returns
 
-    def begin(self, environment_id: str, *, version: int, extent: Extent) -> None:
+    def begin(self, *, version: int, extent: Extent) -> None:
         """Sets the version and the extent at which training begins or resumes."""
         with self._lock:
-            self._environment_id = environment_id
             self._version, self._extent = version, extent
+            self._waiting_for = WaitReason(Awaited.FRESH_SEGMENTS)
             self._trail.append((self._clock(), extent))
             self._show_progress()
 

@@ -136,11 +136,7 @@ class TrainingRun:
         progress = self._progress
         metrics.LEARNER_CHECKPOINT_STEPS.set(progress.env_steps)
         self._versions.use(progress.version)
-        self._statistics.begin(
-            self._learner.policy.spec.id,
-            version=progress.version,
-            extent=progress.extent,
-        )
+        self._statistics.begin(version=progress.version, extent=progress.extent)
         self._publish()
         seed, session = self._config.run.seed, secrets.randbits(63) | 1
         plan = plan_of(self._config.sampling, session=session, next_batch=progress.version, seed=seed)
@@ -210,6 +206,8 @@ class TrainingRun:
                 " replay service serves another learner's session or another version of Penstock"
             )
         share_done = self._config.run.limits.nearest(self._extent).share
+        # A batch, and above all the first one, may take long.
+        self._statistics.enters("training")
         started = time.perf_counter()
         if self._others is not None:
             self._others.train(batch, share_done)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.errors import ConfigurationError
-from penstock.files import open_own, write_atomically
+from penstock.files import open_own, sync_data, write_atomically
 from penstock.system_errors import in_words
 from penstock.types.run import LARGEST_VERSION_JUMP
 
@@ -158,7 +158,7 @@ class VersionMark:
             self._file = open_own(self._path, os.O_WRONLY)
         self._write_line(reserved)
         self._write_line(reserved)
-        os.fdatasync(self._file)
+        sync_data(self._file)
         self._reserved = reserved
 
     def _write_line(self, reserved: int) -> None:

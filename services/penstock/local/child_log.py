@@ -141,9 +141,10 @@ class ChildLog:
 def _memory() -> int | None:
     if not hasattr(os, "memfd_create"):  # macOS
         return None
+    memory: int | None = None
     with contextlib.suppress(OSError):
-        return os.memfd_create("last output of a child")
-    return None
+        memory = os.memfd_create("last output of a child")
+    return memory
 
 
 def _last_after(prefix: str, lines: list[str]) -> str:

@@ -39,13 +39,16 @@ _DOING = {
 }
 
 
-def check_environment(config: Config, report: Callable[[str], None]) -> tuple[Config, int]:
+def check_environment(
+    config: Config, report: Callable[[str], None], look: Callable[[], None] = lambda: None
+) -> tuple[Config, int]:
     """Makes, resets and steps the configured environments in a child process, and ends its whole process group.
 
     Returns the configuration with the environment's registered id and the offsets that observations need, and the size
     in bytes of a store for `store_size.sized_segments`. `report` receives one line at a time: a warning, or a message
-    that a stage takes long. Raises `ConfigurationError`, with the stage, the reason and a remedy, if the environment
-    can't be used, `UnknownEnvironment` if it is not registered, and `ForeignCode` if a file alone names code.
+    that a stage takes long. `look` is called a few times per second meanwhile. Raises `ConfigurationError`, with the
+    stage, the reason and a remedy, if the environment can't be used, `UnknownEnvironment` if it is not registered, and
+    `ForeignCode` if a file alone names code.
     """
     config.refuse_foreign_code()
     reading, writing = os.pipe()
@@ -57,7 +60,7 @@ def check_environment(config: Config, report: Callable[[str], None]) -> tuple[Co
                 process = CommandProcess(command, stdout=subprocess.PIPE, environment=variables, pass_fds=(writing,))
                 child = ProcessGroup(process, guard)
                 stack.callback(child.end, 0.0)
-            answer = _Conversation(process, child, reading, config, report=report).run()
+            answer = _Conversation(process, child, reading, config, report=report).run(look)
     finally:
         os.close(reading)
         os.close(writing)
@@ -135,8 +138,8 @@ class _Conversation:
         self._since, self._report_at = time.monotonic(), time.monotonic() + _SLOW_S
         self._received, self._output = b"", b""
 
-    def run(self) -> dict[str, Any]:
-        """Returns the answer, with the keys of `apps.environment_check`."""
+    def run(self, look: Callable[[], None]) -> dict[str, Any]:
+        """Returns the answer, with the keys of `apps.environment_check`, and calls `look` until it is there."""
         os.set_blocking(self._reading, False)
         os.set_blocking(self._output_of.fileno(), False)
         # A child that died immediately is reported below.
@@ -149,6 +152,7 @@ class _Conversation:
             while True:
                 ended = self._child.exit_code is not None
                 selector.select(0.0 if ended else _POLL_S)
+                look()
                 # A full pipe would block the environment.
                 self._output = (self._output + _read(self._output_of.fileno()))[-_KEPT_OUTPUT_BYTES:]
                 answer = self._read_answer()

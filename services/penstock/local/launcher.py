@@ -22,10 +22,10 @@ from penstock.local.first_checks import check_at_once, with_run_dir
 from penstock.local.learning_curves import draw, why_not_drawn
 from penstock.local.places import Places, choose_places
 from penstock.local.sockets import sockets_of
+from penstock.local.startup import Startup
 from penstock.local.store_size import conversion, with_store
 from penstock.local.template import Template
 from penstock.rpc.clients.status import StatusClient
-from penstock.rpc.health import is_serving
 from penstock.rpc.loop import LoopThread
 from penstock.run_end import RunEnd, announce, obstacle
 from penstock.run_folder import LEARNER, RunFolder
@@ -35,13 +35,17 @@ from penstock.system_errors import in_words
 from penstock.types.extents import Extent
 from penstock.types.status import RESUMABLE, RunStatus
 
-_POLL_S = 0.2
+_POLL_S, _START_POLL_S = 0.2, 0.02
 _STATUS_TIMEOUT_S = 1.0
 _STATUS_INTERVAL_S, _STATUS_SHARE = 1.0, 0.05
 """Seconds between two requests for the status, and their largest share of the time since the start.
 
 A short run has a status at every look, and a long one spends less on them."""
 _START_TIMEOUT_S = 120.0
+"""Seconds without a change of any service's state after which a start is given up.
+
+On a slow machine, a new installation compiles for minutes."""
+
 _ERRORS_INTERVAL_S = 1.0
 
 Observer = Callable[[RunStatus, list[str]], None]
@@ -74,20 +78,26 @@ def train(
     check_at_once(config, resume=resume)
     if config.checkpoint.copy_to is not None:
         remote_copies.check(config.checkpoint.copy_to)
-    checking = dataclasses.replace(_beginning(config), waiting_for="the environment check")
-    if line := obstacle(config.run.on_end):
-        observer(checking, [line])
     # The template imports the services' modules while the environment is checked.
     with Template() as template:
-        config, store_bytes = check_environment(config, lambda line: observer(checking, [line]))
+        count = ActorCount.of(config)
+        first = count.number if count else config.train.least_actors
+        startup = Startup(_beginning(config), template, replays=config.train.replay_shards, actors=first)
+
+        def look(*news: str) -> None:
+            observer(startup.status("checking"), [*news])
+
+        if line := obstacle(config.run.on_end):
+            look(line)
+        config, store_bytes = check_environment(config, look, look)
         if line := why_not_drawn():
-            observer(checking, [line])
+            look(line)
         folder = RunFolder(Path(config.run.dir or "."))
         place = choose_place(folder, config.replay.folder)
         config = with_store(config, store_bytes, free_bytes(place.root))
         for line in [*place.notes, conversion(config, store_bytes)]:
             if line:
-                observer(checking, [line])
+                look(line)
         start = AbortedStart(folder)
         with start.undone():
             folder.create()
@@ -95,7 +105,9 @@ def train(
             with _failing_in_words(folder):
                 record_place(folder, place)
                 earlier = _identity(folder.summary)
-                session = _Session(config, folder, place, start, observer=observer, template=template)
+                session = _Session(
+                    config, folder, place, start, observer=observer, template=template, startup=startup, count=count
+                )
                 by_observer = False
                 try:
                     session.run()
@@ -147,10 +159,12 @@ class _Session:
         *,
         observer: Observer,
         template: Template,
+        startup: Startup,
+        count: ActorCount | None,
     ) -> None:
         self._config, self._folder, self._stores = config, folder, place.root
         self._start, self._observer = start, observer
-        self._template = template
+        self._template, self._startup, self._count = template, startup, count
         self._status = _beginning(config)
         self._children = Children(config.train.max_restarts, template, folder.newest_checkpoint_steps() or 0)
         self._thread = LoopThread()
@@ -162,14 +176,12 @@ class _Session:
         try:
             with sockets_of(folder) as sockets, self._children:
                 write_atomically(folder.config, config.repeatable().to_toml().encode())
-                count = ActorCount.of(config)
-                first = count.number if count else config.train.least_actors
                 places = choose_places(config, folder, sockets)
                 # All services are listed before any is started, so that the list is complete if the launcher dies.
                 actors = Actors(
                     sockets,
-                    first,
-                    count,
+                    self._startup.actors,
+                    self._count,
                     self._children,
                     folder=folder,
                     settings=places.options,
@@ -179,7 +191,7 @@ class _Session:
                 try:
                     self._await_template()
                     self._start_services(places, actors)
-                    self._await_health(places)
+                    self._await_health()
                     self._watch(places, actors)
                 except BaseException as error:
                     self._stop(error)
@@ -201,13 +213,11 @@ class _Session:
                 self.show(failure)
 
     def _await_template(self) -> None:
-        waiting = dataclasses.replace(self._status, waiting_for="the services to load")
-        deadline = time.monotonic() + _START_TIMEOUT_S
-        while self._template.pending and time.monotonic() < deadline:
-            self._observer(waiting, [])
-            time.sleep(0.02)
+        while self._template.pending and self._startup.unchanged_s < _START_TIMEOUT_S:
+            self._observer(self._startup.status(), [])
+            time.sleep(_START_POLL_S)
         if self._template.unusable:
-            self._observer(waiting, [self._template.unusable])
+            self._observer(self._startup.status(), [self._template.unusable])
 
     def _start_services(self, places: Places, actors: Actors) -> None:
         settings, logs = places.options, self._folder.logs
@@ -219,20 +229,16 @@ class _Session:
             own = [f"--checkpoint.copy-to={copy_to}"] if name == "learner" and copy_to else []
             self._children.add(name, service_command(name, *settings, *own), logs / f"{name}.log")
         actors.start()
+        self._startup.started(self._children, places.named)
 
-    def _await_health(self, places: Places) -> None:
-        deadline = time.monotonic() + _START_TIMEOUT_S
+    def _await_health(self) -> None:
         learner = self._children.find("learner")
-        for name, address in places.named.items():
-            if name == "evaluator":
-                continue  # Evaluations may begin later.
-            # The learner of a finished run may exit before it serves.
-            while not is_serving(address, _POLL_S) and learner.exit_code != 0:
-                waiting = dataclasses.replace(self._status, waiting_for=f"the {name} service to start")
-                self._observer(waiting, [*self._children.revive(), *self._new_errors()])
-                if time.monotonic() > deadline:
-                    raise PenstockError(f"{name} did not become ready: {self._children.find(name).log.cause()}")
-                time.sleep(0.02)
+        # Evaluations may begin later. The learner of a finished run may exit before it serves.
+        while (late := [name for name in self._startup.look() if name != "evaluator"]) and learner.exit_code != 0:
+            self._observer(self._startup.status(), [*self._children.revive(), *self._new_errors()])
+            if self._startup.unchanged_s > _START_TIMEOUT_S:
+                raise PenstockError(f"{late[0]} did not become ready: {self._children.find(late[0]).log.cause()}")
+            time.sleep(_START_POLL_S)
 
     def _watch(self, places: Places, actors: Actors) -> None:
         """Restarts dead children and calls the observer until the learner exits with code 0."""
@@ -241,17 +247,29 @@ class _Session:
             began, asked = time.monotonic(), 0.0
             while learner.exit_code != 0:
                 news, now = [*self._children.revive(), *self._new_errors()], time.monotonic()
+                answers = True
                 try:
                     if now - asked >= min((now - began) * _STATUS_SHARE, _STATUS_INTERVAL_S):
                         asked, self._status = now, client.get(_STATUS_TIMEOUT_S)
                         news += self._note_status()
                 except Unavailable:
+                    answers = False
                     self._status = dataclasses.replace(self._status, waiting_for="the learner")
-                self._observer(self._status, [*news, *actors.adapt(self._status)])
+                self._observer(self._shown(answers), [*news, *actors.adapt(self._status)])
                 time.sleep(_POLL_S)
             self._observer(dataclasses.replace(self._status, phase="finished", waiting_for=""), [])
         finally:
             client.close()
+
+    def _shown(self, answers: bool) -> RunStatus:
+        """Returns the status for the user: that of all services until a batch was trained, then the learner's.
+
+        `answers` is whether the learner has answered the last request.
+        """
+        if self._start.has_trained:
+            return self._status
+        self._startup.look()
+        return self._startup.status(learner=self._status if answers else None)
 
     def _new_errors(self) -> list[str]:
         """Returns errors that running children have reported, as long as no batch was trained, about once a second."""

@@ -113,7 +113,8 @@ def _smoothed(values: NDArray[np.float64], window: int) -> NDArray[np.float64]:
     sums = np.cumsum(np.concatenate([[0.0], values]))
     ends = np.arange(1, len(values) + 1)
     begins = np.maximum(0, ends - window)
-    return np.asarray((sums[ends] - sums[begins]) / (ends - begins), np.float64)
+    means: NDArray[np.float64] = (sums[ends] - sums[begins]) / (ends - begins)
+    return means
 
 
 def gather_by_settings(curves: Sequence[Curve]) -> list[tuple[str, list[Curve]]]:

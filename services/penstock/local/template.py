@@ -43,6 +43,7 @@ class Template(AbstractContextManager["Template"]):
     def __init__(self) -> None:
         """Starts the template process without waiting for its imports."""
         self._ready, self.unusable = False, ""
+        self._loading = {"replay": "loading"}
         self._ended: dict[int, int] = {}
         self._forked: set[int] = set()
         self._started: int | None = None
@@ -81,6 +82,12 @@ class Template(AbstractContextManager["Template"]):
         while not self._ready and self._control is not None and self._receive(0.0):
             pass
         return not self._ready and self._control is not None
+
+    def state_of(self, service: str) -> str:
+        """Returns how far the imports of a service are: waiting, loading, compiling or loaded; empty without them."""
+        if self.pending:
+            return self._loading.get(service, "waiting")
+        return "loaded" if self._ready else ""
 
     def fork(
         self, command: Sequence[str], variables: Mapping[str, str], outputs: Sequence[int], log: Path
@@ -146,7 +153,11 @@ class Template(AbstractContextManager["Template"]):
                 self.unusable = f"services load one by one, because their template is not usable: {message['unusable']}"
             self._lose()
             return False
-        if "ready" in message:
+        if "loading" in message:
+            self._loading = {**dict.fromkeys(self._loading, "loaded"), message["loading"]: "loading"}
+        elif "compiling" in message:
+            self._loading[message["compiling"]] = "compiling"
+        elif "ready" in message:
             self._ready = True
         elif "started" in message:
             self._started = message["started"]

@@ -3,6 +3,8 @@
 Requests and replies are JSON messages on the Unix socket whose descriptor is the first argument. The second argument is
 padding, which a forked service overwrites with its own command line.
 
+    {"loading": service}              the imports of this service begin
+    {"compiling": service}            functions of this service are compiled, which the next start loads from a cache
     {"ready": true}                   the imports are done
     {"unusable": reason}              this system lacks what the template needs
     {"arguments": [...], "variables": {...}, "log": ...}
@@ -33,7 +35,16 @@ from typing import Any, NoReturn
 from penstock.local.imports import uncollected
 from penstock.process.output import LOG_VARIABLE
 
-_MODULES = ("apps.replay", "apps.learner", "apps.actor", "apps.evaluator", "cli.options", "cli.main")
+assert sys.platform == "linux"  # see `local.template`; mypy also checks the package for macOS
+
+_MODULES = {
+    "replay": ("apps.replay",),
+    "learner": ("apps.learner",),
+    "actor": ("apps.actor",),
+    "evaluator": ("apps.evaluator", "cli.options", "cli.main"),
+}
+"""Modules by service, in the order of their imports; each service uses those before its own as well."""
+
 _LARGEST_MESSAGE = 65_536
 _NONE = -1
 _ARGUMENTS_BEGIN = 45
@@ -53,8 +64,7 @@ def main() -> None:
         control.send(json.dumps({"unusable": f"pidfd_open: {error}"}).encode())
         return
     with uncollected():
-        for module in _MODULES:
-            importlib.import_module(f"penstock.{module}")
+        _import_all(control)
     control.send(json.dumps({"ready": True}).encode())
     arguments = _Template(control).serve()
     if arguments is not None:
@@ -78,6 +88,31 @@ def end_now(code: int) -> NoReturn:
         with suppress(OSError):
             stream.flush()
     os._exit(code)
+
+
+def _import_all(control: socket.socket) -> None:
+    """Imports the modules of all services, and reports whose are imported or compiled.
+
+    It sends few messages, because nobody reads them while the environment is checked.
+    """
+    event: Any = importlib.import_module("numba.core.event")
+    name, compiled = "", ""
+
+    class Compilation(event.Listener):  # type: ignore[misc]
+        def on_start(self, started: object) -> None:
+            nonlocal compiled
+            if compiled != name:
+                compiled = name
+                control.send(json.dumps({"compiling": name}).encode())
+
+        def on_end(self, ended: object) -> None: ...
+
+    # Numba reports what it compiles, and not what it finds in its cache.
+    with event.install_listener("numba:compile", Compilation()):
+        for name, modules in _MODULES.items():
+            control.send(json.dumps({"loading": name}).encode())
+            for module in modules:
+                importlib.import_module(f"penstock.{module}")
 
 
 class _Template:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from penstock.config import Config, build, merge
 from penstock.config.names import answered, in_sections, setting_of, spelled
-from penstock.environment_names import section_of, split
+from penstock.environment_names import Environment, section_of, split
 from penstock.errors import ConfigurationError
 from penstock.spelling import question, similar
 
@@ -78,14 +78,25 @@ def _configured(values: dict[str, object], preset: str | None) -> Configured:
 def preset(name: str, /, **settings: object) -> Config:
     """Returns the configuration of a preset, overridden by the given values.
 
-    The values are those of `configure`. Example: `preset("cartpole", seed=1, ppo={"epochs": 4})`.
-    Raises `ConfigurationError` as `configured` does.
+    Example: `preset("cartpole", seed=1, ppo={"epochs": 4})`.
+
+    Args:
+        name: Name of the preset; "none": the defaults.
+        settings: Settings, as for `penstock.configure`.
+
+    Raises:
+        ConfigurationError: The preset does not exist or is for another environment, or a value is invalid.
     """
     return configured(_named(None, settings), preset=name).config
 
 
-def configure(environment: object = None, /, *, preset: str | None = None, **settings: object) -> Config:
+def configure(environment: Environment | None = None, /, *, preset: str | None = None, **settings: object) -> Config:
     """Returns the configuration that `penstock train` uses: the given values on the environment's preset, if one ships.
+
+    For example::
+
+        configure("Pendulum-v1", seed=1, total_steps=50_000, lr=3e-4)
+        configure(MyEnv, environment={"kwargs": {"size": 5}}, ppo={"epochs": 4})
 
     Args:
         environment: An id, a class, a function that returns an environment, or an environment that `gymnasium.make`
@@ -94,11 +105,9 @@ def configure(environment: object = None, /, *, preset: str | None = None, **set
         settings: Settings by the names that the options of `penstock train` have, with underscores; or sections of
             settings, as in a file.
 
-    Examples:
-        `configure("Pendulum-v1", seed=1, total_steps=50_000, lr=3e-4)`
-        `configure(MyEnv, environment={"kwargs": {"size": 5}}, ppo={"epochs": 4})`
-
-    Raises `ConfigurationError` as `configured` does, and if the services can't import the class or function.
+    Raises:
+        ConfigurationError: The preset does not exist or is for another environment, a value is invalid, or the services
+            can't import the class or function.
     """
     return configured(_named(environment, settings), preset=preset).config
 
@@ -176,9 +185,10 @@ def _is_for(name: str, environment_id: str) -> bool:
     return place in ("", "gymnasium") and wanted.lower() in (own.lower(), _VERSION.sub("", own).lower())
 
 
-def _named(environment: object, settings: Mapping[str, object]) -> dict[str, object]:
+def _named(environment: Environment | None, settings: Mapping[str, object]) -> dict[str, object]:
     """Returns the settings with the name of the environment in place of a class, a function or an environment."""
-    values, given = dict(settings), [] if environment is None else [environment]
+    values = dict(settings)
+    given: list[object] = [] if environment is None else [environment]
     given += [values.pop(name) for name in settings if setting_of(name) == "environment.id"]
     given += [values.pop(name) for name in settings if spelled(name) == "environment"]
     sections = [section_of(each) for each in given]

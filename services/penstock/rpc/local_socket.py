@@ -377,7 +377,9 @@ def _own_part(address: Address) -> str:
 
 
 def _user_of(connection: socket.socket) -> int:
-    """Returns the user who connected, as the kernel noted it."""
+    """Returns the user who connected, as the kernel noted it; -1 where it does not, as on macOS."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return -1
     _, user, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
     return int(user)
 

@@ -7,8 +7,12 @@ from penstock.types.evaluation import EvaluationSummary
 from penstock.types.extents import RunLimit, Unit
 from penstock.types.statistics import CoordinatorStatistics
 
-Phase = Literal["waiting", "training", "evaluating", "finished", "stopping"]
-"""Phase of a run. `stopping` is shown by the command that stops the run; the learner does not report it."""
+Phase = Literal["waiting", "training", "evaluating", "finished", "checking", "starting", "stopping"]
+"""Phase of a run. The last three are shown by the command that checks the environment, starts the run or stops it, and
+not reported by the learner. With `checking` and `starting`, `waiting_for` has the state of each service."""
+
+BETWEEN = " · "
+"""Text between the states of two services in `RunStatus.waiting_for`."""
 
 Stopped = Literal[
     "total_steps", "total_updates", "total_episodes", "total_minutes", "stop_at_return", "interrupted", "callback"

@@ -36,10 +36,14 @@ def test_a_registered_id_is_accepted_in_any_case(given: str, meant: str) -> None
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ale_py") is None, reason="ale_py is not installed")
-def test_an_id_of_another_package_is_accepted_in_any_case_once_it_is_imported() -> None:
+def test_an_id_of_another_package_is_accepted_in_any_case_once_it_is_imported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delitem(gymnasium.registry, "ALE/Freeway-v5", raising=False)
     assert checked_id("ale/pong-v5", PRESETS) == "ALE/Pong-v5"
     # Penstock has no preset for it, so only the package knows its name.
     assert checked_id("ale/freeway-v5", PRESETS) == "ale/freeway-v5"
+    monkeypatch.undo()
     assert find("ale/freeway-v5") == "ALE/Freeway-v5"
 
 

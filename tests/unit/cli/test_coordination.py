@@ -3,7 +3,8 @@ import io
 import pytest
 from rich.console import Console
 
-from penstock.cli.coordination import in_short, in_words, sections, summary_lines
+from penstock.cli.coordination import in_short, in_words, sections, show_end, summary_lines
+from penstock.cli.lines import show
 from penstock.summary import Summary
 from penstock.types.extents import RunLimit
 from penstock.types.statistics import Ages, CoordinatorStatistics, Drops, LearningNumbers, MeanTimes, Wait
@@ -37,7 +38,7 @@ STATISTICS = CoordinatorStatistics(
 
 def shown(statistics: CoordinatorStatistics) -> str:
     file = io.StringIO()
-    Console(file=file, width=80).print(sections(statistics), soft_wrap=True)
+    show(Console(file=file, width=80), sections(statistics))
     return file.getvalue()
 
 
@@ -111,3 +112,21 @@ def test_the_end_of_a_run_has_the_hints_on_its_length_and_an_interrupted_one_has
         )
         text = "\n".join(line.plain for line in summary_lines(summary))
         assert ("hint         evaluations still rose when the run ended" in text) is given
+
+
+def test_the_end_of_a_verbose_run_is_its_status(capsys: pytest.CaptureFixture[str]) -> None:
+    summary = Summary(
+        *("my run", "CartPole-v1", 1, 6000, 9.0, 700.0, None, None, None, 12, 1.0, 1.0),
+        stopped="total_steps",
+        statistics=STATISTICS,
+    )
+    show_end(Console(highlight=False), summary, penstock="penstock", trust=" --trust-code", verbose=True)
+    printed = capsys.readouterr().out
+    for line in summary_lines(summary):
+        assert f"{line.plain}\n" in printed
+    assert printed.endswith(
+        "film   penstock evaluate 'my run' --record-video --trust-code\n"
+        "plot   penstock plot 'my run'\nmore   penstock status 'my run'\n"
+    )
+    show_end(Console(highlight=False), summary, penstock="penstock")
+    assert "pace " not in capsys.readouterr().out

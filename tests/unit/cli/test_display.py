@@ -35,7 +35,7 @@ def test_lines_and_panel_show_the_reason_for_waiting(status: RunStatus) -> None:
     with PanelDisplay(Console(file=shown, force_terminal=True, width=150)) as panel:
         panel(status, [])
     assert status_line(status).endswith(WAITS[status])
-    assert WAITS[status] in shown.getvalue()
+    assert f"waiting for {status.waiting_for}" in shown.getvalue()
 
 
 LIMITS = {
@@ -58,8 +58,8 @@ def test_lines_and_panel_show_the_progress_towards_the_limit_in_force(limit: Run
 
 
 def test_a_panel_shows_no_number_before_there_is_one() -> None:
-    (line,) = panel_of(RunStatus(environment_id="A-v0", waiting_for="the replay service to start"), 80)[1:-1]
-    assert line.strip("│ ") == "0:00 since the start"
+    title, line, _ = panel_of(RunStatus(environment_id="A-v0", waiting_for="the learner"), 80)
+    assert title.startswith("─ penstock A-v0 · waiting · 0:00 ──") and line.strip("│ ") == "waiting for the learner"
 
 
 def test_a_stopping_run_is_shown_in_one_short_line() -> None:
@@ -88,10 +88,11 @@ REPLAYING = RunStatus(
 )
 
 
-def panel_of(status: RunStatus, width: int) -> list[str]:
+def panel_of(status: RunStatus, width: int, *, verbose: bool = True) -> list[str]:
     """Returns the lines of a panel, without control sequences."""
     shown = io.StringIO()
-    with PanelDisplay(Console(file=shown, force_terminal=True, width=width, color_system=None)) as panel:
+    console = Console(file=shown, force_terminal=True, width=width, color_system=None)
+    with PanelDisplay(console, verbose=verbose) as panel:
         panel(status, [])
     return re.sub(r"\x1b\[[?\d;]*[A-Za-z]", "", shown.getvalue()).split("╭")[-1].splitlines()
 
@@ -104,8 +105,8 @@ def test_the_panel_of_a_run_that_replays_shows_every_figure(width: int) -> None:
         "evaluation of 20 -1234.5 ± 345.6 updates/s 0",
         "best evaluation -1234.5 ± 345.6 actors 0",
         "episodes 0 version 0",
-        "policy loss -0.0123 lag, age 0.0, 0.0 versions",
-        "value loss 0.457 buffer 100% of 50,000",
+        "policy loss -0.0123 buffer 100% of 50,000",
+        "value loss 0.457 lag, age 0.0, 0.0 versions",
         "entropy - uses 8.2, 93% effective",
         "KL per batch - replay age, 90% 13.1, 49.0 versions",
         "explained variance - priority 11.8 x",
@@ -113,6 +114,12 @@ def test_the_panel_of_a_run_that_replays_shows_every_figure(width: int) -> None:
     ]
     assert not any("…" in line for line in lines)
     assert {len(line) for line in lines[1:]} == {width}
+
+
+def test_a_panel_explains_replay_on_request_only() -> None:
+    short = "\n".join(panel_of(REPLAYING, 80, verbose=False))
+    assert "buffer" in short
+    assert not any(label in short for label in ("lag", "uses", "age", "priority", "variance   -"))
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -136,9 +143,10 @@ def test_a_run_without_replay_shows_nothing_about_it() -> None:
 
 def test_lines_about_replay_follow_the_status_until_the_run_stops() -> None:
     shown = io.StringIO()
-    LineDisplay(Console(file=shown, width=40))(REPLAYING, [])
+    LineDisplay(Console(file=shown, width=40), verbose=True)(REPLAYING, [])
     first, second = shown.getvalue().splitlines()
-    assert first == status_line(REPLAYING)
+    assert first == status_line(REPLAYING, verbose=True) and " | lag 0.0 | staleness 0.0 | " in first
+    assert " | lag" not in status_line(REPLAYING)
     assert [second] == replay_lines(REPLAYING)
     assert second.startswith("replay: 8.2 uses per segment | age 13.1, 90% within 49.0 versions")
     assert replay_lines(replace(REPLAYING, phase="stopping")) == []
@@ -151,6 +159,25 @@ def test_news_is_shown_immediately_and_unchanged() -> None:
         display(RunStatus(), [f"actor-{number} ended with exit code 1: ValueError: [bold] and a long line of text"])
     assert shown.getvalue().count("ValueError: [bold] and a long line of text\n") == 3
     assert shown.getvalue().count("waiting\n") == 1
+
+
+def test_a_line_is_printed_only_when_the_state_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(display, "_LINE_INTERVAL_S", 0.0)
+    shown = io.StringIO()
+    lines = LineDisplay(Console(file=shown, width=40))
+    states = ["replay loading", "replay loading", "replay ready"]
+    for status in [*(RunStatus(phase="starting", waiting_for=each) for each in states), REPLAYING, REPLAYING]:
+        lines(status, [])
+    expected = ["starting: replay loading", "starting: replay ready", status_line(REPLAYING)]
+    assert shown.getvalue().splitlines() == expected
+
+
+def test_each_state_of_a_start_is_printed_at_once() -> None:
+    shown = io.StringIO()
+    lines = LineDisplay(Console(file=shown, width=40))
+    for state in ("replay loading", "replay ready"):
+        lines(RunStatus(phase="checking", waiting_for=state), [])
+    assert shown.getvalue().splitlines()[-1] == "checking the environment: replay ready"
 
 
 FAULTY = replace(REPLAYING, coordinator=CoordinatorStatistics("asynchronous", 1, drops=Drops(refused_steps=2)))

@@ -296,13 +296,30 @@ def test_a_configured_gpu_that_is_missing_is_a_fault(commands: Path, monkeypatch
     assert doctor.check_gpu(build({"learner": {"device": "cuda:0"}})).fit is False
 
 
+def test_a_system_that_was_not_tried_is_named() -> None:
+    assert doctor.check_system("Linux").fit
+    finding = doctor.check_system("Darwin")
+    assert finding.fit is None and finding.detail.startswith("Darwin ") and "not tried" in finding.detail
+
+
 def test_every_finding_is_one_line_in_a_narrow_terminal(
     commands: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     doctor.command([])
     lines = capsys.readouterr().out.splitlines()
-    subjects = ["versions", "processors", "memory", "disk", "shared memory", "ports", "GPU", "environment", "Docker"]
+    subjects = [
+        "system",
+        "versions",
+        "processors",
+        "memory",
+        "disk",
+        "shared memory",
+        "ports",
+        "GPU",
+        "environment",
+        "Docker",
+    ]
     assert [line[4:22].strip() for line in lines] == subjects
 
 

@@ -146,7 +146,7 @@ def test_options_may_be_written_with_underscores_like_settings() -> None:
     assert config.environment.id == "my_env:My_Env-v0"
 
 
-@pytest.mark.parametrize("option", ["--environment.kwargs=gravity", "--policy=MlpPolicy"])
+@pytest.mark.parametrize("option", ["--environment.kwargs=gravity", "--policy=memory"])
 def test_an_invalid_table_is_refused_in_one_line(option: str) -> None:
     with pytest.raises(ConfigurationError, match=option.partition("=")[0].lstrip("-")):
         options_of(option)

@@ -15,7 +15,8 @@ def test_the_figures_have_their_units() -> None:
     assert figures is not None
     assert figures.effective == "93%"
     assert figures.line == (
-        "8.2 uses per segment | age 3.1, 90% within 9.1 versions | priority 1.8 x average | gradient variance +3%"
+        "8.2 uses per segment | age 3.1, 90% within 9.1 versions | priority 1.8 x average"
+        " | priorities raise the variance of the gradient by 3%"
     )
 
 
@@ -23,6 +24,7 @@ def test_unknown_figures_are_dashes() -> None:
     figures = replay_figures(1.0, CoordinatorStatistics("asynchronous", 1, replayed=Replayed(3.0, 9.0)))
     assert figures is not None
     assert (figures.effective, figures.priority, figures.variance) == ("-", "-", "-")
+    assert figures.line.endswith("priority - average")
 
 
 def test_a_run_that_has_replayed_nothing_has_no_figures() -> None:

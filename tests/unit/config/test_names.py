@@ -223,7 +223,7 @@ def test_an_environment_may_be_given_without_an_option() -> None:
 
 
 def test_a_flag_of_another_library_is_true_or_false() -> None:
-    with pytest.raises(ConfigurationError, match="^--use-rnn must be true or false; got 'perhaps'$"):
+    with pytest.raises(ConfigurationError, match=r"^--use-rnn must be true or false; got 'perhaps'$"):
         config_of("--use-rnn=perhaps")
 
 

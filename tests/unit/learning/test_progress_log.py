@@ -15,7 +15,7 @@ from penstock.types.statistics import Timing
 
 def test_the_log_has_a_line_of_progress_at_intervals_also_while_nothing_is_trained() -> None:
     statistics = RunStatistics(limits=Amounts(steps=400), earlier_s=0.0)
-    statistics.begin("CartPole-v1", version=3, extent=Extent(steps=100, updates=3))
+    statistics.begin(version=3, extent=Extent(steps=100, updates=3))
     statistics.report(ActorReport(10, 0.0, (Episode(21.0, 21, environment=0, truncated=False),), Timing()))
     statistics.evaluated(EvaluationSummary(3, 100, episodes=5, return_mean=22.125, return_std=1.0), 1.0)
     statistics.waits("actors")

@@ -76,7 +76,7 @@ def test_the_clock_of_a_run_begins_with_a_step_and_includes_evaluations_and_earl
     statistics = RunStatistics(
         limits=Amounts(minutes=2.0, steps=1000), earlier_s=5.0, earlier_clock_s=30.0, clock=lambda: now[0]
     )
-    statistics.begin("E-v0", version=3, extent=Extent(steps=10))
+    statistics.begin(version=3, extent=Extent(steps=10))
     now[0] = 110.0
     status = statistics.status()
     assert (statistics.clock_s, status.remaining_s) == (30.0, None)
@@ -102,7 +102,7 @@ def remaining_metric() -> float:
 def test_speed_and_remaining_time_are_those_of_the_present_while_no_batch_is_trained() -> None:
     now = [0.0]
     statistics = RunStatistics(limits=Amounts(steps=10_000), earlier_s=0.0, clock=lambda: now[0])
-    statistics.begin("E-v0", version=0, extent=Extent())
+    statistics.begin(version=0, extent=Extent())
 
     def train(batches: int, every_s: float) -> None:
         done = statistics.status().version
@@ -139,7 +139,7 @@ def test_speed_and_remaining_time_are_those_of_the_present_while_no_batch_is_tra
 def test_batches_that_take_minutes_have_a_speed_between_them() -> None:
     now = [0.0]
     statistics = RunStatistics(limits=Amounts(steps=400), earlier_s=0.0, clock=lambda: now[0])
-    statistics.begin("E-v0", version=0, extent=Extent())
+    statistics.begin(version=0, extent=Extent())
     for number in range(1, 4):
         now[0] += 120.0
         extent = Extent(steps=100 * number)
@@ -153,7 +153,7 @@ def test_batches_that_take_minutes_have_a_speed_between_them() -> None:
 def test_a_run_at_its_limit_has_no_time_left_although_nothing_is_trained() -> None:
     now = [0.0]
     statistics = RunStatistics(limits=Amounts(steps=100), earlier_s=0.0, clock=lambda: now[0])
-    statistics.begin("E-v0", version=9, extent=Extent(steps=100))
+    statistics.begin(version=9, extent=Extent(steps=100))
     now[0] = 500.0
     assert statistics.status().remaining_s == 0.0
 

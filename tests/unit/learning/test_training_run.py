@@ -245,6 +245,24 @@ def test_a_run_ends_by_updates_and_its_schedules_follow_them(folder: RunFolder) 
     assert outside.evaluations_asked >= 2
 
 
+def test_the_status_names_the_environment_from_the_first_moment_and_says_that_a_batch_is_trained(
+    folder: RunFolder,
+) -> None:
+    session = open_session(folder, InProcess(), batches=2)
+    statuses = [session.statistics.status()]
+    train = session.learner.train
+
+    def watched(batch: TrainingBatch, progress: float) -> TrainingOutcome:
+        statuses.append(session.statistics.status())
+        return train(batch, progress)
+
+    session.learner.train = watched  # type: ignore[method-assign]
+    session.run.run()
+    assert {status.environment_id for status in statuses} == {"CartPole-v1"}
+    assert [status.phase for status in statuses] == ["waiting", "training", "training"]
+    assert [status.env_steps > 0 for status in statuses] == [False, False, True]
+
+
 def test_a_run_ends_by_episodes_of_all_its_sessions(folder: RunFolder) -> None:
     outside = InProcess()
     limits: dict[str, object] = {"total_steps": 10**6, "total_episodes": 40}

@@ -1,16 +1,20 @@
 """Services forked from a process that has done their imports."""
 
 import functools
+import json
 import re
 import signal
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
+import penstock
 from helpers.ports import free_ports
 from helpers.timing import wait_for
+from penstock.local import template_process
 from penstock.local.children import Children, service_command
 from penstock.local.template import ForkedProcess, Template
 from penstock.process.service import SUPERVISED_VARIABLE
@@ -68,6 +72,42 @@ def test_other_commands_and_early_requests_are_not_forked(shared: Template, tmp_
         assert shared.fork(service_command("--version"), {}, [file.fileno()], Path(file.name)) is None
         wait_for(lambda: not shared.pending, "the imports")
         assert shared.fork(["/bin/true"], {}, [file.fileno()], Path(file.name)) is None
+
+
+def test_the_template_says_how_far_the_imports_of_each_service_are() -> None:
+    services, seen = ("replay", "learner", "actor", "evaluator"), dict[tuple[str, ...], None]()
+    with Template() as template:
+        wait_for(lambda: seen.update({tuple(map(template.state_of, services)): None}) or not template.pending, "all")
+        seen[tuple(map(template.state_of, services))] = None
+    assert next(iter(seen)) == ("loading", "waiting", "waiting", "waiting")
+    assert [*seen][-1] == ("loaded",) * 4
+    # One at a time, in their order.
+    order = ("loaded", "compiling", "loading", "waiting")
+    assert all([*state] == sorted(state, key=order.index) for state in seen)
+    assert all(sum(each in ("loading", "compiling") for each in state) <= 1 for state in seen)
+    with Template() as lost:
+        lost._lose()
+        assert lost.state_of("replay") == ""
+
+
+COMPILED = """
+import numba
+
+add = numba.njit("int64(int64, int64)")(lambda one, other: one + other)
+subtract = numba.njit("int64(int64, int64)")(lambda one, other: one - other)
+"""
+
+
+def test_the_template_says_whose_functions_it_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "compiled_here.py").write_text(COMPILED)
+    monkeypatch.setattr(penstock, "__path__", [*penstock.__path__, str(tmp_path)])
+    monkeypatch.setattr(template_process, "_MODULES", {"replay": ("errors",), "learner": ("compiled_here",)})
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        template_process._import_all(theirs)
+        theirs.close()
+        messages = [json.loads(each) for each in iter(lambda: ours.recv(1000), b"")]
+    assert messages == [{"loading": "replay"}, {"loading": "learner"}, {"compiling": "learner"}]
 
 
 def test_a_forked_service_runs_and_ends_like_its_command(template: Template, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.files import open_new
+from penstock.files import open_new, sync_data
 from penstock.replay.store.encoded_rows import Pieces
 from penstock.replay.store.layout import runs, spans, whole_pages
 from penstock.replay.store.piece_copies import copy_pieces
@@ -77,7 +77,7 @@ class ChunkWriter:
         with _opened(path) as descriptor:
             self._write(descriptor, 0, size)
             os.ftruncate(descriptor, size)
-            os.fdatasync(descriptor)
+            sync_data(descriptor)
         return present, sound
 
     def write_file(self, path: Path, content: NDArray[np.uint8]) -> None:
@@ -89,7 +89,7 @@ class ChunkWriter:
                 self._buffer[: part.size] = part
                 self._write(descriptor, start, part.size)
             os.ftruncate(descriptor, content.size)
-            os.fdatasync(descriptor)
+            sync_data(descriptor)
 
     def _copy(self, headers: NDArray[Any]) -> tuple[NDArray[np.bool_], NDArray[np.bool_], int]:
         """Copies forms and rows. Returns as `write_chunk`, and the size of the chunk in bytes."""
@@ -183,7 +183,7 @@ def _columns_in(schema: Schema, content: NDArray[np.uint8], lead: int, forms: Fo
 def _opened(path: Path) -> Iterator[int]:
     """Yields the descriptor of a new file that bypasses the page cache if the file system supports it."""
     try:
-        descriptor = open_new(path, os.O_WRONLY | os.O_DIRECT)
+        descriptor = open_new(path, os.O_WRONLY | getattr(os, "O_DIRECT", 0))
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise

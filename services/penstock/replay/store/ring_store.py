@@ -39,7 +39,7 @@ from penstock.replay.store.layout import (
 )
 from penstock.replay.store.records import Records, session_of
 from penstock.replay.store.recovery import Recovery, scan_rows
-from penstock.replay.store.row_checks import begin_headers, reserve_rows
+from penstock.replay.store.row_checks import begin_headers, in_order, reserve_rows
 from penstock.replay.store.segment_rows import SegmentRows
 from penstock.replay.store.store_files import allocate, check_files, check_place, description_in
 from penstock.types.block import Fragment, Schema
@@ -250,6 +250,7 @@ class RingStore:
 
     def present(self, keys: NDArray[np.uint64]) -> NDArray[np.bool_]:
         """Returns <bool>[B] whether these segments are still present."""
+        in_order()
         # Rows without a segment have key 0, which is never assigned.
         result: NDArray[np.bool_] = (self.headers["key"][self.rows(keys)] == keys) & (keys != 0)
         return result
@@ -274,6 +275,8 @@ class RingStore:
                 f"the store's {self.capacity} rows are full of segments that were not trained yet; raise"
                 " replay.capacity_bytes"
             )
+        # The rows' new bytes come after the keys that are gone.
+        in_order()
         for start, stop, row in self._side_by_side(keys):
             self.forms[row : row + stop - start] = 0 if forms is None else forms[start:stop]
         return rows[:seen]
@@ -321,6 +324,7 @@ class RingStore:
         header["key"] = 0
         for start, stop, row in self._side_by_side(keys):
             self.headers[row : row + stop - start] = header[start:stop]
+            in_order()
             self.headers["key"][row : row + stop - start] = keys[start:stop]
         self._raise_watermark(head.slot, head.incarnation, head.last_sequence)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numba
 import numpy as np
+from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from penstock.errors import InvalidSegment
@@ -18,6 +19,24 @@ from penstock.types.codecs import Forms
 
 _LANES = 32
 """Number of 64-bit lanes that are mixed in parallel, enough for the compiler to use the widest vector registers."""
+
+
+@intrinsic
+def _fence(typing_context):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        builder.fence("acq_rel")
+        return context.get_dummy_value()
+
+    return numba.void(), generate
+
+
+@numba.njit("void()", cache=True)
+def in_order():  # type: ignore[no-untyped-def]
+    """Keeps the reads and writes of memory before this call before the later ones, as other processes see them.
+
+    Readers of rows rely on it. x86 keeps this order by itself; ARM needs an instruction, which this call executes.
+    """
+    _fence()  # type: ignore[call-arg]
 
 
 @numba.njit("void(uint8[::1], uint8[::1], uint64[::1])", nogil=True, cache=True)

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import ConfigurationError
-from penstock.files import PRIVATE_FILE, make_folder
+from penstock.files import PRIVATE_FILE, allocate_bytes, make_folder
 from penstock.replay.store.layout import PAGE, whole_pages
 from penstock.types.replay import StagingOffer
 
@@ -139,8 +139,7 @@ def _parts(memory: NDArray[np.uint8]) -> tuple[NDArray[np.void], NDArray[np.uint
 def _create(path: Path, size: int) -> NDArray[np.uint8]:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
     try:
-        # On a full disk, writing to a hole of a mapped file would raise a bus error.
-        os.posix_fallocate(descriptor, 0, size)
+        allocate_bytes(descriptor, size)
         return np.frombuffer(mmap.mmap(descriptor, size), np.uint8)
     finally:
         os.close(descriptor)

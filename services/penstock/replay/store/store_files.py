@@ -14,7 +14,7 @@ from pathlib import Path
 
 from penstock.errors import ConfigurationError
 from penstock.file_systems import network_kind
-from penstock.files import make_folder, open_own
+from penstock.files import allocate_bytes, make_folder, open_own
 from penstock.replay.store.description import DESCRIPTION_FILE, Description, damaged_store, read_description
 from penstock.replay.store.layout import PAGE, RECORDS_BYTES, RECORDS_FILE, SEGMENTS_FILE
 from penstock.system_errors import in_words
@@ -149,7 +149,7 @@ def _fill_holes(descriptor: int, size: int) -> None:
     if file.st_size == 0 and disk.f_blocks and size > free * disk.f_frsize:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     try:
-        os.posix_fallocate(descriptor, 0, size)
+        allocate_bytes(descriptor, size)
     except OSError:
         # Ext4 keeps the blocks it has allocated, so the disk would stay full.
         os.ftruncate(descriptor, file.st_size)

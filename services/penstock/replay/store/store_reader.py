@@ -17,6 +17,7 @@ from penstock.errors import ConfigurationError
 from penstock.replay.store.description import read_schema
 from penstock.replay.store.layout import SEGMENTS_FILE, Regions
 from penstock.replay.store.records import read_identity
+from penstock.replay.store.row_checks import in_order
 from penstock.system_errors import in_words
 from penstock.types.block import Columns, Schema
 from penstock.types.replay import MappedStore
@@ -71,6 +72,7 @@ class StoreReader:
         """
         rows = self._regions.rows(keys)
         failed = self._regions.gather(rows, into)
+        in_order()
         if not (self._regions.headers["key"][rows] == keys).all():
             return False
         compression.void(into, failed)

@@ -337,7 +337,12 @@ def test_a_failed_allocation_frees_its_space(tmp_path: Path, monkeypatch: pytest
     RingStore(tmp_path, capacity_bytes(50))
 
 
-def test_the_files_have_their_full_size_from_the_start(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lacking", ["", "posix_fallocate"])
+def test_the_files_have_their_full_size_from_the_start(
+    lacking: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if lacking:  # as on macOS
+        monkeypatch.delattr(os, lacking)
     RingStore(tmp_path, capacity_bytes(50))
     segments = (tmp_path / "segments.bin").stat()
     assert segments.st_size == capacity_bytes(50)

@@ -1,3 +1,4 @@
+import numba
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,12 +10,20 @@ from penstock.replay.store.row_checks import (
     check_values,
     checksums_of,
     copy_and_sum,
+    in_order,
     inspect_raw,
     kind_of,
     largest_bits,
     mix_pieces,
 )
 from penstock.types.block import DATA_TYPES, VALID, Column
+
+
+def test_memory_is_kept_in_order_by_a_fence_for_reads_and_writes() -> None:
+    # The cached function has no intermediate code, and on x86 the fence is no instruction.
+    compiled = numba.njit("void()")(in_order.py_func)
+    (code,) = compiled.inspect_llvm().values()
+    assert "fence acq_rel" in code
 
 
 def checksum(row: bytes, seed: int = 0) -> int:
