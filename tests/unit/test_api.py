@@ -4,7 +4,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import gymnasium
 import numpy as np
@@ -124,7 +124,10 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         lambda: penstock.train(gymnasium.make_vec("CartPole-v1", 2)),
         "'CartPole-v1', and the .*n_envs=2",
     ),
-    "a vector environment of others": (lambda: penstock.train(OfOthers()), "of its single environment, and .*n_envs=8"),
+    "a vector environment of others": (
+        lambda: penstock.train(cast("Any", OfOthers())),
+        "of its single environment, and .*n_envs=8",
+    ),
     "two environments": (lambda: penstock.configure("A-v0", env="B-v0"), "as 'A-v0' and as 'B-v0'; give it once"),
     "an unknown name": (lambda: penstock.configure("A-v0", learnin_rate=1), r"did you mean ppo\.learning_rate\?"),
     "an unknown key": (lambda: penstock.Config(ppo={"lr": 1}), r"did you mean ppo\.learning_rate\?"),

@@ -96,7 +96,6 @@ ANSWERED = {
     "--min-buffer-size=1000": "--sampling.min-replay-segments 32",
     "--min-batch-size=64": "--sampling.min-replay-segments 2",
     "--log-interval=10": "metrics.jsonl has a record about every second",
-    "--verbose=3": "The terminal shows progress",
     "--wandb": "`penstock plot`",
     "--use-wandb": "`penstock plot`",
     "--track": "`penstock plot`",
@@ -225,6 +224,18 @@ def test_an_environment_may_be_given_without_an_option() -> None:
 def test_a_flag_of_another_library_is_true_or_false() -> None:
     with pytest.raises(ConfigurationError, match=r"^--use-rnn must be true or false; got 'perhaps'$"):
         config_of("--use-rnn=perhaps")
+
+
+@pytest.mark.parametrize(
+    ("given", "verbose"),
+    [("", False), ("--verbose", True), ("--verbose=1", True), ("--verbose 2", True), ("--verbose 0", False)],
+)
+def test_verbose_is_an_option_of_training_with_or_without_a_number(given: str, verbose: bool) -> None:
+    options = parse("penstock train", "", [*given.split(), "Pendulum-v1"], trains=True)
+    assert (options.verbose, options.config.environment.id) == (verbose, "Pendulum-v1")
+    # A configuration has no display.
+    with pytest.raises(ConfigurationError, match="verbose: the terminal shows progress"):
+        configured({"verbose": "much"})
 
 
 def test_all_names_stand_for_settings() -> None:
