@@ -204,9 +204,9 @@ def _show_ended(folder: RunFolder, console: Console) -> None:
         show(console, f"the run in {folder.root} is not active; {newest}")
     recorded = read_settings(folder.config, *LIMITS, *CODE)
     names_code = bool(FileNames.all_in(folder.config, recorded).names)
-    line = nothing_left(folder.summary, recorded.run) or "resume it"
+    reason = nothing_left(folder.summary, recorded.run) or "resume it"
     trust = ", if you trust the code that it names" if names_code else ""
     command = how_to_resume(
         str(folder.root), names_code=names_code, settings=raised_limits(folder.summary, recorded.run)
     )
-    console.print(f"{line}{trust}:  {command}", style="dim", markup=False, soft_wrap=True)
+    console.print(f"{reason}{trust}:  {command}", style="dim", markup=False, soft_wrap=True)
