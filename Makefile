@@ -8,7 +8,7 @@ ARGS ?=
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help help-all install train test nightly test-oldest test-newest all-environments package check format docs picture pictures e2e e2e-presets e2e-week e2e-nodes e2e-slurm e2e-swarm clean proto dashboards compose-settings swarm-configs kubernetes-rules lock torture
+.PHONY: help help-all install train test nightly test-oldest test-newest all-environments package check format docs pictures e2e e2e-presets e2e-week e2e-nodes e2e-slurm e2e-swarm clean proto dashboards compose-settings swarm-configs kubernetes-rules lock torture
 
 TABLE := awk -F '|' '{ printf "%-28s %s\n", $$1, $$2 }'
 
@@ -83,10 +83,9 @@ docs: install ## build the documentation site into build/docs
 	$(BIN)/python -m sphinx -q -W --keep-going docs build/docs
 	@echo build/docs/index.html
 
-pictures: install ### record the terminal and the film of README.md; needs penstock[box2d] in .venv
+# The recorded run is of LunarLander, whose environment needs penstock[box2d] in .venv.
+pictures: install ### record the terminal and the film of README.md, and draw the curve of docs/getting-started.md
 	$(BIN)/python docs/images/first_screen.py
-
-picture: install ### draw the curve of docs/getting-started.md from three new runs
 	rm -rf build/picture
 	for seed in 1 2 3; do $(BIN)/penstock train CartPole-v1 --seed $$seed --run-dir build/picture/$$seed || exit 1; done
 	$(BIN)/penstock plot build/picture/* --output docs/images/cartpole.png

@@ -14,6 +14,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from packaging.utils import canonicalize_name
+
 from helpers import provenance
 from tests.package import distributions
 
@@ -51,8 +53,9 @@ def resolve(python: Path, wheel: Path, packages: tuple[str, ...]) -> dict[str, o
     if ended.returncode:
         lines = [line.strip() for line in ended.stderr.splitlines() if re.match(r"\s+\S.* depends on |ERROR", line)]
         return {"fits": False, "reason": lines}
-    chosen = {
-        each["metadata"]["name"].lower(): each["metadata"]["version"] for each in json.loads(ended.stdout)["install"]
+    chosen: dict[str, str] = {
+        canonicalize_name(each["metadata"]["name"]): each["metadata"]["version"]
+        for each in json.loads(ended.stdout)["install"]
     }
     first = re.split(r"[\[<>=!]", packages[0])[0]
     return {"fits": True, "versions": {name: chosen[name] for name in (first, *SHOWN) if name in chosen}}
