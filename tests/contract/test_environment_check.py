@@ -270,7 +270,7 @@ def test_a_refusal_names_the_line_of_the_user_or_what_the_call_needs(folder: str
         ("Arm", "raise", f"RuntimeError: joint limit ({file}, line 20); {correct}"),
         ("Arm", "unpack", f"not enough values to unpack (expected 2, got 1) ({file}, line 18); {correct}"),
         ("Arm", "argument", f"not 'NoneType' ({file}, line 13); {correct}"),
-        ("Arm", "old", "(expected 5, got 4); step must return observation, reward, terminated, truncated and info"),
+        ("Arm", "old", "; step must return observation, reward, terminated, truncated and info"),
         ("Unseeded", "", "keyword argument 'seed'; reset must take the keywords seed and options"),
     ):
         assert end in checked_here(f"{file}:{name}", {"flaw": flaw}).refusal

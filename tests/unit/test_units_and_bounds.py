@@ -52,6 +52,9 @@ BOUNDS = {"f": (-np.inf, np.inf), "i": (-(2**40), 2**40), "u": (0, 255)}
 class Balance(gymnasium.Wrapper[Any, Any, Any, Any]):
     """CartPole in other units: every step is rewarded with `reward`."""
 
+    # Gymnasium before 1.3 refuses a class of a wrapper without its own.
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - as in Gymnasium
+
     def __init__(self, unit: float = 1.0, reward: float = 1.0, observed: str = "plain") -> None:
         super().__init__(gymnasium.make("CartPole-v1"))
         self._unit, self._reward, self._form = unit, reward, OBSERVED[observed]

@@ -32,7 +32,8 @@ _ADDRESS = re.compile(r"\b(unix|ipv4|ipv6):\S+")
 _SILENCES = (
     (
         # gRPC's own bound on an attempt ended it, after the kernel of the other host had accepted the connection.
-        ("Endpoint closing", "endpoint shutdown", "before receiving SETTINGS frame"),
+        # grpcio 1.76 says no more than the last of these texts.
+        ("Endpoint closing", "endpoint shutdown", "before receiving SETTINGS frame", "Handshake read failed\n"),
         "it accepts connections and does not answer: it is paused, hung or overloaded; see the state of its process",
     ),
     (
@@ -78,7 +79,7 @@ def from_rpc(error: grpc.aio.AioRpcError, peer: str, *, certified: bool = True) 
     if error.code() == grpc.StatusCode.UNKNOWN:
         return errors.PeerFailed(f"{peer} failed with an error that it did not expect ({details}); see its log")
     # gRPC gives the reason as text alone, beside addresses whose paths are chosen by users.
-    reason = _ADDRESS.sub("", details)
+    reason = f"{_ADDRESS.sub('', details)}\n"
     silence = next((meaning for parts, meaning in _SILENCES if any(part in reason for part in parts)), "")
     if meaning := silence or explained(reason, certified=certified):
         return errors.Unavailable(f"{peer} can't be reached: {meaning}")
