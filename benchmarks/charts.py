@@ -59,7 +59,7 @@ def steps(document: Document) -> Chart:
             "Line: rl-zoo's settings. Bars: our defaults.",
             f"Medians of {_numbers(seeds)} seeds; {len(counted)} of {len(compared)} tasks count.",
         ),
-        "Environment steps to the threshold, as a share of those of Stable-Baselines3's PPO with rl-zoo's settings: "
+        "Environment steps to the threshold, relative to Stable-Baselines3's PPO with rl-zoo's settings: "
         + ", ".join(f"{name} {share:.0%}" for name, share in reached),
     )
 

@@ -49,7 +49,7 @@ def write_pages() -> None:
 def with_tables(library: str, text: str) -> str:
     """Returns the text of a page with current tables between its marks."""
     entry = LIBRARIES[library]
-    parts = [f"The words are those of {entry['library']} {entry['version']}."]
+    parts = [f"The words are from {entry['library']} {entry['version']}."]
     for call in entry["words"]:
         rows = [
             f"| `{word.name}` | {_does(word)} |" for word in words() if (word.library, word.call) == (library, call)
