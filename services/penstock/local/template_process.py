@@ -93,7 +93,7 @@ def end_now(code: int) -> NoReturn:
 def _import_all(control: socket.socket) -> None:
     """Imports the modules of all services, and reports whose are imported or compiled.
 
-    It sends few messages, because nobody reads them while the environment is checked.
+    It sends few messages, because they are not read while the environment is checked.
     """
     event: Any = importlib.import_module("numba.core.event")
     name, compiled = "", ""
