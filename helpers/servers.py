@@ -39,7 +39,7 @@ from penstock.replay.buffer import ReplayBuffer
 from penstock.replay.snapshots.taking import Snapshots
 from penstock.replay.store.ring_store import RingStore
 from penstock.rpc import methods
-from penstock.rpc.channel import call_unary, connect
+from penstock.rpc.channel import call_unary, connect, connected
 from penstock.rpc.clients.batch_source import ReplayBatchSource
 from penstock.rpc.clients.evaluation_work import EvaluationWork
 from penstock.rpc.clients.membership import Membership
@@ -590,6 +590,8 @@ class Loopback:
 
         async def call() -> Any:
             async with connect(address, self.thread.credentials, service) as channel:
+                # On a busy machine, gRPC's first attempt may take longer than its limit.
+                await connected(channel, timeout_s, once=False)
                 return await call_unary(channel, method, request, f"the peer at {address}", timeout_s)
 
         return self.thread.run(call(), 2.0 * PATIENCE_S)

@@ -146,6 +146,11 @@ def test_a_variable_that_keeps_a_library_from_being_imported_is_named_in_one_lin
     assert "Traceback" not in ended.stderr
 
 
+def test_doctor_names_a_variable_that_keeps_a_library_from_being_imported(tmp_path: Path) -> None:
+    ended = run("doctor", directory=tmp_path, environment={"TORCH_LOGS": "nonsense"})
+    assert "so unset TORCH_LOGS" in " ".join(ended.stdout.split()) and ended.stderr == ""
+
+
 def test_a_run_continues_to_its_end_after_its_reader_has_left(tmp_path: Path) -> None:
     with subprocess.Popen(
         [PENSTOCK, "train", *SMALL], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE

@@ -16,6 +16,7 @@ from penstock.addresses import Address
 from penstock.cli.containers import check_containers, check_passed_on
 from penstock.cli.finding import Finding
 from penstock.cli.lines import Line, show
+from penstock.cli.loading import loading
 from penstock.cli.one_line_parser import OneLineParser
 from penstock.cli.options import parse
 from penstock.config import Config
@@ -233,8 +234,11 @@ def check_gpu(config: Config) -> Finding:
     """Checks whether the learner can train on the configured device."""
     if extras.missing("torch"):
         return Finding("GPU", None, "not checked; torch, which a learner needs, is not installed")
-    from penstock.cli.gpu import describe_gpu
-
+    try:
+        with loading():
+            from penstock.cli.gpu import describe_gpu
+    except ConfigurationError as error:
+        return Finding("GPU", False, str(error))
     fit, detail = describe_gpu()
     if fit is None and installation.kind() == "compose":
         detail += "; the learner alone has the GPU: docker compose run --rm learner doctor"

@@ -7,13 +7,13 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from penstock import extras, library_variables
-from penstock.errors import ConfigurationError, PenstockError
+from penstock import library_variables
+from penstock.cli.loading import loading
+from penstock.errors import PenstockError
 from penstock.exit_codes import CRASHED, INTERRUPTED, USAGE_ERROR, exit_code
-from penstock.foreign_errors import describe
 from penstock.local.imports import uncollected
 from penstock.spelling import question, similar
 from penstock.system_errors import exhaustion, not_utf8
@@ -200,33 +200,12 @@ def _is_service(arguments: list[str]) -> bool:
     return name in _SERVICES and (name != "replay" or not rest or rest[0] not in _OF_REPLAY)
 
 
-@contextlib.contextmanager
-def _loading() -> Iterator[None]:
-    """Imports modules of Penstock.
-
-    Raises `ConfigurationError` if that fails because torch is missing or inherited variables may be why.
-    """
-    try:
-        with uncollected():
-            yield
-    except (ImportError, SyntaxError, AttributeError, TypeError, ValueError) as error:
-        if extras.missing_module(error) == "torch" and extras.missing("torch"):
-            raise extras.lacking("this command", "torch") from error
-        suspects = library_variables.suspects(os.environ)
-        if not suspects:
-            raise
-        raise ConfigurationError(
-            f"can't import the libraries of Penstock: {describe(error)}; they work without variables that concern other"
-            f" programs, so unset {' or '.join(suspects)}"
-        ) from error
-
-
 def _execute(name: str, arguments: list[str]) -> int:
     """Imports and runs a command: the replay service must not load torch, and `--help` loads nothing."""
     if _is_service([name, *arguments]):
         return _serve(name, arguments)
     module = _OF_REPLAY[arguments[0]] if name == "replay" else name
-    with _loading():
+    with loading():
         command = importlib.import_module(f"penstock.cli.{module}").command
     code: int = command(arguments)
     return code
@@ -234,7 +213,7 @@ def _execute(name: str, arguments: list[str]) -> int:
 
 def _serve(name: str, arguments: list[str]) -> int:
     """Runs a service until it ends; returns its exit code."""
-    with _loading():
+    with loading():
         from penstock.cli.options import parse
     options = parse(f"penstock {name}", _COMMANDS[name], arguments, trains=False)
     if options.config.security.certificate:
@@ -243,7 +222,7 @@ def _serve(name: str, arguments: list[str]) -> int:
         failed_handshakes.watch()
         # The watch has replaced the error output.
         faulthandler.enable()
-    with _loading():
+    with loading():
         service = importlib.import_module(f"penstock.apps.{name}")
     code: int = service.run(options.config)
     return code

@@ -9,6 +9,7 @@ from penstock.acting.registry import has_native_form
 from penstock.acting.runners import runner_of
 from penstock.acting.saved_policies import SavedPolicy, read_policy
 from penstock.apps.environments import make_played, variants_of
+from penstock.cli.loading import loading
 from penstock.cli.named_run import note_removed_settings
 from penstock.config import Config, EnvironmentConfig, read_settings
 from penstock.config.foreign_code import FileNames
@@ -68,9 +69,9 @@ def _play(named: argparse.Namespace, path: Path, policy: SavedPolicy, config: Se
     if named.record_video:
         folder = path.parent.parent if path.parent.name == "checkpoints" else path.parent
         # They import torch, which this machine may lack.
-        from penstock.acting.trained import TrainedPolicy
-        from penstock.cli.film import film
-
+        with loading():
+            from penstock.acting.trained import TrainedPolicy
+            from penstock.cli.film import film
         print("filming one episode", flush=True)
         trained = TrainedPolicy(policy.weights, module=policy.network.module)
         print(film(trained, environment, kwargs[0], folder=folder / "videos", seed=seed, output=named.output))
@@ -78,8 +79,8 @@ def _play(named: argparse.Namespace, path: Path, policy: SavedPolicy, config: Se
 
 def _show(policy: SavedPolicy, environment: EnvironmentConfig, variant: int, seed: int) -> None:
     """Plays an episode in a window, at the speed of the environment."""
-    from penstock.acting.trained import TrainedPolicy
-
+    with loading():
+        from penstock.acting.trained import TrainedPolicy
     print("showing one episode in a window", flush=True)
     trained = TrainedPolicy(policy.weights, module=policy.network.module)
     try:

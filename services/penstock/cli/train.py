@@ -14,6 +14,7 @@ from penstock.cli.coordination import show_end
 from penstock.cli.display import make_display
 from penstock.cli.known_environment import with_known_environment
 from penstock.cli.lines import show, show_command
+from penstock.cli.loading import loading
 from penstock.cli.options import parse
 from penstock.cli.program import TRUST_CODE, how_to_resume, program
 from penstock.config import Config
@@ -38,7 +39,8 @@ def command(arguments: Sequence[str]) -> int:
     config = with_run_dir(config)
     check_at_once(config, resume=options.resume is not None)
     # It imports gRPC, for which a refusal need not wait.
-    from penstock.local import launcher
+    with loading():
+        from penstock.local import launcher
 
     console = Console(highlight=False)
     if options.resume is None:

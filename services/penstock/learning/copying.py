@@ -63,14 +63,18 @@ class Copying:
 
     def _round(self, longest_s: int) -> None:
         self._copied, failure = one_round(self._folder, self._target, self._copied, longest_s)
+        notice = ""
         if failure:
             metrics.COPY_FAILURES.inc()
             if not self._failures:
-                self._notice(f"{SETTING}: can't copy to {shown(self._target)}: {failure}; it is tried again")
+                notice = f"can't copy to {shown(self._target)}: {failure}; it is tried again"
         elif self._failures:
-            self._notice(f"{SETTING}: copies to {shown(self._target)} succeed again")
+            notice = f"copies to {shown(self._target)} succeed again"
         self._failures = self._failures + 1 if failure else 0
         record = {"target": self._target, "copied": self._copied, "failures": self._failures, "error": failure}
         # The next round writes it; a full disk is reported elsewhere.
         with contextlib.suppress(OSError):
             write_json(self._folder.copies, record)
+        # After the record, which a user who reads the notice may look at.
+        if notice:
+            self._notice(f"{SETTING}: {notice}")
