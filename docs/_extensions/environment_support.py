@@ -137,7 +137,7 @@ def _device_rows() -> list[str]:
         _row(
             "learner on one GPU",
             "device" in _settings("learner"),
-            "CUDA is used where it is available ([](gpu.md))",
+            "CUDA is used where it is available ([On a GPU](gpu.md))",
         ),
         _row(
             "learner without a GPU",
@@ -147,7 +147,7 @@ def _device_rows() -> list[str]:
         _row(
             "learner on several GPUs",
             "rank_timeout_s" in _settings("learner"),
-            "torchrun starts a rank for each ([](ranks.md)); tested on CPUs",
+            "torchrun starts a rank for each ([A learner on several GPUs or hosts](ranks.md)); tested on CPUs",
         ),
     ]
 

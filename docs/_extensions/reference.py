@@ -101,7 +101,7 @@ def names_page() -> str:
             "Other names stand for something that Penstock counts in another unit or does otherwise."
             " The command then prints one line with the setting, its unit and a number that works."
             " These are the lines for the defaults and the value 64, or true.",
-            "[](../from-other-libraries.md) leads to the words of each library.",
+            "[From other libraries](../from-other-libraries.md) leads to the words of each library.",
             _table(["name", "answer"], [[f"`{name}`", _answer(name)] for name in sorted(ANSWERS)]),
         ]
     )
@@ -127,7 +127,7 @@ def presets_page() -> str:
     page = [
         "# Presets",
         "`penstock train` uses the first preset of its environment; `--preset none` uses the defaults."
-        " [](../RESULTS.md#the-presets) has the returns that they reach, and the steps and the time that they need.",
+        " [The presets](../RESULTS.md#the-presets) has the returns that they reach, and the steps and the time that they need.",
         _table(["preset", "environment", "environment steps", "solved at", "command"], rows),
     ]
     for name, *_ in described_presets():

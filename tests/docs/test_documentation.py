@@ -377,6 +377,12 @@ def test_the_table_of_removed_settings_is_complete() -> None:
     assert rows == [(name, removed.release) for name, removed in REMOVED.items()]
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.name))
+def test_a_link_has_a_text(page: Path) -> None:
+    # Sphinx would fill it in, and a code host shows nothing.
+    assert "[](" not in page.read_text()
+
+
 def links() -> Iterator[tuple[Path, str]]:
     for page in PAGES:
         for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
