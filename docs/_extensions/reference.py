@@ -127,7 +127,8 @@ def presets_page() -> str:
     page = [
         "# Presets",
         "`penstock train` uses the first preset of its environment; `--preset none` uses the defaults."
-        " [The presets](../RESULTS.md#the-presets) has the returns that they reach, and the steps and the time that they need.",
+        " [The presets](../RESULTS.md#the-presets) has the returns that they reach, and the steps and"
+        " the time that they need.",
         _table(["preset", "environment", "environment steps", "solved at", "command"], rows),
     ]
     for name, *_ in described_presets():

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from penstock.errors import ConfigurationError
 from penstock.files import json_of, write_atomically
+from penstock.return_text import return_text
 from penstock.run_folder import RunFolder
 from penstock.summary import Summary
 
@@ -69,7 +70,7 @@ class RunEnd:
     def of_summary(cls, folder: RunFolder, summary: Summary) -> "RunEnd":
         """Returns the end of a run that is done."""
         final, best = summary.evaluation, summary.best_evaluation
-        reached = "" if final is None else f", return {final.return_mean:.1f}"
+        reached = "" if final is None else f", return {return_text(final.return_mean)}"
         return cls(
             name=folder.root.name,
             dir=str(folder.root),

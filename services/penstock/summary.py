@@ -11,6 +11,7 @@ from penstock import installation
 from penstock.config import RunConfig
 from penstock.errors import ConfigurationError
 from penstock.files import write_json
+from penstock.return_text import return_text
 from penstock.run_folder import RunFolder
 from penstock.run_metrics import Metrics, load_metrics
 from penstock.types.extents import Extent, RunLimit
@@ -75,7 +76,7 @@ class Summary:
             releases.
         sessions: Commands that trained the run, this one included.
         wall_s: Seconds since this command started.
-        total_wall_s: Seconds of all these commands.
+        total_wall_s: Seconds of all these commands; those of earlier ones are without their starts.
         env_steps_per_s: Environment steps of this session per second since its first one.
         total_env_steps_per_s: Environment steps per second of training, over all sessions.
         staleness_mean: Mean age of trained segments, in policy versions.
@@ -117,8 +118,8 @@ class Summary:
         """
         effort = f"after {self.env_steps:,} steps, {60.0 * self.minutes:.1f} s of training"
         if self.evaluation is None:
-            return f"no evaluation: {effort.removeprefix('after ')}"
-        found = f"{self.evaluation.return_mean:.1f}"
+            return f"{self._best_so_far}: {effort.removeprefix('after ')}"
+        found = return_text(self.evaluation.return_mean)
         if self.threshold is None:
             return f"return: {found} {effort}"
         found += f" (threshold {self.threshold:g})"
@@ -127,6 +128,13 @@ class Summary:
         if self.evaluation.return_mean >= self.threshold:
             return f"solved: {found} {first or effort}"
         return f"not solved: {found} {effort}{f'; one evaluation reached it {first}' if first else ''}"
+
+    @property
+    def _best_so_far(self) -> str:
+        if self.best_evaluation is None:
+            return "no evaluation"
+        threshold = "" if self.threshold is None else f" (threshold {self.threshold:g})"
+        return f"best evaluation so far {return_text(self.best_evaluation.return_mean)}{threshold}"
 
     def timed(self, wall_s: float) -> "Summary":
         """Returns this summary for a command that took `wall_s` seconds in all."""
@@ -145,7 +153,7 @@ class Summary:
         rows = {"environment": f"{self.env_id}, seed {self.seed}", "stopped": self.stopped, "run": self.run_dir}
         if (found := self.evaluation) is not None:
             rows["return"] = (
-                f"{found.return_mean:.1f} ± {found.return_std:.1f} of the best checkpoint, over {found.episodes} new"
+                f"{return_text(found.return_mean, found.return_std)} of the best checkpoint, over {found.episodes} new"
                 " episodes"
             )
         rows["steps"] = f"{self.env_steps:,} in {self.wall_s:.1f} s"
@@ -181,7 +189,7 @@ def nothing_left(path: Path, run: RunConfig) -> str:
         return f"this run has already trained {limit:,} {unit}; raise {raised} to continue"
     if run.stop_at_return is not None and best is not None and best >= run.stop_at_return:
         return (
-            f"this run has already reached its return of {run.stop_at_return:g} (an evaluation of {best:.1f});"
+            f"this run has already reached its return of {run.stop_at_return:g} (an evaluation of {return_text(best)});"
             f" raise {installation.named_setting('--stop-at-return', 'run.stop_at_return')} to continue"
         )
     return ""

@@ -160,6 +160,14 @@ def test_ctrl_c_in_a_terminal_ends_a_run_in_order(interrupted: tuple[Session, Ot
     assert not RunFolder(folder).services.exists()
 
 
+def test_the_summary_of_an_interrupted_run_counts_the_whole_command(
+    interrupted: tuple[Session, OtherCommands], folder: Path
+) -> None:
+    # The launcher writes the settings before it starts a service.
+    files = RunFolder(folder)
+    assert Summary.read(files.summary).wall_s >= files.summary.stat().st_mtime - files.config.stat().st_mtime
+
+
 def test_status_of_an_active_run_shows_its_progress(interrupted: tuple[Session, OtherCommands]) -> None:
     status = interrupted[1].status
     assert status.code == 0, status.stderr
@@ -295,3 +303,4 @@ def test_the_journal_of_all_sessions_repeats_no_version(
         values = [record[name] for record in records]
         assert values == sorted(set(values)), name
     assert records[-1]["env_steps"] == survivor[2].env_steps
+    assert records[-1]["episodes"] >= survivor[2].episodes

@@ -10,6 +10,7 @@ from penstock.cli.hints import ENOUGH_BATCHES, Hint, actors_waiting_share, hints
 from penstock.cli.lines import Line, named, show, show_command
 from penstock.cli.replay_figures import effect_of_priorities, replay_figures
 from penstock.cli.run_facts import limit_text
+from penstock.return_text import return_text
 from penstock.summary import EvaluationOutcome, Summary
 from penstock.types.statistics import Ages, CoordinatorStatistics, Drops, LearningNumbers, Unit, declared
 from penstock.types.status import AT_A_LIMIT
@@ -143,13 +144,13 @@ def _returns(summary: Summary) -> list[tuple[str, str]]:
     """Returns the returns of the best checkpoint, in all environments and in each variant, with labels."""
     lines = []
     if outcome := summary.evaluation:
-        best = f"{_spread(outcome, 'new ')}: best checkpoint (version {summary.policy_version})"
+        best = f": best checkpoint (version {summary.policy_version})"
         if summary.best_evaluation:
-            best += f", chosen for {summary.best_evaluation.return_mean:.1f} in an evaluation"
-        lines.append(("return", f"{outcome.return_mean:.1f}{best}"))
+            best += f", chosen for {return_text(summary.best_evaluation.return_mean)} in an evaluation"
+        lines.append(("return", f"{_spread(outcome, 'new ')}{best}"))
     for number, variant in enumerate(summary.variants):
         found = variant.evaluation
-        shown = f"{found.return_mean:.1f}{_spread(found)}" if found else "-"
+        shown = _spread(found) if found else "-"
         lines.append((f"variant {number}", f"{shown}, {variant.arguments}"))
     return lines
 
@@ -233,4 +234,4 @@ def _text(value: float | None, unit: Unit = "number") -> str:
 
 
 def _spread(outcome: EvaluationOutcome, kind: str = "") -> str:
-    return f" ± {outcome.return_std:.1f} over {outcome.episodes} {kind}episodes"
+    return f"{return_text(outcome.return_mean, outcome.return_std)} over {outcome.episodes} {kind}episodes"

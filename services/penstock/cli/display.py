@@ -1,12 +1,13 @@
 """Displays of an active run: a live panel in a terminal, a plain line every few seconds elsewhere."""
 
 import itertools
+import math
 import os
 import sys
 import termios
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 from rich.console import Console, Group, RenderableType
@@ -35,6 +36,7 @@ from penstock.cli.run_facts import (
     variant_lines,
     waits,
 )
+from penstock.types.evaluation import EvaluationSummary
 from penstock.types.status import BETWEEN, RunStatus
 
 _LINE_INTERVAL_S = 3.0
@@ -88,7 +90,7 @@ class PanelDisplay(AbstractContextManager["PanelDisplay"]):
 
     def __init__(self, console: Console, *, verbose: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
         self._live, self._verbose = Live(console=console, refresh_per_second=8, transient=False), verbose
-        self._returns: deque[float] = deque(maxlen=_CURVE_POINTS)
+        self._returns: deque[EvaluationSummary] = deque(maxlen=_CURVE_POINTS)
         self._evaluated_version = -1
         self._clock, self._began = clock, clock()
         self._undo = ExitStack()
@@ -124,13 +126,13 @@ class PanelDisplay(AbstractContextManager["PanelDisplay"]):
     def _body(self, status: RunStatus) -> list[RenderableType]:
         if status.last_evaluation is not None and status.last_evaluation.version != self._evaluated_version:
             self._evaluated_version = status.last_evaluation.version
-            self._returns.append(status.last_evaluation.return_mean)
+            self._returns.append(status.last_evaluation)
         bar = ProgressBar(total=1.0, completed=status.limit.share if status.limit else 0.0, width=None)
         steps = Table.grid(expand=True, padding=(0, 1))
         steps.add_column(ratio=1)
         steps.add_column(justify="right", no_wrap=True)
         steps.add_row(bar, " · ".join([*progress_parts(status.env_steps, status.limit), *clock(status)]))
-        curve = Text(sparkline(list(self._returns)), style="green")
+        curve = Text(sparkline(self._returns), style="green")
         advice = [Line(Text(f"hint: {hint.text}", style="yellow"), 6) for hint in hints_now(status)[:_SHOWN_HINTS]]
         variants = [Text(line, style="dim", overflow="ellipsis", no_wrap=True) for line in variant_lines(status)]
         return [steps, _numbers(status, verbose=self._verbose), *variants, curve, *advice]
@@ -182,10 +184,16 @@ def undisturbed_by_ctrl_c() -> Iterator[None]:
         termios.tcsetattr(0, termios.TCSANOW, before)
 
 
-def sparkline(values: list[float]) -> str:
-    """Returns the values as a row of bars, scaled between their minimum and maximum."""
-    if not values:
+def sparkline(evaluations: Sequence[EvaluationSummary]) -> str:
+    """Returns the mean returns as a row of bars, scaled between their minimum and maximum.
+
+    The scale is at least as wide as the 95% interval of the last mean, so that bars of equal policies have about the
+    same height.
+    """
+    if not evaluations:
         return ""
-    low, high = min(values), max(values)
-    scale = (len(_BARS) - 1) / (high - low) if high > low else 0.0
-    return "".join(_BARS[round((value - low) * scale)] for value in values)
+    means, last = [each.return_mean for each in evaluations], evaluations[-1]
+    noise = 4.0 * last.return_std / math.sqrt(max(1, last.episodes))
+    low, width = min(means), max(max(means) - min(means), noise)
+    scale = (len(_BARS) - 1) / width if width > 0.0 else 0.0
+    return "".join(_BARS[round((mean - low) * scale)] for mean in means)

@@ -5,6 +5,7 @@ import os
 import shutil
 import tempfile
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from penstock.apps.environments import variants_of
 from penstock.config import EnvironmentConfig
 from penstock.errors import ConfigurationError
 from penstock.files import temporary_of
+from penstock.foreign_errors import describe as describe_error
 from penstock.module_imports import import_modules
 from penstock.system_errors import in_words
 from penstock.types.evaluation import EvaluationTask
@@ -33,6 +35,11 @@ from penstock.types.spaces import is_image
 _FRAMES_PER_S = 15
 """Frames per second of a film of observations: Atari renders 60, and its policies receive every fourth."""
 _ENLARGEMENT = 4
+
+_NEEDED = (
+    "a film needs an environment whose constructor takes render_mode, whose metadata['render_modes'] has 'rgb_array',"
+    " and whose render returns an array of shape (height, width, 3)"
+)
 
 
 def film(
@@ -48,8 +55,7 @@ def film(
 
     Raises `ConfigurationError` if the environment can't be made or rendered, or the folder can't be written.
     """
-    leaves = policy.policy.spec.observation.leaves
-    film_into = _film_observations if len(leaves) == 1 and is_image(leaves[0].space) else _film_rendering
+    film_into = _film_observations if _acts_on_images(policy) else _film_rendering
     private, kept = _private_folder(folder if output is None else None), False
     try:
         filmed = film_into(policy, environment, kwargs, folder=private, seed=seed)
@@ -68,6 +74,18 @@ def film(
             shutil.rmtree(private, ignore_errors=True)
 
 
+def check_film(policy: TrainedPolicy, environment: EnvironmentConfig, kwargs: dict[str, Any]) -> None:
+    """Raises `ConfigurationError` if `film` would fail because the environment can't be made or rendered."""
+    if not _acts_on_images(policy):
+        with _quiet():
+            _rendered(environment, kwargs).close()
+
+
+def _acts_on_images(policy: TrainedPolicy) -> bool:
+    leaves = policy.policy.spec.observation.leaves
+    return len(leaves) == 1 and is_image(leaves[0].space)
+
+
 def _private_folder(folder: Path | None) -> Path:
     """Makes a folder in which a program that makes films finds no link in the place of its file.
 
@@ -84,11 +102,8 @@ def _private_folder(folder: Path | None) -> Path:
         ) from None
 
 
-def _film_rendering(
-    policy: TrainedPolicy, environment: EnvironmentConfig, kwargs: dict[str, Any], *, folder: Path, seed: int
-) -> Path:
-    from gymnasium.wrappers import RecordVideo
-
+def _rendered(environment: EnvironmentConfig, kwargs: dict[str, Any]) -> gymnasium.Env[Any, Any]:
+    """Makes an environment that has rendered its first observation."""
     # Frames are rendered off screen; this keeps SDL from complaining that there is no screen.
     os.environ["SDL_VIDEODRIVER"] = "dummy"
     import_modules(environment.imports)
@@ -96,15 +111,32 @@ def _film_rendering(
         rendered = make(find(environment.id), kwargs, render_mode="rgb_array")
         # Many environments import what draws them when they draw.
         rendered.reset()
-        rendered.render()
-        with warnings.catch_warnings():
-            # Gymnasium warns of a folder that exists.
-            warnings.simplefilter("ignore")
-            filmed = RecordVideo(rendered, str(folder), name_prefix=f"version-{policy.version}", disable_logger=True)
-    except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:
+        picture: Any = rendered.render()
+    except Exception as error:
         if module := extras.missing_module(error):
             raise extras.lacking(f"the film of {environment.id}", module) from None
-        raise ConfigurationError(f"can't film {environment.id}: {error}") from None
+        raise ConfigurationError(f"can't film {environment.id}: {describe_error(error)}; {_NEEDED}") from None
+    if np.ndim(picture) != 3:
+        raise ConfigurationError(f"can't film {environment.id}: render returned no picture; {_NEEDED}")
+    return rendered
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Hides warnings of Gymnasium: of a folder that exists, and of what an error will say."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _film_rendering(
+    policy: TrainedPolicy, environment: EnvironmentConfig, kwargs: dict[str, Any], *, folder: Path, seed: int
+) -> Path:
+    from gymnasium.wrappers import RecordVideo
+
+    with _quiet():
+        rendered = _rendered(environment, kwargs)
+        filmed = RecordVideo(rendered, str(folder), name_prefix=f"version-{policy.version}", disable_logger=True)
     trained = policy.policy.spec
     spec = describe(environment.id, filmed.observation_space, filmed.action_space, mask_bits=trained.mask_bits)
     source = masks.find(filmed, filmed.observation_space, spec.action, _with_mask) if spec.mask_bits else None

@@ -18,6 +18,7 @@ from penstock.config.sections import Sections
 from penstock.errors import ConfigurationError, EnvironmentFailed
 from penstock.module_imports import import_modules
 from penstock.process.environment_process import arguments_for, seed_generators
+from penstock.return_text import return_text
 from penstock.run_folder import RunFolder, find_checkpoint
 from penstock.types.differences import same_spaces
 from penstock.types.evaluation import EvaluationResult, EvaluationTask, VariantReturns
@@ -51,6 +52,13 @@ def _play(named: argparse.Namespace, path: Path, policy: SavedPolicy, config: Se
         0, policy.weights, named.episodes, not named.stochastic, seed, len(variants), max_episode_steps=max_steps
     )
     seed_generators(seed, "evaluation")
+    if named.record_video:
+        # They import torch, which this machine may lack.
+        with loading():
+            from penstock.acting.trained import TrainedPolicy
+            from penstock.cli.film import check_film, film
+        filmed = TrainedPolicy(policy.weights, module=policy.network.module)
+        check_film(filmed, environment, kwargs[0])
     with closing(variants_of(environment, kwargs).make_mixed(named.episodes)) as environments:
         _check_same_spaces(path, policy, environments.spec)
         result = evaluate(task, environments, lambda: False, module=policy.network.module)
@@ -58,7 +66,7 @@ def _play(named: argparse.Namespace, path: Path, policy: SavedPolicy, config: Se
     print(f"{environment.id}, version {result.version} of {path}, seed {seed}")
     print(f"return {_spread(result)} over {named.episodes} episodes")
     lowest, highest, length = min(result.returns), max(result.returns), sum(result.steps) / named.episodes
-    print(f"from {lowest:.1f} to {highest:.1f}, mean length {length:.0f} steps")
+    print(f"from {return_text(lowest)} to {return_text(highest)}, mean length {length:.0f} steps")
     if result.unfinished:
         print(f"{result.unfinished} episodes did not end within {max_steps:,} steps; their returns so far are counted")
     if environment.variants:
@@ -68,13 +76,8 @@ def _play(named: argparse.Namespace, path: Path, policy: SavedPolicy, config: Se
         _show(policy, environment, variants[0], seed)
     if named.record_video:
         folder = path.parent.parent if path.parent.name == "checkpoints" else path.parent
-        # They import torch, which this machine may lack.
-        with loading():
-            from penstock.acting.trained import TrainedPolicy
-            from penstock.cli.film import film
         print("filming one episode", flush=True)
-        trained = TrainedPolicy(policy.weights, module=policy.network.module)
-        print(film(trained, environment, kwargs[0], folder=folder / "videos", seed=seed, output=named.output))
+        print(film(filmed, environment, kwargs[0], folder=folder / "videos", seed=seed, output=named.output))
 
 
 def _show(policy: SavedPolicy, environment: EnvironmentConfig, variant: int, seed: int) -> None:
@@ -83,8 +86,13 @@ def _show(policy: SavedPolicy, environment: EnvironmentConfig, variant: int, see
         from penstock.acting.trained import TrainedPolicy
     print("showing one episode in a window", flush=True)
     trained = TrainedPolicy(policy.weights, module=policy.network.module)
+    hint = ""
     try:
         with closing(make_played(environment, variant, "human")) as shown:
+            modes = shown.metadata.get("render_modes") or ()
+            if "human" not in modes:
+                raise ConfigurationError("its metadata['render_modes'] has no 'human'")
+            hint = "; --record-video films it without one" if "rgb_array" in modes else ""
             observation, info = shown.reset(seed=seed)
             ended = False
             while not ended:
@@ -92,13 +100,11 @@ def _show(policy: SavedPolicy, environment: EnvironmentConfig, variant: int, see
                 observation, _, terminated, truncated, info = shown.step(action)
                 ended = terminated or truncated
     except (ConfigurationError, EnvironmentFailed) as error:
-        raise ConfigurationError(
-            f"can't show {environment.id} in a window: {error}; --record-video films it without one"
-        ) from None
+        raise ConfigurationError(f"can't show {environment.id} in a window: {error}{hint}") from None
 
 
 def _spread(returns: EvaluationResult | VariantReturns) -> str:
-    return f"{returns.return_mean:.1f} ± {returns.return_std:.1f}"
+    return return_text(returns.return_mean, returns.return_std)
 
 
 def _chosen_variants(config: Sections, named: int | None) -> list[int]:

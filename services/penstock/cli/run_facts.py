@@ -2,6 +2,7 @@
 
 from penstock.cli.hints import Hint, hints
 from penstock.cli.replay_figures import replay_figures
+from penstock.return_text import return_text
 from penstock.types.evaluation import EvaluationSummary, VariantReturns
 from penstock.types.extents import RunLimit
 from penstock.types.statistics import LearningNumbers
@@ -174,7 +175,7 @@ def _shares(variant: VariantStatus) -> str:
 
 
 def _number(value: float | None) -> str:
-    return _UNKNOWN if value is None else f"{value:.1f}"
+    return _UNKNOWN if value is None else return_text(value)
 
 
 def _small(value: float | None) -> str:
@@ -182,7 +183,7 @@ def _small(value: float | None) -> str:
 
 
 def _evaluation(evaluation: EvaluationSummary | VariantReturns | None) -> str:
-    return _UNKNOWN if evaluation is None else f"{evaluation.return_mean:.1f} ± {evaluation.return_std:.1f}"
+    return _UNKNOWN if evaluation is None else return_text(evaluation.return_mean, evaluation.return_std)
 
 
 def duration(seconds: float | None) -> str:

@@ -20,6 +20,7 @@ from penstock.cli.run_space import Space, in_units, is_active, remove
 from penstock.config import read_settings
 from penstock.errors import ConfigurationError
 from penstock.known_runs import RUNS, known_runs
+from penstock.return_text import return_text
 from penstock.run_folder import RunFolder
 from penstock.run_metrics import load_metrics
 from penstock.spelling import question, similar
@@ -175,12 +176,12 @@ def _table(runs: Sequence[tuple[ListedRun, Space]], alone: Sequence[Space]) -> T
             run.name,
             run.environment,
             run.state,
-            *("-" if value is None else f"{value:{form}}" for value, form in (
-                (run.env_steps, ","), (run.best, ".1f"), (run.minutes, ".1f")
-            )),
+            "-" if run.env_steps is None else f"{run.env_steps:,}",
+            "-" if run.best is None else return_text(run.best),
+            "-" if run.minutes is None else f"{run.minutes:.1f}",
             f"{run.started:%Y-%m-%d %H:%M}",
             *map(in_units, space.sizes()),
-        )  # fmt: skip
+        )
     for space in alone:
         table.add_row(space.name, "-", "no folder", *"----", *map(in_units, space.sizes()))
     return table

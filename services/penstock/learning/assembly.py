@@ -33,6 +33,7 @@ def open_session(config: Config, folder: RunFolder, recovered: Recovered) -> Ses
         earlier_s=resumed.training_s,
         # Checkpoints of earlier releases lack `env_steps_taken`.
         earlier_steps_taken=max(resumed.env_steps, resumed.env_steps_taken),
+        earlier_episodes=resumed.episodes,
         earlier_clock_s=resumed.clock_s,
         variants=config.environment.variant_names,
         wanted=WantedActors(

@@ -48,6 +48,7 @@ class RunStatistics:
         earlier_s: float,
         environment_id: str = "",
         earlier_steps_taken: int = 0,
+        earlier_episodes: int = 0,
         earlier_clock_s: float = 0.0,
         variants: Sequence[str] = (),
         wanted: WantedActors | None = None,
@@ -57,11 +58,11 @@ class RunStatistics:
     ) -> None:
         """Begins a session of a run that ends at the first of these limits.
 
-        `earlier_steps_taken` are the environment steps that actors reported in earlier sessions, and `earlier_clock_s`
-        the seconds of `clock_s` in them. `variants` are the arguments of each environment variant, as shown to the
-        user; empty if there are none. `wanted` judges the number of actors; None: it is not judged. `expected` has
-        the actors that there should be; None: none. `curve` collects the returns; None: one of a new run. `clock`
-        returns monotonic seconds.
+        `earlier_steps_taken` are the environment steps that actors reported in earlier sessions, `earlier_episodes` the
+        episodes that were trained in them, and `earlier_clock_s` the seconds of `clock_s` in them. `variants` are the
+        arguments of each environment variant, as shown to the user; empty if there are none. `wanted` judges the number
+        of actors; None: it is not judged. `expected` has the actors that there should be; None: none. `curve` collects
+        the returns; None: one of a new run. `clock` returns monotonic seconds.
         """
         self._lock = threading.Lock()
         self._clock, self._started, self.earlier_s = clock, clock(), earlier_s
@@ -70,7 +71,7 @@ class RunStatistics:
         self._first_step_at, self._stood_still_s = math.inf, 0.0
         self._env_steps_taken = earlier_steps_taken
         self._ended, self._ended_return = 0, 0.0
-        self._episodes = 0
+        self._episodes = earlier_episodes
         self._variants = VariantStatistics(variants)
         self._trail: deque[tuple[float, Extent]] = deque()
         self._phase: Phase = "waiting"

@@ -119,7 +119,10 @@ def train(
                 except stopping.Interrupted:
                     session.show("drawing the learning curve")
                     with contextlib.suppress(OSError, PenstockError):
-                        _draw(folder)
+                        if _identity(folder.summary) == earlier:
+                            _draw(folder)
+                        else:
+                            _conclude(folder, place, started, by_observer=False)
                     raise
     if _identity(folder.summary) == earlier:
         raise PenstockError(f"the run ended without a summary; see the logs in {folder.logs}")

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from penstock.cli import display
-from penstock.cli.display import LineDisplay, PanelDisplay
+from penstock.cli.display import LineDisplay, PanelDisplay, sparkline
 from penstock.cli.run_facts import replay_lines, status_line
 from penstock.types.evaluation import EvaluationSummary
 from penstock.types.extents import RunLimit
@@ -192,6 +192,15 @@ def test_lines_show_each_hint_once_even_if_its_numbers_change(monkeypatch: pytes
         lines(replace(REPLAYING, coordinator=coordinator), [])
     found = [line for line in shown.getvalue().splitlines() if line.startswith("hint: ")]
     assert [line.split()[1:4] for line in found] == [["2", "gradient", "steps"], ["1", "segments", "were"]]
+
+
+def test_the_bars_show_differences_between_policies_and_not_between_episodes() -> None:
+    def bars(*means: float, std: float) -> str:
+        return sparkline([EvaluationSummary(0, 0, 16, mean, std) for mean in means])
+
+    assert bars(0.0, 100.0, 50.0, std=20.0) == "▁█▅"
+    assert bars(99.0, 100.0, 99.5, std=20.0) == "▁▁▁"
+    assert bars(99.0, 100.0, std=0.0) == "▁█" and bars(7.0, std=0.0) == "▁" and bars(std=0.0) == ""
 
 
 def test_the_panel_shows_hints_below_its_curve_until_the_run_stops() -> None:

@@ -1,12 +1,15 @@
-"""Where films are written if the folder of the run can't be."""
+"""Where films are written if the folder of the run can't be, and environments that can't be filmed."""
 
 from pathlib import Path
+from typing import Any
 
+import gymnasium
+import numpy as np
 import pytest
 
 from helpers.environments import fresh_weights, spec_of
 from penstock.acting.trained import TrainedPolicy
-from penstock.cli.film import film
+from penstock.cli.film import check_film, film
 from penstock.config import EnvironmentConfig
 from penstock.errors import ConfigurationError
 
@@ -24,3 +27,46 @@ def test_a_film_of_a_read_only_run_needs_a_name_and_is_written_there(tmp_path: P
         film(policy, environment, {}, folder=folder, seed=1, output=None)
     assert film(policy, environment, {}, folder=folder, seed=1, output=named) == named
     assert named.stat().st_size > 1_000
+
+
+class _Bare(gymnasium.Env[Any, Any]):
+    observation_space, action_space = gymnasium.spaces.Box(-1.0, 1.0, (4,)), gymnasium.spaces.Discrete(2)
+
+    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+        return np.zeros(4, np.float32), {}
+
+
+class _WithMode(_Bare):
+    def __init__(self, render_mode: str | None = None) -> None:
+        self.render_mode = render_mode
+
+
+class _Unrendered(_WithMode):
+    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
+
+
+class _Pictureless(_Unrendered):
+    def render(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("environment", "reason"),
+    [
+        (_Bare, "render_mode"),
+        (_WithMode, "render_mode"),
+        (_Unrendered, "NotImplementedError"),
+        (_Pictureless, "returned no picture"),
+    ],
+)
+@pytest.mark.filterwarnings("error")
+def test_what_a_film_needs_is_said_before_an_episode_is_played(
+    environment: type[_Bare], reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env_id = f"Filmed{environment.__name__}-v0"
+    monkeypatch.setitem(
+        gymnasium.registry, env_id, gymnasium.envs.registration.EnvSpec(env_id, lambda **kwargs: environment(**kwargs))
+    )
+    with pytest.raises(
+        ConfigurationError, match=rf"can't film {env_id}: .*{reason}.*; a film needs an environment whose"
+    ):
+        check_film(TrainedPolicy(fresh_weights(spec_of(ENV_ID))), EnvironmentConfig(id=env_id), {})

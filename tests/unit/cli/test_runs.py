@@ -50,7 +50,7 @@ def test_ended_killed_and_unstarted_runs_are_listed(
     assert heading[7:] == ["folder", "store", "snapshots"]
     assert [line[:6] for line in lines] == [
         ["unstarted", "Pendulum-v1", "interrupted", "-", "-", "-"],
-        ["killed", "Pendulum-v1", "interrupted", "400", "-7.0", "1.5"],
+        ["killed", "Pendulum-v1", "interrupted", "400", "-7.00", "1.5"],
         ["ended", "Pendulum-v1", "total_steps", "30,123", "-150.2", "2.5"],
     ]
 
