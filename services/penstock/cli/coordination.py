@@ -1,6 +1,7 @@
 """Text output of a run's statistics and summary, for `penstock status` and the end of `penstock train`."""
 
 import shlex
+from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
@@ -11,6 +12,7 @@ from penstock.cli.lines import Line, named, show, show_command
 from penstock.cli.replay_figures import effect_of_priorities, replay_figures
 from penstock.cli.run_facts import limit_text
 from penstock.return_text import return_text
+from penstock.run_folder import RunFolder
 from penstock.summary import EvaluationOutcome, Summary
 from penstock.types.statistics import Ages, CoordinatorStatistics, Drops, LearningNumbers, Unit, declared
 from penstock.types.status import AT_A_LIMIT
@@ -124,6 +126,7 @@ def show_end(console: Console, summary: Summary, *, penstock: str, trust: str = 
         ("ended", f"by {summary.stopped} after {summary.env_steps:,} steps, {summary.wall_s:.1f} s in all"),
         *(("hint", hint.text) for hint in _hints(summary)),
         ("run", summary.run_dir),
+        *(("curve", str(curve)) for curve in [RunFolder(Path(summary.run_dir)).learning_curve] if curve.exists()),
     ]
     short = [_verdict(summary), *(named(*line, width=_CLOSING_LABEL) for line in lines)]
     show(console, *(summary_lines(summary) if verbose else short))

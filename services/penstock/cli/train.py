@@ -44,9 +44,7 @@ def command(arguments: Sequence[str]) -> int:
 
     console = Console(highlight=False)
     if options.resume is None:
-        environment = config.environment.short_name
-        found = f"preset {options.preset} for {environment}"
-        show(console, found if options.preset else f"no preset for {environment}; using the defaults")
+        show(console, _preset_line(options.preset, config))
     lines = [batch_line(config, resumed=options.resume is not None), steps_line(config), note]
     show(console, *filter(None, lines), *options.notes)
     interrupt = _Interrupt()
@@ -66,6 +64,14 @@ def command(arguments: Sequence[str]) -> int:
     trust = TRUST_CODE if config.names_code else ""
     show_end(console, summary, penstock=program(), trust=trust, verbose=options.verbose)
     return 0
+
+
+def _preset_line(preset: str | None, config: Config) -> str:
+    if preset:
+        return f"preset {preset} for {config.environment.short_name}"
+    steps = config.run.total_steps
+    length = "" if steps is None else f", for {steps:,} steps (--total-steps)"
+    return f"no preset for {config.environment.short_name}; using the defaults{length}"
 
 
 class _Interrupt:

@@ -299,6 +299,8 @@ _LAG = _line(
     " --sampling.max-staleness the age of replayed ones, in versions"
 )
 
+_SEEDS = _always("a run has one seed; start one with each --seed, and penstock plot RUN RUN draws them as one curve", 1)
+
 ANSWERS: dict[str, Answer] = {
     # In this order: each answer follows from the settings before it.
     **dict.fromkeys(("num_envs", "n_envs"), _environments),
@@ -355,6 +357,7 @@ ANSWERS: dict[str, Answer] = {
     "optim_steps_per_batch": _line("a batch has ppo.epochs times ppo.minibatches steps; set these"),
     "max_minibatch_size": _line("gradients are not accumulated; set --ppo.minibatches"),
     "compile": _compiled,
+    **dict.fromkeys(("seeds", "num_seeds", "n_seeds"), _SEEDS),
     "torch_deterministic": _line("runs with the preset textbook repeat bit for bit on a CPU; remove it", True),
     # Environments and processes.
     **dict.fromkeys(("vec_env_cls", "vec_env_kwargs", "backend", "zero_copy", "serial_mode"), _VECTOR),

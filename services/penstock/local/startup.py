@@ -71,7 +71,9 @@ class Startup:
     def _state(self, name: str) -> str:
         child = self._child(name)
         if child is None:
-            return self._template.state_of(name) or "not started"
+            loading = self._template.state_of(name)
+            # It takes tens of seconds, once for an installation.
+            return "compiling, once" if loading == "compiling" else loading or "not started"
         if child.exit_code is not None:
             return "ended"
         return "ready" if self._is_ready(name) else "starting"

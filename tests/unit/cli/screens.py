@@ -69,7 +69,9 @@ STATUSES = {
     "checking the environment": replace(
         _STARTING, phase="checking", waiting_for="replay loading · learner waiting · actors 0/2 · evaluator waiting"
     ),
-    "compiling": replace(_STARTING, waiting_for="replay loaded · learner compiling · actors 0/2 · evaluator waiting"),
+    "compiling": replace(
+        _STARTING, waiting_for="replay loaded · learner compiling, once · actors 0/2 · evaluator waiting"
+    ),
     "starting": replace(
         _STARTING, waiting_for="replay ready · learner waiting for its policy · actors 2/2 · evaluator ready"
     ),

@@ -244,7 +244,7 @@ def test_training_prints_the_chosen_preset_and_the_sizes_of_batches_first(
     for arguments, printed in (
         (
             ["--env-id=Blackjack-v1", "--environment.kwargs=nothing=1"],
-            "no preset for Blackjack-v1; using the defaults\n"
+            "no preset for Blackjack-v1; using the defaults, for 1,000,000 steps (--total-steps)\n"
             "batch of 64 segments (16 fresh), 8 minibatches; derived from 2 actors x 8 environments\n",
         ),
         (
