@@ -38,6 +38,7 @@ BLOCKS = [block for page in PAGES for block in blocks(page)]
 COMMANDS = [(block, command) for block in BLOCKS if block.language == "sh" for command in commands_of(block.text)]
 SPANS = sorted({(page.name, span) for page in PAGES for span in spans(page.read_text())})
 PROGRAMS = {
+    "python3",
     "penstock",
     "cd",
     "ln",

@@ -22,12 +22,15 @@ _LEAST_DESCRIPTORS = 24
 
 
 def check_at_once(config: Config, *, resume: bool) -> None:
-    """Checks everything that takes no time. Raises `ConfigurationError`; nothing is changed.
+    """Checks everything that takes no time. Nothing is changed.
+
+    Raises `ConfigurationError`, and `ForeignCode` if a file alone names code.
 
     Args:
         config: All settings, with the folder of the run.
         resume: Whether the run in that folder would be resumed.
     """
+    config.refuse_foreign_code()
     _check_unprotected(config)
     _check_descriptors(config)
     folder = RunFolder(Path(config.run.dir or "."))
