@@ -585,13 +585,18 @@ class Loopback:
         request: Message | bytes,
         timeout_s: float = PATIENCE_S,
         service: Role = "replay",
+        *,
+        waits: bool = False,
     ) -> Any:
-        """Makes a unary call with our client code to a service of this role."""
+        """Makes a unary call with our client code to a service of this role.
+
+        `waits` is whether to wait for a connection: on a busy machine, gRPC's first attempt may exceed its limit.
+        """
 
         async def call() -> Any:
             async with connect(address, self.thread.credentials, service) as channel:
-                # On a busy machine, gRPC's first attempt may take longer than its limit.
-                await connected(channel, timeout_s, once=False)
+                if waits:
+                    await connected(channel, timeout_s, once=False)
                 return await call_unary(channel, method, request, f"the peer at {address}", timeout_s)
 
         return self.thread.run(call(), 2.0 * PATIENCE_S)
@@ -612,7 +617,7 @@ class Loopback:
     def replay_status(self, server: LiveServer) -> replay_pb2.GetReplayStatusResponse:
         """Returns the status of a replay service."""
         status: replay_pb2.GetReplayStatusResponse = self.ask(
-            server.address, methods.GET_REPLAY_STATUS, replay_pb2.GetReplayStatusRequest()
+            server.address, methods.GET_REPLAY_STATUS, replay_pb2.GetReplayStatusRequest(), waits=True
         )
         return status
 
