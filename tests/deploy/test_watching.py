@@ -31,7 +31,7 @@ from tests.e2e.panels import DASHBOARDS, VARIABLES, queries
 
 ROOT = Path(__file__).parents[2]
 PROMETHEUS, GRAFANA = ROOT / "deploy" / "prometheus", ROOT / "deploy" / "grafana"
-OPERATIONS = ROOT / "docs" / "OPERATIONS.md"
+RUNBOOK = ROOT / "docs" / "alerts.md"
 JOBS = {"replay", "learner", "actor", "evaluator"}
 SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_count", "_sum")}
 
@@ -184,14 +184,14 @@ def test_every_alert_has_a_summary_a_severity_and_a_link_to_the_runbook(rule: An
     assert "{{" in rule["annotations"]["description"]
     page, _, anchor = rule["annotations"]["runbook_url"].partition("#")
     assert page == "{{ $externalLabels.runbook }}"
-    assert anchor == alert.lower() and anchor in anchors(OPERATIONS)
+    assert anchor == alert.lower() and anchor in anchors(RUNBOOK)
 
 
 def test_the_address_of_the_runbook_is_a_url_that_alerts_do_not_carry_as_a_label() -> None:
     settings = load_yaml("prometheus", "prometheus.yml")
     address = urlsplit(settings["global"]["external_labels"]["runbook"])
     assert address.scheme in {"http", "https"} and address.netloc
-    assert Path(address.path).with_suffix(".md").name == OPERATIONS.name
+    assert Path(address.path).with_suffix(".md").name == RUNBOOK.name
     assert settings["alerting"]["alert_relabel_configs"] == [{"action": "labeldrop", "regex": "runbook"}]
 
 
@@ -293,7 +293,7 @@ def test_amtool_accepts_the_example_of_a_channel() -> None:
 
 
 def test_the_runbook_has_a_section_for_each_alert_and_for_no_other() -> None:
-    sections = re.findall(r"^### (Penstock\w+)\n(.*?)(?=^##|\Z)", OPERATIONS.read_text(), re.MULTILINE | re.DOTALL)
+    sections = re.findall(r"^## (Penstock\w+)\n(.*?)(?=^##|\Z)", RUNBOOK.read_text(), re.MULTILINE | re.DOTALL)
     assert [name for name, _ in sections] == list(ALERTS)
     for _, text in sections:
         parts = re.findall(r"^\*\*([\w ]+)\.\*\*", text, re.MULTILINE)
@@ -301,13 +301,13 @@ def test_the_runbook_has_a_section_for_each_alert_and_for_no_other() -> None:
 
 
 def test_links_within_the_runbook_have_a_target() -> None:
-    linked = set(re.findall(r"\]\(#([\w-]+)\)", OPERATIONS.read_text()))
-    assert linked <= anchors(OPERATIONS)
+    linked = set(re.findall(r"\]\(#([\w-]+)\)", RUNBOOK.read_text()))
+    assert linked <= anchors(RUNBOOK)
 
 
 def test_panels_that_the_runbook_names_exist() -> None:
     titles = {panel["title"] for board in BOARDS.values() for panel in board["panels"] if panel["type"] != "row"}
-    named = set(re.findall(r"(?<!\*)\*([A-Z][\w' ]+)\*(?!\*)", OPERATIONS.read_text()))
+    named = set(re.findall(r"(?<!\*)\*([A-Z][\w' ]+)\*(?!\*)", RUNBOOK.read_text()))
     assert named and named <= titles
 
 

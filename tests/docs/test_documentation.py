@@ -407,9 +407,12 @@ def test_a_link_leads_to_a_file_and_a_heading(page: Path, target: str) -> None:
 # Messages
 
 
+HANDBOOK = ("OPERATIONS.md", "alerts.md", "sizing.md")
+
+
 def texts_of_the_code() -> str:
     sources = [*(ROOT / "services").rglob("*.py"), *ROOT.glob("Dockerfile*"), *(ROOT / "docs").glob("*.md")]
-    texts = [path.read_text() for path in sources if path.name != "OPERATIONS.md"]
+    texts = [path.read_text() for path in sources if path.name not in HANDBOOK]
     # Adjacent strings are one.
     return re.sub(r'"\s*\n\s*f?"', "", "\n".join(texts))
 
@@ -427,7 +430,7 @@ QUOTED = sorted(
     {
         fragment.strip(" ;,.:")
         for page, span in SPANS
-        if page == "OPERATIONS.md" and " " in span and not COMMAND.match(span)
+        if page in HANDBOOK and " " in span and not COMMAND.match(span)
         for fragment in re.split(r"\.\.\.|;|: |\d+|--\S+", span)
     }
 )
@@ -491,6 +494,6 @@ def test_the_size_of_a_segment_is_that_of_its_columns(name: str) -> None:
         spec = describe("", env.observation_space, env.action_space)
     schema = segment_schema(spec, config.actor.unroll_length)
     size, forms = schema.segment_bytes, 4 * len(encodable(schema))
-    text = (ROOT / "docs" / "OPERATIONS.md").read_text()
+    text = (ROOT / "docs" / "sizing.md").read_text()
     row = rf"^\| {name}: .* = {size:,} \| {size + 64 + forms:,} \|"
     assert re.search(row, text, re.MULTILINE), f"{name}: {size:,} bytes"
