@@ -1,5 +1,6 @@
 """The pages of the site fit windows of the usual widths, in both color schemes."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +25,8 @@ def pages() -> list[Path]:
     """The pages of the last build, or of a new one if a source has changed since."""
     built, sources = SITE / "searchindex.js", [path for path in DOCS.rglob("*.*") if path.suffix != ".pyc"]
     if not built.exists() or max(path.stat().st_mtime for path in sources) > built.stat().st_mtime:
+        # Sphinx leaves pages that the sources no longer have.
+        shutil.rmtree(SITE, ignore_errors=True)
         subprocess.run([sys.executable, "-m", "sphinx", "-q", "-E", DOCS, SITE], cwd=ROOT, check=True)
     return sorted(SITE.rglob("*.html"))
 
