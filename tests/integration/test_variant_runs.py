@@ -130,7 +130,7 @@ def test_evaluate_plays_all_variants_or_the_given_one(varied: Varied) -> None:
     assert varied.evaluated.code == 0, varied.evaluated.stderr
     assert "return 10.5 ± 4.5 over 6 episodes" in varied.evaluated.stdout
     assert (
-        "variant 0 (length=3): return 6.0 ± 0.0\nvariant 1 (length=5): return 15.0 ± 0.0\n" in varied.evaluated.stdout
+        "variant 0 (length=3): return 6.00 ± 0.00\nvariant 1 (length=5): return 15.0 ± 0.0\n" in varied.evaluated.stdout
     )
     assert varied.evaluated_alone.code == 0, varied.evaluated_alone.stderr
     assert "return 15.0 ± 0.0 over 6 episodes" in varied.evaluated_alone.stdout

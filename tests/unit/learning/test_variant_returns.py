@@ -138,8 +138,8 @@ def test_a_line_is_shown_for_each_variant() -> None:
     variants = (VariantStatus("g=1", 7, -3.5, 0.75, 0.5), VariantStatus("g=2"))
     status = RunStatus(last_evaluation=EVALUATION, variants=variants)
     assert variant_lines(status) == [
-        "variant 0 (g=1): return -3.5 | evaluation 1.0 ± 0.0 | 7 episodes | 50% of collection, 75% by plan",
-        "variant 1 (g=2): return - | evaluation 2.0 ± 0.2 | 0 episodes",
+        "variant 0 (g=1): return -3.50 | evaluation 1.00 ± 0.00 | 7 episodes | 50% of collection, 75% by plan",
+        "variant 1 (g=2): return - | evaluation 2.00 ± 0.25 | 0 episodes",
     ]
     assert variant_lines(RunStatus()) == []
 
