@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from helpers.environments import assignment, fresh_weights
 from helpers.training import CPU, collect_batch
@@ -19,6 +18,7 @@ from penstock.config import Config, setting_names
 from penstock.learning import assembly
 from penstock.learning.batches import to_tensors
 from penstock.v1 import block_pb2, evaluation_pb2, location_pb2, replay_pb2, run_pb2, snapshot_pb2
+from tests.rules import for_each
 
 PACKAGE = Path(assembly.__file__).parents[1]
 TREES = {
@@ -47,18 +47,18 @@ def names_read(trees: list[ast.AST]) -> set[str]:
     }
 
 
+READ = names_read(list(TREES.values()))
 READ_BY_NAME = {"policy"}
 """Sections that are passed on whole: a setting unknown to the receiver is an error there."""
 
 
-@pytest.mark.parametrize("name", setting_names())
+@for_each("name", setting_names())
 def test_every_setting_is_read(name: str) -> None:
     section, key = name.split(".")
-    read = names_read(list(TREES.values()))
-    assert section in READ_BY_NAME or key in read | TEXTS, f"no code reads {name}"
+    assert section in READ_BY_NAME or key in READ | TEXTS, f"no code reads {name}"
 
 
-@pytest.mark.parametrize("name", setting_names())
+@for_each("name", setting_names())
 def test_every_setting_is_documented(name: str) -> None:
     section, key = name.split(".")
     model: Any = Config.model_fields[section].annotation
@@ -86,10 +86,9 @@ COPIED = {
     and node.attr in ("CopyFrom", "MergeFrom", "append", "extend")
     and isinstance(node.value, ast.Attribute)
 }
-READ = names_read(list(TREES.values()))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("message", "field"),
     sorted(
         (message.name, field)

@@ -10,12 +10,12 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from packaging.requirements import Requirement
 
 from helpers.processes import WITH_HELPERS
 from helpers.timing import PATIENCE_S
 from penstock.extras import EXTRA_OF
+from tests.rules import for_each
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "services" / "penstock"
@@ -26,8 +26,9 @@ ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "addresses": set(),
     "exit_codes": {"errors"},
-    "run_end": {"errors", "files", "run_folder", "summary"},
+    "run_end": {"errors", "files", "return_text", "run_folder", "summary"},
     "gate_law": set(),
+    "return_text": set(),
     "spelling": set(),
     "files": {"errors"},
     "file_systems": {"errors"},
@@ -58,7 +59,7 @@ ALLOWED: dict[str, set[str]] = {
     "run_folder": {"types", "errors", "system_errors", "files"},
     "run_metrics": {"errors", "system_errors", "run_folder"},
     "known_runs": {"errors", "installation", "run_folder", "spelling"},
-    "summary": {"types", "errors", "config", "files", "installation", "run_folder", "run_metrics"},
+    "summary": {"types", "errors", "config", "files", "installation", "return_text", "run_folder", "run_metrics"},
     "remote_copies": {"errors", "extras", "files", "run_folder"},
     "services_file": {
         "types",
@@ -231,6 +232,7 @@ ALLOWED: dict[str, set[str]] = {
         "remote_copies",
         "run_folder",
         "store_place",
+        "return_text",
         "run_metrics",
         "known_runs",
         "summary",
@@ -311,7 +313,7 @@ def imported_modules(path: Path) -> list[str]:
 SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if part_of(path) != "v1")
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
+@for_each("path", SOURCES)
 def test_dependencies_point_downwards_only(path: Path) -> None:
     part = part_of(path)
     for name in imported_modules(path):
@@ -347,7 +349,7 @@ def test_imports_have_no_cycle() -> None:
     graphlib.TopologicalSorter(graph).prepare()
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
+@for_each("path", SOURCES)
 def test_only_wire_builds_messages_of_the_contract(path: Path) -> None:
     built = [
         node.func.attr
@@ -367,14 +369,14 @@ def test_every_part_of_the_package_has_a_rule() -> None:
     } == set(ALLOWED)
 
 
-@pytest.mark.parametrize("folder", NOT_IMPORTED_BY)
+@for_each("folder", NOT_IMPORTED_BY)
 def test_tests_benchmarks_and_stress_tests_share_code_only_through_helpers(folder: str) -> None:
     for path in (ROOT / folder).rglob("*.py"):
         imported = {name.partition(".")[0] for name in imported_modules(path)}
         assert not imported & NOT_IMPORTED_BY[folder], path
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("service", "use", "unused"),
     [
         ("replay", "pass", ("torch", "gymnasium", "cryptography", *EXTRA_OF)),
@@ -437,14 +439,14 @@ def test_the_oldest_protobuf_is_that_of_the_generated_contract() -> None:
     assert newest == {str(int(version.split(".")[0]) + 2) for version in generated}
 
 
-@pytest.mark.parametrize("path", sorted((PACKAGE / "apps").glob("*.py")), ids=lambda path: path.name)
+@for_each("path", sorted((PACKAGE / "apps").glob("*.py")))
 def test_entry_points_only_connect_parts(path: Path) -> None:
     """Refuses waiting loops and classes: they are behaviour, and belong to a part that is tested without a process."""
     for node in ast.walk(ast.parse(path.read_text())):
         assert not isinstance(node, ast.While | ast.ClassDef | ast.AsyncFor), f"{path.name}:{node.lineno} has behaviour"
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
+@for_each("path", SOURCES)
 def test_no_function_takes_more_than_seven_positional_arguments(path: Path) -> None:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):

@@ -9,7 +9,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
+from tests.rules import for_each
 
 PACKAGE = Path(__file__).parents[2] / "services" / "penstock"
 FILES = [path for path in PACKAGE.rglob("*.py") if not path.name.endswith("_pb2.py")]
@@ -94,7 +94,7 @@ def writes(name: str, call: ast.Call) -> bool:
     return False
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+@for_each("path", FILES)
 def test_no_data_is_executed_and_files_are_written_in_one_way(path: Path) -> None:
     tree, name = ast.parse(path.read_text()), str(path.relative_to(PACKAGE))
     assert not imported(tree) & MODULES
@@ -112,7 +112,7 @@ def test_every_exception_to_the_rule_for_writing_is_needed() -> None:
         assert any(writes(function, call) for function, call in found), name
 
 
-@pytest.mark.parametrize(
+@for_each(
     "code",
     ["Path(x).open('w')", "open(x, mode='ab')", "os.open(x, os.O_WRONLY)", "place.write_text('')", "path.open('r+b')"],
 )
@@ -120,9 +120,7 @@ def test_writes_are_detected(code: str) -> None:
     assert any(writes(function, call) for function, call in calls(ast.parse(code)))
 
 
-@pytest.mark.parametrize(
-    ("functions", "allowed"), [(IMPORTS, MAY_IMPORT), (OF_USERS, IMPORT_OF_USERS), (SETTINGS, READ_SETTINGS)]
-)
+@for_each(("functions", "allowed"), [(IMPORTS, MAY_IMPORT), (OF_USERS, IMPORT_OF_USERS), (SETTINGS, READ_SETTINGS)])
 def test_known_modules_alone_import_by_name_or_read_settings(functions: set[str], allowed: set[str]) -> None:
     found = {
         str(path.relative_to(PACKAGE))

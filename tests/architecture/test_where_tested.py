@@ -49,6 +49,7 @@ ELSEWHERE = {
     "apps/replay.py": "integration/test_services.py",
     "apps/run_summary.py": "integration/test_train.py",
     "cli/evaluate.py": "integration/test_variant_runs.py",
+    "cli/loading.py": "integration/test_surroundings.py",
     "cli/played_episodes.py": "integration/test_variant_runs.py",
     "cli/film.py": "integration/test_pixels.py",
     "cli/finding.py": "unit/cli/test_containers.py",

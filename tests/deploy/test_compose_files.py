@@ -23,6 +23,7 @@ from penstock.security.authority import files_of
 from penstock.security.roles import ROLES
 from tests.deploy import engines
 from tests.deploy.engines import CERTIFICATES, ROOT, SERVICES, interpolated
+from tests.rules import for_each
 
 DEFAULTS = build({})
 PRESETS = sorted(path.stem for path in (ROOT / "services/penstock/presets").glob("*.toml"))
@@ -32,13 +33,13 @@ ROLES_IN_ORDER = (*SERVICES, "operator")
 STACK = interpolated("docker-compose.yml")
 
 
-@pytest.mark.parametrize("dockerfile", ["Dockerfile.actor", "Dockerfile.learner"])
+@for_each("dockerfile", ["Dockerfile.actor", "Dockerfile.learner"])
 def test_hadolint_finds_nothing(dockerfile: str) -> None:
     hadolint = Path(sys.executable).parent / "hadolint"
     subprocess.run([hadolint, ROOT / dockerfile], check=True, timeout=PATIENCE_S)
 
 
-@pytest.mark.parametrize("service", SERVICES)
+@for_each("service", SERVICES)
 def test_services_are_confined_further_than_other_engines_can(service: str) -> None:
     definition = STACK["services"][service]
     assert definition["init"]
@@ -89,7 +90,7 @@ def test_certificates_are_renewed_daily_in_the_folder_where_they_were_made(tmp_p
     assert renewing.wait(PATIENCE_S) == -signal.SIGTERM
 
 
-@pytest.mark.parametrize("name", [*SERVICES, "operator", "runs"])
+@for_each("name", [*SERVICES, "operator", "runs"])
 def test_services_wait_for_their_settings_and_certificates_and_name_these(name: str) -> None:
     definition = STACK["services"][name]
     completed = {"condition": "service_completed_successfully"}
@@ -129,7 +130,7 @@ def test_a_line_of_the_env_file_without_effect_replaces_no_container() -> None:
         assert "--env-file=/project/.env" in STACK["services"][name]["command"]
 
 
-@pytest.mark.parametrize("service", ["settings", "check"])
+@for_each("service", ["settings", "check"])
 def test_a_check_has_the_settings_and_the_folders_of_the_services(service: str) -> None:
     definition, services = STACK["services"][service], STACK["services"]
     given = services["actor"]["environment"] | (
@@ -158,12 +159,12 @@ def test_the_learner_of_a_gpu_host_refuses_to_train_without_one() -> None:
     assert cpu["actor"]["build"]["args"]["TORCH"] == "yes"
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@for_each("name", PRESETS)
 def test_compose_starts_no_more_actors_than_a_preset_plans(name: str) -> None:
     assert int(STACK["services"]["actor"]["scale"]) <= preset(name).train.least_actors
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@for_each("name", PRESETS)
 def test_no_preset_awaits_actors_that_compose_does_not_start(name: str) -> None:
     expected = STACK["services"]["learner"]["environment"]["PENSTOCK__LEARNER__EXPECTED_ACTORS"]
     config = preset(name, learner={"expected_actors": int(expected)})
@@ -242,7 +243,7 @@ def test_the_cpu_override_uses_the_image_of_the_actors() -> None:
     assert learner["deploy"] is None and STACK["services"]["learner"]["deploy"]
 
 
-@pytest.mark.parametrize("override", [None, "compose.cpu.yaml"])
+@for_each("override", [None, "compose.cpu.yaml"])
 def test_one_service_builds_each_image(override: str | None) -> None:
     services = {name: dict(definition) for name, definition in STACK["services"].items()}
     for name, definition in (interpolated(override)["services"] if override else {}).items():
@@ -282,7 +283,7 @@ def test_the_generated_settings_of_compose_are_current() -> None:
     assert module["FILE"].read_text() == module["render"](), "run `make compose-settings`"
 
 
-@pytest.mark.parametrize("service", SERVICES)
+@for_each("service", SERVICES)
 def test_every_setting_is_fixed_or_comes_from_the_shell(service: str) -> None:
     extended = STACK["services"][service]["extends"]
     listed = yaml.safe_load((ROOT / extended["file"]).read_text())["services"][extended["service"]]["environment"]

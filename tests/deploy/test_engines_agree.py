@@ -13,6 +13,7 @@ from helpers.timing import PATIENCE_S
 from penstock.config import Config, setting_names
 from penstock.rpc.ready_file import INTERVAL_S
 from tests.deploy.engines import ENGINES, ROOT, Container
+from tests.rules import for_each
 
 DEPLOYED = {engine: read() for engine, read in ENGINES.items()}
 EACH = [each for containers in DEPLOYED.values() for each in containers.values()]
@@ -65,14 +66,14 @@ def section(container: Container) -> Any:
     return getattr(container.config, {"evaluator": "evaluation"}.get(container.service, container.service))
 
 
-@pytest.mark.parametrize("container", CONTAINERS)
+@for_each("container", CONTAINERS)
 def test_settings_are_those_of_compose(container: Container) -> None:
     reference = flat(DEPLOYED["compose"][container.service].config)
     different = {name for name, value in flat(container.config).items() if value != reference[name]}
     assert different <= OWN.get(container.engine, set())
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@for_each("engine", ENGINES)
 def test_the_settings_that_are_an_engines_own_do_differ(engine: str) -> None:
     differing = {
         name
@@ -83,7 +84,7 @@ def test_the_settings_that_are_an_engines_own_do_differ(engine: str) -> None:
     assert differing == OWN.get(engine, set())
 
 
-@pytest.mark.parametrize("container", CONTAINERS)
+@for_each("container", CONTAINERS)
 def test_the_image_of_a_service_can_run_it(container: Container) -> None:
     assert container.arguments[0] == container.service
     # Without an override, a learner of Compose uses a GPU.
@@ -91,7 +92,7 @@ def test_the_image_of_a_service_can_run_it(container: Container) -> None:
     assert container.image == ("penstock-learner" if of_gpu else "penstock-actor")
 
 
-@pytest.mark.parametrize("container", CONTAINERS)
+@for_each("container", CONTAINERS)
 def test_services_serve_metrics_where_prometheus_scrapes(container: Container) -> None:
     assert section(container).listen.startswith("0.0.0.0:")
     jobs = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text())["scrape_configs"]
@@ -102,7 +103,7 @@ def test_services_serve_metrics_where_prometheus_scrapes(container: Container) -
         assert scraped["names"] == [container.host]
 
 
-@pytest.mark.parametrize("container", CONTAINERS)
+@for_each("container", CONTAINERS)
 def test_services_have_the_addresses_of_each_other(container: Container) -> None:
     config = container.config
     replay, learner = (
@@ -127,7 +128,7 @@ def test_a_container_is_healthy_while_its_service_touches_its_file(
     assert (subprocess.run(check, timeout=PATIENCE_S, check=False).returncode == 0) is healthy
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@for_each("engine", ENGINES)
 def test_the_learner_alone_can_write_its_runs(engine: str) -> None:
     # Others run the environments' code.
     writers = {
@@ -139,14 +140,14 @@ def test_the_learner_alone_can_write_its_runs(engine: str) -> None:
     assert writers == {"learner"}
 
 
-@pytest.mark.parametrize("container", CONTAINERS)
+@for_each("container", CONTAINERS)
 def test_containers_are_confined(container: Container) -> None:
     assert (container.user, container.read_only, container.dropped) == ("10001:10001", True, ("ALL",))
     assert not container.published
     assert container.grace_s >= 30.0
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@for_each("engine", ENGINES)
 def test_the_store_fits_into_the_memory_limits_and_volume(engine: str) -> None:
     replay, learner = DEPLOYED[engine]["replay"], DEPLOYED[engine]["learner"]
     store = replay.config.replay
@@ -162,7 +163,7 @@ def test_the_store_fits_into_the_memory_limits_and_volume(engine: str) -> None:
     assert learner.volumes[path] == f"{volume}:ro"
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@for_each("engine", ENGINES)
 def test_the_run_is_in_a_volume_and_actors_have_none(engine: str) -> None:
     learner = DEPLOYED[engine]["learner"]
     [path] = [path for path, volume in learner.volumes.items() if not volume.endswith((":ro", "compiled"))]

@@ -12,6 +12,7 @@ from penstock.security.pem_files import certificates
 from penstock.security.roles import ROLES, Identity
 from tests.deploy.manifests import CONTAINER, Object, Pod, named, of_kind, overlays, pods, rendered, rendered_folder
 from tests.deploy.manifests import environment as variables_of
+from tests.rules import for_each
 
 ROLE_OF = {"rank": "learner", "tools": "operator"}
 """Roles of the pods whose component is none."""
@@ -39,7 +40,7 @@ def mounted(container: Object, volumes: list[Object], kind: str) -> list[PurePat
     return [PurePath(each["mountPath"]) for each in container["volumeMounts"] if each["name"] in names]
 
 
-@pytest.mark.parametrize(("overlay", "pod"), EACH_POD)
+@for_each(("overlay", "pod"), EACH_POD)
 def test_a_pod_has_the_certificate_of_its_role_and_no_other(overlay: str, pod: Pod) -> None:
     role = ROLE_OF.get(pod.component, pod.component)
     secrets = [volume["secret"] for volume in pod.spec["volumes"] if "secret" in volume]
@@ -76,7 +77,7 @@ def test_the_job_makes_the_secrets_that_pods_mount(overlay: str, tmp_path: Path)
         assert identity == Identity(identity.run, role)
 
 
-@pytest.mark.parametrize("overlay", MAKING)
+@for_each("overlay", MAKING)
 def test_the_job_may_do_what_it_does(overlay: str) -> None:
     objects, template = rendered(overlay), job_of(overlay)["template"]
     role, binding = named(objects, "Role", NAME), named(objects, "RoleBinding", NAME)
@@ -91,7 +92,7 @@ def test_the_job_may_do_what_it_does(overlay: str) -> None:
     assert template["metadata"]["labels"] == {"app.kubernetes.io/name": NAME}
 
 
-@pytest.mark.parametrize("overlay", MAKING)
+@for_each("overlay", MAKING)
 def test_the_job_keeps_the_authority_and_stores_what_it_made(overlay: str) -> None:
     spec = job_of(overlay)["template"]["spec"]
     # There is none at the first start.
@@ -108,7 +109,7 @@ def test_the_job_keeps_the_authority_and_stores_what_it_made(overlay: str) -> No
         assert not mounted(store, spec["volumes"], kind)
 
 
-@pytest.mark.parametrize("overlay", MAKING)
+@for_each("overlay", MAKING)
 def test_certificates_are_renewed_by_the_same_job_with_the_image_of_the_actors(overlay: str) -> None:
     objects, job = rendered(overlay), job_of(overlay)
     assert named(objects, "CronJob", NAME)["spec"]["jobTemplate"]["spec"] == job
@@ -119,7 +120,7 @@ def test_certificates_are_renewed_by_the_same_job_with_the_image_of_the_actors(o
     assert job["ttlSecondsAfterFinished"] <= 86_400
 
 
-@pytest.mark.parametrize("overlay", MAKING)
+@for_each("overlay", MAKING)
 def test_jobs_that_use_the_api_are_confined_like_the_pods_of_the_run(overlay: str) -> None:
     own = [each["spec"]["template"]["spec"] for each in of_kind(rendered(overlay), "Job")]
     for spec in (each for each in own if "serviceAccountName" in each):

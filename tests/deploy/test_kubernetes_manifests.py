@@ -34,6 +34,7 @@ from tests.deploy.manifests import (
     settings,
     size,
 )
+from tests.rules import for_each
 
 SPARE_BYTES = 400 * 10**6
 """Memory of a replay service beyond the pages of its store."""
@@ -81,7 +82,7 @@ def split(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
-@pytest.mark.parametrize(("overlay", "pod"), SERVICES)
+@for_each(("overlay", "pod"), SERVICES)
 def test_a_service_listens_where_its_ports_and_probes_say(overlay: str, pod: Pod) -> None:
     config = settings(pod, rendered(overlay))
     section = own(config, pod)
@@ -99,7 +100,7 @@ def test_a_service_listens_where_its_ports_and_probes_say(overlay: str, pod: Pod
     assert [probe["grpc"] for probe in probes] == [{"port": pod.ports[[*serving][-1]]}] * 3
 
 
-@pytest.mark.parametrize(("overlay", "pod"), SERVICES)
+@for_each(("overlay", "pod"), SERVICES)
 def test_a_hung_service_is_restarted_but_not_one_that_starts(overlay: str, pod: Pod) -> None:
     startup, liveness = pod.container["startupProbe"], pod.container["livenessProbe"]
     # A large store takes minutes to open, and an environment to be made.
@@ -109,7 +110,7 @@ def test_a_hung_service_is_restarted_but_not_one_that_starts(overlay: str, pod: 
     assert liveness["timeoutSeconds"] >= 10
 
 
-@pytest.mark.parametrize("overlay", overlays())
+@for_each("overlay", overlays())
 def test_every_service_has_pods_that_open_its_ports(overlay: str) -> None:
     objects = rendered(overlay)
     for service in of_kind(objects, "Service"):
@@ -121,7 +122,7 @@ def test_every_service_has_pods_that_open_its_ports(overlay: str) -> None:
                 assert port.get("targetPort", port["port"]) == pod.ports[port["name"]]
 
 
-@pytest.mark.parametrize("overlay", overlays())
+@for_each("overlay", overlays())
 def test_selectors_select_something(overlay: str) -> None:
     objects = rendered(overlay)
     everyone = pods(objects)
@@ -157,7 +158,7 @@ def test_selectors_select_something(overlay: str) -> None:
             assert {endpoint["port"] for endpoint in endpoints} <= {port["name"] for port in each["spec"]["ports"]}
 
 
-@pytest.mark.parametrize(("overlay", "pod"), SERVICES)
+@for_each(("overlay", "pod"), SERVICES)
 def test_services_find_each_other_where_they_listen(overlay: str, pod: Pod) -> None:
     objects = rendered(overlay)
     config = settings(pod, objects)
@@ -174,14 +175,14 @@ def test_services_find_each_other_where_they_listen(overlay: str, pod: Pod) -> N
         assert list(config.replay.advertise) == [config.learner.replay_addresses[0]]
 
 
-@pytest.mark.parametrize("overlay", overlays())
+@for_each("overlay", overlays())
 def test_a_peer_is_found_before_it_is_ready(overlay: str) -> None:
     objects = rendered(overlay)
     for name in ("penstock-replay", "penstock-learner"):
         assert named(objects, "Service", name)["spec"]["publishNotReadyAddresses"]
 
 
-@pytest.mark.parametrize("overlay", overlays())
+@for_each("overlay", overlays())
 def test_policies_let_the_connections_of_a_run_pass_and_no_others(overlay: str) -> None:
     objects = rendered(overlay)
     everyone = pods(objects)
@@ -196,7 +197,7 @@ def test_policies_let_the_connections_of_a_run_pass_and_no_others(overlay: str) 
                 assert allowed(source, target, port, objects) is expected, f"{source} to {name} of {target}"
 
 
-@pytest.mark.parametrize("overlay", overlays())
+@for_each("overlay", overlays())
 def test_prometheus_alone_reaches_the_metrics_from_outside(overlay: str) -> None:
     objects = rendered(overlay)
     opened: list[int] = []
@@ -210,7 +211,7 @@ def test_prometheus_alone_reaches_the_metrics_from_outside(overlay: str) -> None
     assert opened == sorted({pod.ports["metrics"] for pod in pods(objects) if "metrics" in pod.ports})
 
 
-@pytest.mark.parametrize("overlay", overlays())
+@for_each("overlay", overlays())
 def test_every_pod_can_ask_dns(overlay: str) -> None:
     rules = [
         rule
@@ -223,7 +224,7 @@ def test_every_pod_can_ask_dns(overlay: str) -> None:
     ]
 
 
-@pytest.mark.parametrize(("overlay", "pod"), EACH_POD)
+@for_each(("overlay", "pod"), EACH_POD)
 def test_mounts_have_volumes_and_volumes_have_claims(overlay: str, pod: Pod) -> None:
     objects = rendered(overlay)
     mounts = {mount["name"]: mount for mount in pod.container["volumeMounts"]}
@@ -236,7 +237,7 @@ def test_mounts_have_volumes_and_volumes_have_claims(overlay: str, pod: Pod) -> 
     assert mounts["tmp"]["mountPath"] == "/tmp" and "emptyDir" in volumes["tmp"]
 
 
-@pytest.mark.parametrize(("overlay", "pod"), SERVICES)
+@for_each(("overlay", "pod"), SERVICES)
 def test_what_must_survive_is_in_a_claim(overlay: str, pod: Pod) -> None:
     objects = rendered(overlay)
     config = settings(pod, objects)
@@ -254,7 +255,7 @@ def test_what_must_survive_is_in_a_claim(overlay: str, pod: Pod) -> None:
     assert str(folder) == f"{path}/{environment(pod, objects)['PENSTOCK_RUN']}"
 
 
-@pytest.mark.parametrize(("overlay", "pod"), params("replay"))
+@for_each(("overlay", "pod"), params("replay"))
 def test_the_store_fits_into_memory_and_volume(overlay: str, pod: Pod) -> None:
     objects = rendered(overlay)
     store = settings(pod, objects).replay.store_size
@@ -273,7 +274,7 @@ def test_the_store_fits_into_memory_and_volume(overlay: str, pod: Pod) -> None:
     assert size(claim["spec"]["resources"]["requests"]["storage"]) >= store.amount * (1 + snapshots)
 
 
-@pytest.mark.parametrize(("overlay", "pod"), EACH_POD)
+@for_each(("overlay", "pod"), EACH_POD)
 def test_pods_are_confined(overlay: str, pod: Pod) -> None:
     context, container = pod.spec["securityContext"], pod.container["securityContext"]
     assert (context["runAsNonRoot"], context["runAsUser"], context["fsGroup"]) == (True, 10001, 10001)
@@ -291,7 +292,7 @@ def test_pods_are_confined(overlay: str, pod: Pod) -> None:
     assert resources["requests"]["cpu"] and "cpu" not in resources["limits"]
 
 
-@pytest.mark.parametrize(("overlay", "pod"), SERVICES)
+@for_each(("overlay", "pod"), SERVICES)
 def test_only_actors_use_capacity_that_may_be_taken_away(overlay: str, pod: Pod) -> None:
     objects = rendered(overlay)
     affinity = pod.spec["affinity"]["nodeAffinity"]
@@ -311,12 +312,12 @@ def test_only_actors_use_capacity_that_may_be_taken_away(overlay: str, pod: Pod)
     assert {each["key"] for each in pod.spec.get("tolerations", ())} <= {"nvidia.com/gpu"}
 
 
-@pytest.mark.parametrize("overlay", overlays())
+@for_each("overlay", overlays())
 def test_no_budget_blocks_the_drain_of_a_node(overlay: str) -> None:
     assert not of_kind(rendered(overlay), "PodDisruptionBudget")
 
 
-@pytest.mark.parametrize("overlay", overlays())
+@for_each("overlay", overlays())
 def test_actors_are_replaced_before_they_stop_and_any_number_may_stop(overlay: str) -> None:
     deployment = named(rendered(overlay), "Deployment", "penstock-actor")["spec"]
     surge, unavailable = (
@@ -326,7 +327,7 @@ def test_actors_are_replaced_before_they_stop_and_any_number_may_stop(overlay: s
     assert surge > 0 and 2 * unavailable // 100 == 0 and 64 * unavailable // 100 > 0
 
 
-@pytest.mark.parametrize("overlay", [each for each in overlays() if each not in RANKS])
+@for_each("overlay", [each for each in overlays() if each not in RANKS])
 def test_a_learner_is_restarted_unless_that_does_not_help(overlay: str) -> None:
     job = named(rendered(overlay), "Job", "penstock-learner")["spec"]
     # Two learners never run at once.
@@ -341,7 +342,7 @@ def test_a_learner_is_restarted_unless_that_does_not_help(overlay: str) -> None:
     }
 
 
-@pytest.mark.parametrize("overlay", ENDING)
+@for_each("overlay", ENDING)
 def test_the_job_that_ends_the_run_may_do_what_it_does(overlay: str) -> None:
     objects = rendered(overlay)
     job, role = named(objects, "Job", "penstock-end")["spec"], named(objects, "Role", "penstock-end")
@@ -369,26 +370,26 @@ def test_the_job_that_ends_the_run_may_do_what_it_does(overlay: str) -> None:
     assert job["template"]["metadata"]["labels"] == {"app.kubernetes.io/name": "penstock-end"}
 
 
-@pytest.mark.parametrize(("overlay", "pod"), params("learner"))
+@for_each(("overlay", "pod"), params("learner"))
 def test_the_learner_expects_the_actors_of_the_manifest(overlay: str, pod: Pod) -> None:
     objects = rendered(overlay)
     replicas = named(objects, "Deployment", "penstock-actor")["spec"].get("replicas", "wanted")
     assert settings(pod, objects).learner.expected_actors == replicas
 
 
-@pytest.mark.parametrize(("overlay", "pod"), SERVICES)
+@for_each(("overlay", "pod"), SERVICES)
 def test_the_command_of_a_pod_is_its_service(overlay: str, pod: Pod) -> None:
     assert pod.component in arguments(pod, rendered(overlay))
 
 
-@pytest.mark.parametrize("overlay", overlays())
+@for_each("overlay", overlays())
 def test_kubectl_can_store_every_object(overlay: str) -> None:
     for each in rendered(overlay):
         # `kubectl apply` keeps the object in one of its annotations.
         assert len(json.dumps(each)) < 262_144, each["metadata"]["name"]
 
 
-@pytest.mark.parametrize("overlay", overlays())
+@for_each("overlay", overlays())
 def test_deleting_the_workloads_keeps_the_run(overlay: str) -> None:
     objects = rendered(overlay)
     claims = {claim["metadata"]["name"] for claim in of_kind(objects, "PersistentVolumeClaim")}
@@ -456,7 +457,7 @@ COPIES = {
 }
 
 
-@pytest.mark.parametrize(("job", "beside"), [("penstock-copy-store", "replay"), ("penstock-copy-run", "learner")])
+@for_each(("job", "beside"), [("penstock-copy-store", "replay"), ("penstock-copy-run", "learner")])
 def test_a_copy_runs_where_its_volume_can_be_mounted_as_confined_as_the_service(job: str, beside: str) -> None:
     objects = rendered(str(EXAMPLE.relative_to(ROOT)))
     template, [service] = COPIES[job], [pod for pod in pods(objects) if pod.component == beside]

@@ -1,14 +1,13 @@
 """deploy/kubernetes/jobset: the ranks of a learner, and the services that end with it."""
 
-import pytest
-
 from penstock.learning.rank_group import place_of
 from tests.deploy.manifests import allowed, arguments, environment, of_kind, overlays, pods, rendered, resolved
+from tests.rules import for_each
 
 RANKS = [each for each in overlays() if of_kind(rendered(each), "JobSet")]
 
 
-@pytest.mark.parametrize("overlay", RANKS)
+@for_each("overlay", RANKS)
 def test_every_rank_has_its_number_and_finds_the_first(overlay: str) -> None:
     objects = rendered(overlay)
     ranks = [pod for pod in pods(objects) if pod.component in ("learner", "rank")]
@@ -26,7 +25,7 @@ def test_every_rank_has_its_number_and_finds_the_first(overlay: str) -> None:
         assert all(allowed(pod, ranks[0], port, objects) for port in (29500, 40000))
 
 
-@pytest.mark.parametrize("overlay", RANKS)
+@for_each("overlay", RANKS)
 def test_services_end_with_the_learner_and_actors_are_outside_the_set(overlay: str) -> None:
     objects = rendered(overlay)
     [jobset] = of_kind(objects, "JobSet")

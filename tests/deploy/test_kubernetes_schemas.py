@@ -13,6 +13,7 @@ import yaml
 from kubernetes_validate import utils
 
 from tests.deploy.manifests import FOLDER, Object, overlays, rendered
+from tests.rules import for_each
 
 SCHEMAS = {file.stem: yaml.safe_load(file.read_text()) for file in (Path(__file__).parent / "schemas").glob("*.yaml")}
 """Definitions of the kinds that are not Kubernetes' own."""
@@ -49,8 +50,8 @@ def test_the_validator_knows_the_oldest_supported_release_and_newer_ones() -> No
     assert RELEASES[0].startswith("1.31") and len(RELEASES) >= 7
 
 
-@pytest.mark.parametrize("release", RELEASES)
-@pytest.mark.parametrize("overlay", overlays())
+@for_each("release", RELEASES)
+@for_each("overlay", overlays())
 def test_every_object_is_strictly_valid(overlay: str, release: str) -> None:
     objects = rendered(overlay)
     assert objects
@@ -70,7 +71,7 @@ def mappings(value: Any, key: str = "") -> Iterator[dict[str, Any]]:
             yield from mappings(inner)
 
 
-@pytest.mark.parametrize("overlay", overlays())
+@for_each("overlay", overlays())
 def test_an_unknown_field_anywhere_is_refused(overlay: str) -> None:
     for each in rendered(overlay):
         for mapping in mappings(each.get("spec")):

@@ -5,9 +5,10 @@ import tomllib
 from importlib.metadata import metadata
 from pathlib import Path
 
-import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
+
+from tests.rules import for_each
 
 ROOT = Path(__file__).parents[2]
 HASHED = ("requirements.lock", "requirements-actor.lock", "requirements-learner.lock")
@@ -20,14 +21,14 @@ def pins(name: str) -> dict[str, str]:
     return {line.split()[0]: " ".join(line.split()[1:]) for line in text.splitlines()}
 
 
-@pytest.mark.parametrize("name", HASHED)
+@for_each("name", HASHED)
 def test_each_package_has_one_version_and_hashes(name: str) -> None:
     for pin, hashes in pins(name).items():
         assert re.fullmatch(r"[a-z0-9-]+==\S+", pin), pin
         assert re.fullmatch(r"--hash=sha256:[0-9a-f]{64}( --hash=sha256:[0-9a-f]{64})*", hashes), pin
 
 
-@pytest.mark.parametrize("name", ("requirements-torch.lock", "requirements.lock"))
+@for_each("name", ("requirements-torch.lock", "requirements.lock"))
 def test_each_version_can_be_installed_with_the_oldest_python(name: str) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     oldest = f"{project['requires-python'].removeprefix('>=')}.0"
@@ -35,7 +36,7 @@ def test_each_version_can_be_installed_with_the_oldest_python(name: str) -> None
     assert {pin for pin, python in needed.items() if oldest not in SpecifierSet(python)} == set()
 
 
-@pytest.mark.parametrize("name", IMAGES.values())
+@for_each("name", IMAGES.values())
 def test_an_image_has_the_versions_and_hashes_of_the_development_environment(name: str) -> None:
     assert pins(name).items() < pins("requirements.lock").items()
 
@@ -46,7 +47,7 @@ def test_torch_alone_has_no_hashes_and_is_in_no_other_lock() -> None:
     assert not any(each.startswith("torch==") for name in HASHED for each in pins(name))
 
 
-@pytest.mark.parametrize(("dockerfile", "lock"), IMAGES.items())
+@for_each(("dockerfile", "lock"), IMAGES.items())
 def test_an_image_installs_its_lock_with_hashes_and_nothing_else_without(dockerfile: str, lock: str) -> None:
     text = (ROOT / dockerfile).read_text().replace("\\\n", "")
     installs = [part.strip() for part in re.findall(r"/bin/pip install ([^&;\n]*)", text)]

@@ -23,6 +23,7 @@ from penstock.security.certificate import read
 from penstock.security.roles import ROLES
 from tests.deploy.engines import ROOT, SERVICES, interpolated
 from tests.deploy.test_watching import EXPOSED
+from tests.rules import for_each
 
 SWARM = ROOT / "deploy" / "swarm"
 STACK = interpolated("deploy/swarm/stack.yml")
@@ -44,7 +45,7 @@ def test_the_names_of_the_configurations_are_current() -> None:
     assert all(re.search(r"-[0-9a-f]{8}$", name) for name in (*STACK["configs"], *AUTOSCALE["configs"]))
 
 
-@pytest.mark.parametrize("service", WATCHING)
+@for_each("service", WATCHING)
 def test_configurations_are_the_files_that_compose_mounts(service: str) -> None:
     mounts = [mount.split(":") for mount in COMPOSE["services"][service]["volumes"] if mount.startswith("./")]
     mounted = {
@@ -60,7 +61,7 @@ def test_configurations_are_the_files_that_compose_mounts(service: str) -> None:
     assert given == mounted
 
 
-@pytest.mark.parametrize("service", WATCHING)
+@for_each("service", WATCHING)
 def test_monitoring_is_that_of_compose(service: str) -> None:
     for key in ("image", "command", "cap_drop", "read_only"):
         assert of(service).get(key) == COMPOSE["services"][service].get(key), key
@@ -89,7 +90,7 @@ def test_grafana_reads_the_file_of_its_password() -> None:
     assert "/run/secrets/grafana_password" in str(of("grafana")["environment"])
 
 
-@pytest.mark.parametrize("service", SERVICES)
+@for_each("service", SERVICES)
 def test_a_service_has_the_certificate_and_the_key_of_its_role_and_no_other_secret(service: str) -> None:
     files = SecurityConfig(certificate=of(service)["environment"]["PENSTOCK__SECURITY__CERTIFICATE"]).files
     sources = (f"{service}_certificate", f"{service}_key", "authority")
@@ -255,12 +256,12 @@ def test_services_are_on_one_node_and_actors_on_any() -> None:
     assert constraint.replace("node.labels.", "").replace(" == ", "=") in (SWARM / "stack.yml").read_text()
 
 
-@pytest.mark.parametrize("service", STACK["services"])
+@for_each("service", STACK["services"])
 def test_clients_connect_to_containers_and_not_to_a_virtual_address(service: str) -> None:
     assert of(service)["deploy"]["endpoint_mode"] == "dnsrr"
 
 
-@pytest.mark.parametrize("service", SERVICES)
+@for_each("service", SERVICES)
 def test_tasks_that_end_well_do_not_restart(service: str) -> None:
     assert of(service)["deploy"]["restart_policy"]["condition"] == "on-failure"
 

@@ -28,6 +28,7 @@ from helpers.timing import PATIENCE_S, wait_for
 from penstock.run_folder import RunFolder
 from penstock.telemetry import metrics
 from tests.e2e.panels import DASHBOARDS, VARIABLES, queries
+from tests.rules import for_each
 
 ROOT = Path(__file__).parents[2]
 PROMETHEUS, GRAFANA = ROOT / "deploy" / "prometheus", ROOT / "deploy" / "grafana"
@@ -80,7 +81,7 @@ def anchors(page: Path) -> set[str]:
 # Metrics
 
 
-@pytest.mark.parametrize("expression", EXPRESSIONS)
+@for_each("expression", EXPRESSIONS)
 def test_every_queried_metric_exists(expression: str) -> None:
     named = re.findall(
         r"\b[a-z]+:[a-z0-9_:]+|\b(?:penstock|grpc_server|process)_\w+", re.sub(r"\{.*?\}", "", expression)
@@ -89,10 +90,9 @@ def test_every_queried_metric_exists(expression: str) -> None:
     assert set(named) <= EXPOSED | RECORDED
 
 
-@pytest.mark.parametrize(
+@for_each(
     "family",
     [family for family in REGISTRY.collect() if family.name.startswith(("penstock_", "grpc_server_"))],
-    ids=lambda family: family.name,
 )
 def test_every_metric_is_in_a_panel_or_a_rule(family: Metric) -> None:
     names = {family.name + suffix for suffix in SUFFIXES.get(family.type, ("",))}
@@ -100,21 +100,21 @@ def test_every_metric_is_in_a_panel_or_a_rule(family: Metric) -> None:
     assert names & set(re.findall(r"\w+", asked))
 
 
-@pytest.mark.parametrize("expression", EXPRESSIONS)
+@for_each("expression", EXPRESSIONS)
 def test_queries_select_the_service_that_measures_the_metric(expression: str) -> None:
     # Other services export the metric at zero. A recorded series already has one job.
     bare = re.sub(r"\b[a-z]+:[a-z0-9_:]+", "", expression)
     assert all("job=" in labels for labels in re.findall(r"\bpenstock_(?!stream|machine|gpu)\w+(\{[^}]*\})?", bare))
 
 
-@pytest.mark.parametrize("expression", EXPRESSIONS)
+@for_each("expression", EXPRESSIONS)
 def test_queried_services_have_the_metric(expression: str) -> None:
     for name, jobs in re.findall(r'\b((?:penstock|grpc_server)_\w+)\{[^}]*job=~?"([\w|]+)"', expression):
         family = re.sub(r"_(total|bucket|count|sum)$", "", name)
         assert all(metrics.belongs(family, job) for job in jobs.split("|")), (name, jobs)
 
 
-@pytest.mark.parametrize("service", sorted(JOBS))
+@for_each("service", sorted(JOBS))
 def test_a_service_exposes_no_metric_of_another_service(service: str) -> None:
     own = {family.name for family in metrics.OfService(service).collect()}
     others = tuple(f"penstock_{each}_" for each in JOBS - {service})
@@ -175,7 +175,7 @@ def severities(rule: Any) -> set[str]:
     return {severity} if severity in SEVERITIES else set(re.findall(r"\}\}(\w+)\{\{", severity))
 
 
-@pytest.mark.parametrize("rule", ALERT_RULES)
+@for_each("rule", ALERT_RULES)
 def test_every_alert_has_a_summary_a_severity_and_a_link_to_the_runbook(rule: Any) -> None:
     alert = rule["alert"]
     assert severities(rule) and severities(rule) <= SEVERITIES
@@ -266,7 +266,7 @@ def muted_by(url: str, cause: dict[str, str]) -> set[str]:
 
 
 @pytest.mark.skipif(ALERTMANAGER is None, reason="needs Alertmanager (Debian: apt install prometheus-alertmanager)")
-@pytest.mark.parametrize(
+@for_each(
     ("cause", "muted"),
     [
         ({"alertname": "PenstockServiceDown", "severity": "critical", "job": "learner"}, ABOUT_SPEED),
@@ -276,7 +276,6 @@ def muted_by(url: str, cause: dict[str, str]) -> set[str]:
         ({"alertname": "PenstockNotFinite", "severity": "critical"}, set()),
         ({"alertname": "PenstockStorageFails", "severity": "critical", "job": "replay"}, set()),
     ],
-    ids=lambda case: " ".join(case.values()) if isinstance(case, dict) else "",
 )
 def test_alerts_are_muted_only_by_their_cause(alertmanager: str, cause: dict[str, str], muted: set[str]) -> None:
     # The warning about the same certificate is muted, whatever the cause.
@@ -311,7 +310,7 @@ def test_panels_that_the_runbook_names_exist() -> None:
     assert named and named <= titles
 
 
-@pytest.mark.parametrize("alert", ALERTS)
+@for_each("alert", ALERTS)
 def test_every_alert_is_tested_to_fire_and_to_clear(alert: str) -> None:
     outcomes = [
         bool(case["exp_alerts"])
@@ -326,7 +325,7 @@ def test_every_alert_is_tested_to_fire_and_to_clear(alert: str) -> None:
 @pytest.mark.skipif(
     shutil.which("promtool") is None, reason="promtool is not installed (Debian: apt install prometheus)"
 )
-@pytest.mark.parametrize(
+@for_each(
     "command",
     [
         ["check", "config", "prometheus.yml"],
@@ -334,7 +333,6 @@ def test_every_alert_is_tested_to_fire_and_to_clear(alert: str) -> None:
         ["check", "rules", "--lint=all", "--lint-fatal", "rules/recording.yml", "rules/alerts.yml"],
         ["test", "rules", "tests/recording.yml", "tests/alerts.yml"],
     ],
-    ids=" ".join,
 )
 def test_promtool_reports_no_problem(command: list[str]) -> None:
     checked = subprocess.run(["promtool", *command], cwd=PROMETHEUS, capture_output=True, text=True, timeout=PATIENCE_S)
@@ -357,7 +355,7 @@ def test_the_dashboards_are_current() -> None:
     assert committed == json.loads(rendered.stdout), "run `make dashboards`"
 
 
-@pytest.mark.parametrize("name", BOARDS)
+@for_each("name", BOARDS)
 def test_dashboards_have_only_keys_of_grafanas_schema(name: str) -> None:
     register_default_plugins()
     read = grafana.Dashboard.from_json(BOARDS[name])
@@ -379,13 +377,13 @@ def test_dashboards_have_stable_unique_ids() -> None:
         assert all(0 < number < 2**31 for number in ids)
 
 
-@pytest.mark.parametrize("name", BOARDS)
+@for_each("name", BOARDS)
 def test_each_dashboard_links_to_the_others(name: str) -> None:
     others = {f"/d/{board['uid']}" for board in BOARDS.values() if board is not BOARDS[name]}
     assert {link["url"] for link in BOARDS[name]["links"]} == others
 
 
-@pytest.mark.parametrize("panel", PANELS)
+@for_each("panel", PANELS)
 def test_every_panel_has_a_description_and_a_unit(panel: dict[str, Any]) -> None:
     known = {value for name, value in vars(units).items() if not name.startswith("_") and isinstance(value, str)}
     unit = panel["fieldConfig"]["defaults"]["unit"]
@@ -396,7 +394,7 @@ def test_every_panel_has_a_description_and_a_unit(panel: dict[str, Any]) -> None
     assert legends and all(legends) and len({*legends}) == len(legends)
 
 
-@pytest.mark.parametrize("name", BOARDS)
+@for_each("name", BOARDS)
 def test_panels_do_not_overlap_and_fit_the_screen(name: str) -> None:
     taken: Counter[tuple[int, int]] = Counter()
     for panel in BOARDS[name]["panels"]:
@@ -409,7 +407,7 @@ def test_panels_do_not_overlap_and_fit_the_screen(name: str) -> None:
     assert len(taken) == 24 * (1 + max(y for _, y in taken))
 
 
-@pytest.mark.parametrize("name", BOARDS)
+@for_each("name", BOARDS)
 def test_variables_in_queries_are_those_of_the_dashboard(name: str) -> None:
     board = BOARDS[name]
     offered = {f"${variable['name']}" for variable in board["templating"]["list"]} - {"$datasource"}

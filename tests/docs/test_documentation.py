@@ -33,6 +33,7 @@ from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec, Tree
 from penstock.types.statistics import Drops, LearningNumbers, declared
 from tests.deploy.manifests import rendered
 from tests.docs.pages import PAGES, ROOT, Block, blocks, commands_of, spans
+from tests.rules import for_each
 
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 COMMANDS = [(block, command) for block in BLOCKS if block.language == "sh" for command in commands_of(block.text)]
@@ -85,36 +86,36 @@ def test_the_tables_of_the_installation_are_current() -> None:
     assert installation_results.with_tables(text) == text, "run `make docs`"
 
 
-@pytest.mark.parametrize("page", ["Makefile", "docs/getting-started.md"])
+@for_each("page", ["Makefile", "docs/getting-started.md"])
 def test_the_size_of_the_development_environment_is_measured(page: str) -> None:
     result = json.loads((ROOT / "docs" / "results" / "development.json").read_text())
     assert f"{result['size_mb'] / 1e3:.1f} GB" in (ROOT / page).read_text()
 
 
-@pytest.mark.parametrize("page", [page for page in nodes_results.PAGES if (nodes_results.DOCS / page).exists()])
+@for_each("page", [page for page in nodes_results.PAGES if (nodes_results.DOCS / page).exists()])
 def test_the_failure_tables_are_current(page: str) -> None:
     text = (nodes_results.DOCS / page).read_text()
     assert nodes_results.with_tables(text) == text, "run `make docs`"
 
 
-@pytest.mark.parametrize("library", library_words.PAGES)
+@for_each("library", library_words.PAGES)
 def test_the_tables_of_words_are_current(library: str) -> None:
     text = library_words.PAGES[library].read_text()
     assert library_words.with_tables(library, text) == text, "run `make docs`"
 
 
-@pytest.mark.parametrize("page", side_by_side_results.PAGES)
+@for_each("page", side_by_side_results.PAGES)
 def test_the_tables_of_comparisons_are_current(page: str) -> None:
     text = (side_by_side_results.DOCS / page).read_text()
     assert side_by_side_results.with_table(page, text) == text, "run `make docs`"
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=str)
+@for_each("block", BLOCKS)
 def test_a_block_has_a_language(block: Block) -> None:
     assert block.language, f"{block}: write ```sh for commands, ```text for anything else"
 
 
-@pytest.mark.parametrize("block", [block for block in BLOCKS if block.language != "sh"], ids=str)
+@for_each("block", [block for block in BLOCKS if block.language != "sh"])
 def test_a_block_is_no_wider_than_a_page(block: Block) -> None:
     # Commands are wrapped (docs/_static/wide.css).
     assert max(map(len, block.text.splitlines())) <= 100
@@ -259,7 +260,7 @@ def check_command(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
             check_files(["", *arguments], ("",))
 
 
-@pytest.mark.parametrize(("block", "command"), COMMANDS, ids=lambda each: str(each)[:80])
+@for_each(("block", "command"), COMMANDS)
 def test_a_command_of_a_shell_block_is_valid(block: Block, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     check_command(command, monkeypatch)
 
@@ -267,7 +268,7 @@ def test_a_command_of_a_shell_block_is_valid(block: Block, command: str, monkeyp
 INLINE = [(page, span) for page, span in SPANS if re.match(r"(penstock [a-z]|make [a-z]|python -m )", span)]
 
 
-@pytest.mark.parametrize(("page", "span"), INLINE, ids=lambda each: str(each)[:80])
+@for_each(("page", "span"), INLINE)
 def test_a_command_in_the_text_is_valid(page: str, span: str, monkeypatch: pytest.MonkeyPatch) -> None:
     words = shlex.split(span)
     if words[0] != "penstock":
@@ -354,7 +355,7 @@ PATHS = [
 ]
 
 
-@pytest.mark.parametrize(("page", "path"), PATHS)
+@for_each(("page", "path"), PATHS)
 def test_a_path_in_the_text_exists(page: str, path: str) -> None:
     # Prose may omit a folder that it has just named.
     found = any((place / path).exists() for place in PLACES) or any((ROOT / "services").rglob(path))
@@ -368,7 +369,7 @@ NAMED = [
 ]
 
 
-@pytest.mark.parametrize(("page", "name"), [(page, name) for page, name in NAMED if name.split(".")[0] in SECTIONS])
+@for_each(("page", "name"), [(page, name) for page, name in NAMED if name.split(".")[0] in SECTIONS])
 def test_a_setting_in_the_text_exists(page: str, name: str) -> None:
     assert name in setting_names() or (page == "compatibility.md" and name in REMOVED), f"{page} names {name}"
 
@@ -378,7 +379,7 @@ def test_the_table_of_removed_settings_is_complete() -> None:
     assert rows == [(name, removed.release) for name, removed in REMOVED.items()]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.name))
+@for_each("page", PAGES)
 def test_a_link_has_a_text(page: Path) -> None:
     # Sphinx would fill it in, and a code host shows nothing.
     assert "[](" not in page.read_text()
@@ -391,7 +392,7 @@ def links() -> Iterator[tuple[Path, str]]:
                 yield page, target
 
 
-@pytest.mark.parametrize(("page", "target"), list(links()), ids=lambda each: str(getattr(each, "name", each)))
+@for_each(("page", "target"), list(links()))
 def test_a_link_leads_to_a_file_and_a_heading(page: Path, target: str) -> None:
     file, _, anchor = target.partition("#")
     path = (page.parent / file) if file else page
@@ -436,7 +437,7 @@ QUOTED = sorted(
 )
 
 
-@pytest.mark.parametrize(
+@for_each(
     "fragment",
     [
         fragment
@@ -483,7 +484,7 @@ def test_the_glossary_has_the_terms_of_the_status() -> None:
 # Numbers
 
 
-@pytest.mark.parametrize("name", ["cartpole", "pendulum", "pong"])
+@for_each("name", ["cartpole", "pendulum", "pong"])
 def test_the_size_of_a_segment_is_that_of_its_columns(name: str) -> None:
     config = preset(name)
     if name == "pong":
