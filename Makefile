@@ -8,7 +8,7 @@ ARGS ?=
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help help-all install train test nightly test-oldest test-newest all-environments package check format docs pictures e2e e2e-presets e2e-week e2e-nodes e2e-slurm e2e-swarm clean proto dashboards compose-settings swarm-configs kubernetes-rules lock torture
+.PHONY: help help-all install train test test-all nightly test-oldest test-newest all-environments package check format docs pictures e2e e2e-presets e2e-week e2e-nodes e2e-slurm e2e-swarm clean proto dashboards compose-settings swarm-configs kubernetes-rules lock torture
 
 TABLE := awk -F '|' '{ printf "%-28s %s\n", $$1, $$2 }'
 
@@ -38,10 +38,17 @@ train: install ## train an agent on CartPole-v1 through real services
 
 # Each worker runs whole files, in collection order, so that the long files do not run last. A fault that breaks everything
 # ends the run early, because each of its tests may wait for minutes.
-test: install ## run the tests
-	$(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder --maxfail=20 $(ARGS)
+PYTEST := $(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder --maxfail=20
+STATIC := tests/architecture tests/docs tests/deploy
 
-nightly: test-oldest test-newest e2e e2e-nodes torture ### run what takes too long for every change; needs what these need
+test: install ## run the tests, except the static rules of make check
+	@echo "@TIME@"
+	@$(PYTEST) -m "not long and not nightly" $(addprefix --ignore=,$(STATIC)) $(ARGS)
+
+test-all: install ## run all tests
+	@$(PYTEST) $(ARGS)
+
+nightly: test-all test-oldest test-newest e2e e2e-nodes torture ### run what takes too long for every change; needs what these need
 
 test-oldest: install ### run unit and contract tests with the oldest release of each dependency; takes 8 GB
 	@$(BIN)/python -m tests.package.range_of_versions oldest $(ARGS)
@@ -72,11 +79,13 @@ e2e-swarm: install ### test three nodes of Docker Swarm; needs root, Docker and 
 package: install ## build sdist and wheel, install the wheel into an empty environment, and train there
 	@$(BIN)/python -m tests.package.first_installation $(ARGS)
 
-check: install ## check formatting, lint and types
+check: install ## check formatting, lint, types and static rules, and build the documentation
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/mypy --platform darwin --no-warn-unreachable --cache-dir .mypy_cache/darwin services/penstock
+	$(PYTEST) -m "not long and not nightly" $(STATIC)
+	@$(MAKE) --no-print-directory docs
 
 # Warnings are errors. The build needs no network.
 docs: install ## build the documentation site into build/docs

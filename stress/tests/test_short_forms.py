@@ -10,6 +10,8 @@ import pytest
 
 from stress import fuzz, hostile, learner_kills, priority_updates, snapshot_latency, tables
 
+pytestmark = pytest.mark.nightly
+
 SHORT = {
     "priority_updates": (priority_updates.main, ["--updates", "40000"]),
     "hostile": (hostile.main, ["--requests", "150", "--per-s", "100"]),

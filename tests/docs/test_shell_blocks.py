@@ -64,7 +64,7 @@ def _write_environments(folder: Path) -> None:
         (folder / file).write_text(written)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("block", RUN, ids=str)
 def test_a_shell_block_runs(block: Block, folders: dict[str, Path]) -> None:
     folder = folders[block.page]
@@ -89,7 +89,7 @@ def test_a_python_block_can_be_parsed() -> None:
             compile(block.text, str(block), "exec")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("block", SCRIPTS, ids=str)
 def test_a_script_of_a_page_for_users_of_another_library_runs(block: Block, folders: dict[str, Path]) -> None:
     file = folders[block.page] / "script.py"

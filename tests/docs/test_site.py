@@ -15,9 +15,12 @@ DOCS = ROOT / "docs"
 WIDTHS = (390, 1280, 1366, 1440)
 FINDINGS = (Path(__file__).parent / "page_findings.js").read_text()
 
-pytestmark = pytest.mark.skipif(
-    PROGRAM is None, reason="Chromium is not installed (Debian: apt install chromium-headless-shell)"
-)
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.skipif(
+        PROGRAM is None, reason="Chromium is not installed (Debian: apt install chromium-headless-shell)"
+    ),
+]
 
 
 @pytest.fixture(scope="module")

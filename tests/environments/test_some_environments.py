@@ -20,7 +20,7 @@ def listed(env_id: str, suite: str = "gymnasium", kind: str = "toy text", error:
 
 
 # Without a preset, with an integer observation; with a Tuple; with a preset whose windows are larger.
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("env_id", "steps"), [("CliffWalking-v1", 512), ("Blackjack-v1", 512), ("Pendulum-v1", 4096)])
 def test_an_environment_trains_for_two_windows_by_its_id_alone(env_id: str, steps: int, tmp_path: Path) -> None:
     assert steps_of(env_id) == steps

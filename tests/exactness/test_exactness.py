@@ -1,4 +1,7 @@
-"""A run of all services over gRPC with degree 0 and without replay has the parameters of textbook PPO, bit for bit."""
+"""A run with degree 0 and without replay has the parameters of textbook PPO, bit for bit.
+
+It trains in one process and, in `make test-all`, with all services over gRPC.
+"""
 
 import ast
 import functools
@@ -6,6 +9,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -19,6 +23,7 @@ from helpers.processes import WITH_HELPERS, Command, end_of
 from penstock.acting.randomness import Streams
 from penstock.algo.noise import Noise, NoiseKind
 from penstock.algo.parameters import flatten
+from penstock.cli.options import parse
 from penstock.config import Config, build, load_toml
 from penstock.learning import checkpoints
 from penstock.presets import preset
@@ -30,7 +35,9 @@ pytestmark = pytest.mark.exactness
 
 ENVIRONMENTS = 16
 ITERATIONS = 20
-"""Each environment takes 640 steps, so episodes of Pendulum, which have 200 steps, are truncated three times."""
+"""Of a run with all services. Each environment takes 640 steps, and episodes of Pendulum have 200."""
+
+ITERATIONS_IN_ONE_PROCESS = 8
 
 PARAMETERS = ("memory.", "actor.", "critic.", "log_std")
 
@@ -43,7 +50,7 @@ IMPORTS = f"--env-import={courier.__name__},{exact_tasks.__name__}"
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """Result of a run with all services."""
+    """Result of a run."""
 
     config: Config
     iterations: int
@@ -53,16 +60,22 @@ class Trained:
 Train = Callable[..., Trained]
 
 
+@pytest.fixture(scope="module", params=["one process", pytest.param("services", marks=pytest.mark.nightly)])
+def train(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Train:
+    """Returns a function that trains once for each set of arguments: in this process, or with all services."""
+    run = {"one process": in_one_process, "services": with_services}[request.param]
+    return functools.cache(lambda *arguments: run(tmp_path_factory.mktemp("run") / "run", *arguments))
+
+
 @pytest.fixture(scope="module")
-def train(tmp_path_factory: pytest.TempPathFactory) -> Train:
-    """Returns a function that trains with all services, once for each set of arguments."""
-    return functools.cache(lambda *arguments: run_of(tmp_path_factory.mktemp("run"), *arguments))
+def train_with_services(tmp_path_factory: pytest.TempPathFactory) -> Train:
+    """Returns a function that trains with all services once for each set of arguments."""
+    return functools.cache(lambda *arguments: with_services(tmp_path_factory.mktemp("run") / "run", *arguments))
 
 
-def run_of(folder: Path, env_id: str, actors: int, *options: str) -> Trained:
-    """Trains in this folder with the preset textbook."""
-    with Command(
-        "train",
+def options_of(folder: Path, iterations: int, env_id: str, actors: int, *options: str) -> list[str]:
+    """Returns the options of a run with the preset textbook in this folder."""
+    return [
         "--preset=textbook",
         f"--run-dir={folder}",
         f"--env-id={env_id}",
@@ -71,18 +84,31 @@ def run_of(folder: Path, env_id: str, actors: int, *options: str) -> Trained:
         f"--actors={actors}",
         f"--envs-per-actor={ENVIRONMENTS // actors}",
         "--actor.unroll-length=32",
-        f"--total-steps={ENVIRONMENTS * 32 * ITERATIONS}",
+        f"--total-steps={ENVIRONMENTS * 32 * iterations}",
         "--ppo.epochs=4",
         "--evaluation.episodes=1",
         "--evaluation.interval-steps=1000000",
         *options,
-        environment=WITH_HELPERS,
-    ) as command:
+    ]
+
+
+def with_services(folder: Path, *arguments: Any) -> Trained:
+    with Command("train", *options_of(folder, ITERATIONS, *arguments), environment=WITH_HELPERS) as command:
         ended = end_of(command)
     assert ended.code == 0, ended.stdout + ended.stderr
+    return trained_in(folder, build(load_toml(RunFolder(folder).config)))
+
+
+def in_one_process(folder: Path, env_id: str, actors: int, *options: str) -> Trained:
+    given = options_of(folder, ITERATIONS_IN_ONE_PROCESS, env_id, actors, *options)
+    config = parse("penstock train", "", given, trains=True).config
+    study.train(config, folder=folder, actors=actors)
+    return trained_in(folder, config)
+
+
+def trained_in(folder: Path, config: Config) -> Trained:
     newest = checkpoints.newest(RunFolder(folder))
     assert newest is not None
-    config = build(load_toml(RunFolder(folder).config))
     return Trained(config, checkpoints.read_progress(newest).version, load_file(newest))
 
 
@@ -166,7 +192,7 @@ def test_a_synchronous_run_is_textbook_ppo(
 ) -> None:
     runs = {actors: train(env_id, actors, *options) for actors in spread}
     first = runs[spread[0]]
-    assert first.iterations >= ITERATIONS
+    assert first.iterations >= ITERATIONS_IN_ONE_PROCESS
     learner = textbook(first.config, first.iterations)
     parameters = {name: tensor.detach().numpy() for name, tensor in learner.model.named_parameters()}
     for actors, trained in runs.items():
@@ -186,10 +212,11 @@ def test_a_synchronous_run_is_textbook_ppo(
         np.testing.assert_array_equal(first.tensors["return_moments.variance"], learner.returns.variance.numpy())
 
 
+@pytest.mark.nightly
 def test_policies_in_numpy_train_alike_with_any_number_of_actors_and_in_one_process(
-    train: Train, tmp_path: Path, threads_of_a_learner: None
+    train_with_services: Train, tmp_path: Path, threads_of_a_learner: None
 ) -> None:
-    services, one_actor = (train("CartPole-v1", actors, "--actor.inference=auto") for actors in (4, 1))
+    services, one_actor = (train_with_services("CartPole-v1", actors, "--actor.inference=auto") for actors in (4, 1))
     assert services.config.actor.inference == "auto"
     for name, tensor in one_actor.tensors.items():
         np.testing.assert_array_equal(tensor, services.tensors[name], err_msg=name)

@@ -166,7 +166,7 @@ def test_a_captured_learner_continues_from_a_checkpoint(cuda: torch.device, tmp_
     assert_close(resumed, learner)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_compiled_and_eager_steps_learn_the_same_on_a_gpu(cuda: torch.device) -> None:
     eager, compiled = (make_learner(device=cuda, execution=name) for name in ("eager", "compiled"))
     for progress, segments in RUN[:3]:

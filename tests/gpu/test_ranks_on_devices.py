@@ -23,7 +23,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("execution", ["eager", pytest.param("compiled", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("execution", ["eager", pytest.param("compiled", marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_two_gpus_learn_what_one_learns(kind: str, execution: Execution) -> None:
     config = Config(

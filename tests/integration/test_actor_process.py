@@ -12,6 +12,8 @@ from helpers.processes import WITH_HELPERS, Command, end_of
 from helpers.servers import LiveRun, Loopback, until
 from penstock.exit_codes import BY_SIGNAL
 
+pytestmark = pytest.mark.nightly
+
 
 @contextmanager
 def actor(server: LiveRun, folder: Path, env_id: str, *options: str) -> Iterator[Command]:

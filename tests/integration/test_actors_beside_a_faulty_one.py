@@ -23,7 +23,7 @@ OPTIONS = (
     f" --evaluation.interval-steps=1000000000 --replay.grant-timeout-s={GRANT_TIMEOUT_S:g}"
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,13 @@ import json
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
+
 from helpers.ports import free_ports
 from helpers.processes import Command, end_of, run
 from penstock.run_folder import RunFolder
+
+pytestmark = pytest.mark.nightly
 
 
 def test_a_learner_says_how_many_of_its_actors_are_connected_and_begins_with_all_of_them(tmp_path: Path) -> None:

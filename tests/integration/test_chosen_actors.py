@@ -17,6 +17,8 @@ from penstock.rpc.health import is_serving
 from penstock.run_folder import RunFolder
 from penstock.types.status import RunStatus
 
+pytestmark = pytest.mark.nightly
+
 SETTINGS = (
     # Slow enough to starve the learner on any machine.
     "--env-id=Paced-v0 --env-import=helpers.paced --environment.kwargs=pause_s=0.002"

@@ -33,7 +33,7 @@ SETTINGS = (
     " --evaluation.episodes=1 --evaluation.interval-steps=500 --learner.rejoin-timeout-s=2"
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 
 @dataclass

@@ -1,6 +1,10 @@
 import socket
 
+import pytest
+
 from helpers.processes import run
+
+pytestmark = pytest.mark.nightly
 
 
 def test_doctor_reports_a_fault_and_continues_with_the_other_checks() -> None:

@@ -21,6 +21,8 @@ from penstock.exit_codes import BY_SIGNAL
 from penstock.learning import checkpoints
 from penstock.run_folder import RunFolder
 
+pytestmark = pytest.mark.nightly
+
 OTHERS = ("replay", "actor", "actor", "evaluator")
 FAR = 10_000_000
 

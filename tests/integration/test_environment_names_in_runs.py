@@ -12,6 +12,8 @@ from helpers.timing import PATIENCE_S
 from penstock.config import build, load_toml
 from penstock.run_folder import RunFolder
 
+pytestmark = pytest.mark.nightly
+
 ENVIRONMENT = """
 import gymnasium
 import penstock

@@ -3,9 +3,13 @@
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
+
 from helpers import equal_run
 from helpers.ports import free_ports
 from helpers.processes import Command, end_of, run
+
+pytestmark = pytest.mark.nightly
 
 
 def test_penstock_train_and_services_started_one_by_one_write_the_same_best_checkpoint(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ from penstock.config import build, merge
 from penstock.run_folder import RunFolder
 from penstock.summary import Summary
 
+pytestmark = pytest.mark.nightly
+
 MASK_PLACES = ("observation", "info", "method")
 
 
@@ -41,14 +43,12 @@ def solve(folder: Path, env_id: str, threshold: float, *options: str, steps: int
     return best.return_mean
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("env_id", ["Locks-v0", "Switches-v0", "Gears-v0"])
 def test_a_task_of_several_choices_is_solved_exactly(tmp_path: Path, env_id: str) -> None:
     best = BEST_RETURNS[env_id]
     assert solve(tmp_path / "run", env_id, best) == best
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("masks", MASK_PLACES)
 def test_a_masked_task_is_learnt_without_an_illegal_action(tmp_path: Path, masks: str) -> None:
     # Ninety per cent: actions that are best only under rare masks take far longer. An illegal action raises.
@@ -58,7 +58,6 @@ def test_a_masked_task_is_learnt_without_an_illegal_action(tmp_path: Path, masks
     assert "illegal" not in (RunFolder(folder).logs / "actor-0.log").read_text()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("memory", ["gru", "lstm"])
 def test_a_cue_is_remembered(tmp_path: Path, memory: str) -> None:
     # Half of the episodes would be won without memory.
@@ -88,7 +87,6 @@ LONG_MEMORY: dict[str, object] = {
 """Settings with which a cue that is longer ago than every stack of frames is remembered."""
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("memory", ["gru", "lstm"])
 def test_a_cue_that_is_longer_ago_than_every_stack_of_frames_is_remembered(tmp_path: Path, memory: str) -> None:
     config = tmp_path / "config.toml"
@@ -97,7 +95,6 @@ def test_a_cue_that_is_longer_ago_than_every_stack_of_frames_is_remembered(tmp_p
     assert solve(tmp_path / "run", "Cue-v0", 1.0, *options, steps=300_000) == 1.0
 
 
-@pytest.mark.slow
 def test_without_memory_the_longest_stack_of_frames_answers_at_chance() -> None:
     stacked: dict[str, object] = {
         "environment": {"frame_stack": LONGEST_STACK},

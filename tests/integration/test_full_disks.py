@@ -16,6 +16,8 @@ from helpers.timing import PATIENCE_S
 from penstock.rpc.health import is_serving
 from penstock.run_folder import RunFolder
 
+pytestmark = pytest.mark.nightly
+
 OPTIONS = (
     "--env-id=CartPole-v1 --actors=1 --envs-per-actor=8 --ppo.epochs=1 --stop-at-return=None"
     " --replay.capacity-bytes=8000000 --checkpoint.save-interval=2000"

@@ -7,6 +7,8 @@ import pytest
 
 from helpers.processes import run
 
+pytestmark = pytest.mark.nightly
+
 ENVIRONMENT = """
 from pathlib import Path
 

@@ -21,7 +21,7 @@ from penstock.summary import Summary
 from penstock.types.status import RunStatus
 from tests.deploy.cluster import Cluster, Running, unavailable
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 RENEWED = "certificate renewed"
 SERVICES = ("replay", "learner", "evaluator")

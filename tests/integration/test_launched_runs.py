@@ -17,6 +17,8 @@ from helpers.processes import Command, end_of
 from helpers.timing import wait_for
 from penstock.run_folder import RunFolder
 
+pytestmark = pytest.mark.nightly
+
 PROGRAMS = {
     "sbatch": r"""
 for script; do :; done
@@ -91,7 +93,6 @@ def array_is_cancelled(cluster: dict[str, str]) -> bool:
     return (Path(cluster["JOBS"]) / str(job(cluster, 1)) / "cancelled").exists()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("options", [(), ("--no-shared-folder",)], ids=["shared", "not shared"])
 def test_a_run_is_followed_to_its_end_and_leaves_everything_in_its_folder(
     cluster: dict[str, str], tmp_path: Path, options: tuple[str, ...]
@@ -108,7 +109,6 @@ def test_a_run_is_followed_to_its_end_and_leaves_everything_in_its_folder(
     assert not folder.services.exists()
 
 
-@pytest.mark.slow
 def test_ctrl_c_leaves_the_run_alone_and_tells_how_to_come_back(cluster: dict[str, str], tmp_path: Path) -> None:
     with launched(cluster, tmp_path, steps=10_000_000) as command:
         folder = RunFolder(tmp_path / "run")
@@ -124,7 +124,6 @@ def test_ctrl_c_leaves_the_run_alone_and_tells_how_to_come_back(cluster: dict[st
         assert services.exists()
 
 
-@pytest.mark.slow
 def test_a_setting_that_a_service_refuses_ends_the_command_with_the_reason(
     cluster: dict[str, str], tmp_path: Path
 ) -> None:

@@ -10,8 +10,9 @@ import pytest
 from examples.episode_ends import TOLERANCE, Treatment
 from helpers.chain_values import learn
 
+pytestmark = pytest.mark.nightly
 
-@pytest.mark.slow
+
 @pytest.mark.parametrize("same_step", [False, True], ids=["next-step", "same-step"])
 def test_values_do_not_depend_on_where_episodes_are_truncated(tmp_path: Path, same_step: bool) -> None:
     report = learn(tmp_path / "run", same_step=same_step)

@@ -13,6 +13,8 @@ from penstock.run_folder import RunFolder
 from penstock.summary import Summary
 from penstock.types.store_size import StoreSize
 
+pytestmark = pytest.mark.nightly
+
 OPTIONS = (
     "--env-id=CartPole-v1 --preset=none --seed=1 --actors=1 --envs-per-actor=8 --ppo.epochs=1 --ppo.minibatches=2"
     " --sampling.batch-segments=16 --sampling.fresh-fraction=0.5 --evaluation.episodes=5"

@@ -27,7 +27,7 @@ STORIES: dict[str, Story] = {
 }
 """Stories that run at the same time, because they mostly wait."""
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 
 @pytest.fixture(scope="module")

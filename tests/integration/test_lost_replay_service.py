@@ -20,6 +20,8 @@ from penstock.replay.store.ring_store import RingStore
 from penstock.run_folder import RunFolder
 from penstock.types.block import Schema
 
+pytestmark = pytest.mark.nightly
+
 UNROLL_LENGTH = 16
 
 

@@ -69,7 +69,7 @@ episodes = 1
 interval_steps = 200
 """
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 
 @dataclass

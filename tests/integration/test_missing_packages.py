@@ -9,6 +9,8 @@ from helpers.processes import EndedRun, run
 from penstock.extras import EXTRA_OF
 from penstock.run_folder import RunFolder
 
+pytestmark = pytest.mark.nightly
+
 SHORT = ("--env-id=CartPole-v1", "--preset=none", "--total-steps=4096", "--evaluation.episodes=2", "--train.actors=1")
 
 
@@ -20,7 +22,6 @@ def bare_run(tmp_path_factory: pytest.TempPathFactory) -> EndedRun:
     return EndedRun(folder, end, set())
 
 
-@pytest.mark.slow
 def test_training_needs_no_optional_package_and_says_once_how_to_get_the_curve(bare_run: EndedRun) -> None:
     assert bare_run.end.code == 0, bare_run.end.stderr
     said = (
@@ -32,7 +33,6 @@ def test_training_needs_no_optional_package_and_says_once_how_to_get_the_curve(b
     assert folder.summary.exists() and not folder.learning_curve.exists()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "hidden", "message"),
     [
@@ -56,13 +56,11 @@ def test_a_command_names_the_extra_that_it_needs(
     assert (end.code, end.stderr) == (2, f"penstock: {message}\n")
 
 
-@pytest.mark.slow
 def test_evaluation_without_a_film_needs_no_optional_package(bare_run: EndedRun, tmp_path: Path) -> None:
     end = run("evaluate", str(bare_run.folder), "--episodes=1", environment=hiding(tmp_path, *EXTRA_OF))
     assert (end.code, end.stderr) == (0, "")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "user", "module", "extra"),
     [

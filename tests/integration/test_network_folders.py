@@ -11,6 +11,8 @@ from helpers.network_mounts import mounted_over_fuse
 from helpers.processes import WITH_HELPERS, Command, Ended, end_in_time, end_of, run, watching
 from penstock.run_folder import RunFolder
 
+pytestmark = pytest.mark.nightly
+
 SETTINGS = (
     "--env-id=Paced-v0 --env-import=helpers.paced --actors=1 --envs-per-actor=8 --ppo.epochs=1"
     " --evaluation.episodes=5 --evaluation.interval-steps=100000"

@@ -10,6 +10,8 @@ from nbclient import NotebookClient
 
 from helpers.timing import PATIENCE_S
 
+pytestmark = pytest.mark.nightly
+
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "first_run.ipynb"
 
 

@@ -9,6 +9,8 @@ from helpers.processes import run
 from penstock.acting.trained import load_policy
 from penstock.types.spaces import BoxSpace
 
+pytestmark = pytest.mark.nightly
+
 SMALL = [
     *("--environment.kwargs=max_num_frames_per_episode=240", "--total-steps=600", "--checkpoint.save-interval=200"),
     *("--actor.environments=4", "--actor.unroll-length=16", "--sampling.batch-segments=8", "--evaluation.episodes=2"),

@@ -15,6 +15,8 @@ from helpers.processes import PENSTOCK, WITH_HELPERS, Command, end_of, watching
 from penstock.addresses import Address
 from penstock.run_folder import RunFolder
 
+pytestmark = pytest.mark.nightly
+
 SETTINGS = (
     "--env-id=Paced-v0 --env-import=helpers.paced --actors=2 --envs-per-actor=4 --ppo.epochs=1"
     " --train.replay-shards=2 --evaluation.interval-steps=100000 --total-steps=10000000"

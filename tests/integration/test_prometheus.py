@@ -28,9 +28,12 @@ SETTINGS = (
     " --ppo.minibatches=1 --evaluation.episodes=1 --evaluation.max-episode-steps=4"
 )
 
-pytestmark = pytest.mark.skipif(
-    shutil.which("prometheus") is None, reason="prometheus is not installed (Debian: apt install prometheus)"
-)
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.skipif(
+        shutil.which("prometheus") is None, reason="prometheus is not installed (Debian: apt install prometheus)"
+    ),
+]
 
 
 class Run:

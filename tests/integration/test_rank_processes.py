@@ -24,6 +24,8 @@ from penstock.rpc import methods
 from penstock.run_folder import RunFolder
 from penstock.v1 import replay_pb2
 
+pytestmark = pytest.mark.nightly
+
 TORCHRUN = str(Path(sys.executable).with_name("torchrun"))
 ONE_RANK = (PENSTOCK,)
 TWO_RANKS = (TORCHRUN, "--standalone", "--nproc-per-node=2", "--max-restarts=3", "-m", "penstock")

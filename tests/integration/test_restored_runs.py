@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from helpers.processes import WITH_HELPERS, Command, end_in_time, run, watching
@@ -13,6 +14,8 @@ from helpers.timing import wait_for
 from penstock.replay.store.layout import State
 from penstock.replay.store.ring_store import RingStore
 from penstock.run_folder import RunFolder
+
+pytestmark = pytest.mark.nightly
 
 CAPACITY = 4_000_000
 SETTINGS = (

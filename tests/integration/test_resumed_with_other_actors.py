@@ -5,10 +5,14 @@ Its batches stay, unless the user derives them again.
 
 from pathlib import Path
 
+import pytest
+
 from helpers.processes import Ended, run
 from penstock.config import build, load_toml
 from penstock.run_folder import RunFolder
 from penstock.summary import Summary
+
+pytestmark = pytest.mark.nightly
 
 OPTIONS = (
     "--env-id=CartPole-v1 --preset=none --actors=2 --envs-per-actor=8 --actor.unroll-length=4 --ppo.epochs=1"

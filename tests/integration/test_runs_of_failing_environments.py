@@ -2,8 +2,12 @@
 
 from pathlib import Path
 
+import pytest
+
 from helpers.processes import WITH_HELPERS, Command, end_of, run, watching
 from penstock.run_folder import RunFolder
+
+pytestmark = pytest.mark.nightly
 
 OPTIONS = [
     "--env-id=Failing-v0",

@@ -15,6 +15,8 @@ from penstock.rpc.clients.status import StatusClient
 from penstock.rpc.loop import LoopThread
 from penstock.run_folder import LEARNER, RunFolder
 
+pytestmark = pytest.mark.nightly
+
 ANY_PORT = [f"--{section}.metrics-port=auto" for section in ("replay", "learner", "actor", "evaluation")]
 SHORT = ["--preset=cartpole", *ANY_PORT, "--total-steps=2000", "--evaluation.interval-steps=1000"]
 ENDLESS = ["--preset=cartpole", *ANY_PORT, "--total-steps=1e9", "--evaluation.interval-steps=1e9"]

@@ -8,6 +8,8 @@ import pytest
 from helpers.processes import run
 from penstock import load_metrics
 
+pytestmark = pytest.mark.nightly
+
 ENVIRONMENT = """
 import gymnasium
 import numpy as np

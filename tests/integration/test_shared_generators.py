@@ -4,7 +4,11 @@ import json
 from itertools import combinations
 from pathlib import Path
 
+import pytest
+
 from helpers.processes import run
+
+pytestmark = pytest.mark.nightly
 
 ENVIRONMENT = """
 import ctypes

@@ -5,10 +5,13 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 
 from helpers.processes import WITH_HELPERS, Command, end_in_time, watching
 from penstock.run_folder import RunFolder
 from penstock.summary import Summary
+
+pytestmark = pytest.mark.nightly
 
 DEGREE, INTERVAL, MAX_STALENESS = 2, 2, 6
 

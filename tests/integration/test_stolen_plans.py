@@ -19,6 +19,8 @@ from penstock.v1 import replay_pb2, run_pb2
 from penstock.wire.schema import encode_schema
 from penstock.wire.spaces import encode_environment
 
+pytestmark = pytest.mark.nightly
+
 UNROLL_LENGTH = 8
 
 

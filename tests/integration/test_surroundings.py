@@ -13,6 +13,8 @@ from helpers.timing import PATIENCE_S
 from penstock import load_metrics
 from penstock.run_folder import RunFolder
 
+pytestmark = pytest.mark.nightly
+
 SMALL = (
     *("--env-id=CartPole-v1", "--preset=none", "--actors=1", "--total-steps=600", "--ppo.epochs=1"),
     *("--evaluation.episodes=2", "--evaluation.max-episode-steps=50", "--run-dir=run"),

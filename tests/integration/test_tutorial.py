@@ -4,8 +4,12 @@ import json
 import shlex
 from pathlib import Path
 
+import pytest
+
 from helpers.processes import Ended, run
 from tests.docs.pages import ROOT, blocks, commands_of
+
+pytestmark = pytest.mark.nightly
 
 BLOCKS = blocks(ROOT / "docs" / "first-environment.md")
 

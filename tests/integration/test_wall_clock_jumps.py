@@ -41,7 +41,7 @@ JUMPS = [(who, by) for who in (*SERVICES, "all of them") for by in (HOUR_S, -HOU
 QUIET = {"snapshot", "evaluated", "actors wanted"}
 """Events that healthy services log."""
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,8 @@ from penstock.exit_codes import BY_SIGNAL, USAGE_ERROR
 from penstock.run_folder import RunFolder
 from tests.integration.test_services import HOST
 
+pytestmark = pytest.mark.nightly
+
 SETTINGS = """
 [environment]
 id = "CartPole-v1"
@@ -90,7 +92,6 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WithoutTorch]:
     yield WithoutTorch(folder, variables, common, during, ends)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("service", ["replay", "actor", "evaluator"])
 def test_a_service_with_a_small_policy_needs_no_torch(ended: WithoutTorch, service: str) -> None:
     end = ended.services[service]
@@ -98,13 +99,11 @@ def test_a_service_with_a_small_policy_needs_no_torch(ended: WithoutTorch, servi
     assert "torch" not in end.stderr
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("command", ["status", "snapshot", "snapshots"])
 def test_a_command_during_the_run_needs_no_torch(ended: WithoutTorch, command: str) -> None:
     assert (ended.during[command].code, ended.during[command].stderr) == (0, "")
 
 
-@pytest.mark.slow
 def test_commands_after_the_run_need_no_torch(ended: WithoutTorch, tmp_path: Path) -> None:
     for words in (
         ["evaluate", str(ended.folder), "--episodes=1"],
@@ -116,14 +115,12 @@ def test_commands_after_the_run_need_no_torch(ended: WithoutTorch, tmp_path: Pat
         assert (end.code, end.stderr) == (0, ""), (words, end.stderr)
 
 
-@pytest.mark.slow
 def test_doctor_says_that_it_did_not_look_for_a_gpu(ended: WithoutTorch) -> None:
     lines = run("doctor", *ended.options, environment=ended.variables).stdout.splitlines()
     (line,) = (line for line in lines if line.startswith("-   GPU"))
     assert line.endswith("torch, which a learner needs, is not installed")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
@@ -165,7 +162,6 @@ def test_an_actor_that_needs_torch_says_why_and_what_to_set(tmp_path: Path, opti
     ), end.stderr
 
 
-@pytest.mark.slow
 def test_a_learner_without_torch_says_what_to_set(tmp_path: Path) -> None:
     variables = hiding(tmp_path, "torch") | {"PENSTOCK_INSTALLATION": "compose"}
     end = run("learner", f"--run-dir={tmp_path / 'run'}", environment=variables)

@@ -3,7 +3,7 @@
 It fails if a distribution lacks a file, if the core is larger than `LARGEST_MB` or has an optional package, if the
 first run does not reach its threshold, or if a message about a missing package is not right. Times are only recorded.
 The result is build/package.json. With `--extras`, it also installs all other extras, and an environment without torch,
-for their sizes.
+for their sizes. With `--short`, the wheel alone is installed, beside the packages of this environment, and trains once.
 """
 
 import argparse
@@ -66,14 +66,26 @@ def check(folder: Path, *, extras: bool) -> dict[str, object]:
     }
 
 
+def check_short(folder: Path) -> dict[str, object]:
+    """Checks sdist and wheel, and trains with the wheel beside the packages of this environment."""
+    (folder / "sources").mkdir()
+    built = distributions.build(distributions.copy_sources(folder / "sources"), folder / "dist")
+    distributions.check_wheel(built)
+    distributions.check_sdist(built)
+    environment = installed.create(folder / "environment")
+    environment.install_beside(built.wheel)
+    return {**provenance.of_this_run(), "train": installed.train(environment, folder, "first")}
+
+
 def main() -> int:
     """Checks, writes the result, and returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--extras", action="store_true", help="also install further extras, and without torch")
+    parser.add_argument("--short", action="store_true", help="install the wheel alone")
     named = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         try:
-            result = check(Path(folder), extras=named.extras)
+            result = check_short(Path(folder)) if named.short else check(Path(folder), extras=named.extras)
         except Failure as failure:
             print(f"make package: {failure}", file=sys.stderr)
             return 1

@@ -4,6 +4,7 @@ import importlib.metadata
 import re
 import subprocess
 import sys
+import sysconfig
 import threading
 import time
 from contextlib import suppress
@@ -46,6 +47,20 @@ class Installed:
         command = [*pip, f"--constraint={versions}", *requirements]
         subprocess.run(command, check=True, capture_output=True, text=True)
         return time.monotonic() - started
+
+    def install_beside(self, wheel: Path) -> None:
+        """Installs a wheel without its dependencies, which the environment of this process has.
+
+        Raises `Failure` if the Penstock of that environment would be used.
+        """
+        pip = [str(self.folder / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+        subprocess.run([*pip, str(wheel)], check=True, capture_output=True, text=True)
+        # A path in a .pth file comes last, and the .pth files in it are not read: one of them names this repository.
+        (self.site / "beside.pth").write_text(sysconfig.get_path("purelib"))
+        python = [str(self.folder / "bin" / "python"), "-P", "-c", "import penstock; print(penstock.__file__)"]
+        found = subprocess.run(python, check=True, capture_output=True, text=True, cwd=self.folder).stdout.strip()
+        if not Path(found).is_relative_to(self.site):
+            raise Failure(f"the environment uses {found}")
 
     def start(self, folder: Path, *arguments: str) -> Command:
         """Starts a `penstock` command in a folder. It finds nothing of this repository."""

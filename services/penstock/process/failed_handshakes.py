@@ -26,6 +26,9 @@ _FAILED = re.compile(rb"CallNextHandshakerLocked: error=(?!OK)")
 _OF_A_CLIENT = b"client_channel_factory"
 """Part of the lines about connections that this process makes itself, whose failures its clients report."""
 
+_BEFORE = b"WARNING: All log messages before absl::InitializeLog()"
+"""Beginning of a line that the core of grpcio 1.76 writes before its first."""
+
 _PLACE = re.compile(rb"^(=== Source Location Trace|src/core/|\n$)")
 """Lines that follow those of gRPC's core."""
 
@@ -77,7 +80,7 @@ def _read(lines: IO[bytes], output: TextIO) -> None:
     dropping = False
     for line in lines:
         found = _FROM_GRPC.match(line)
-        if found is None and dropping and _PLACE.match(line):
+        if found is None and ((dropping and _PLACE.match(line)) or line.startswith(_BEFORE)):
             continue
         dropping = found is not None and found[1] in _INFORMATION
         if not dropping:

@@ -165,7 +165,7 @@ def test_a_loss_that_cannot_be_compiled_raises_an_error_with_a_remedy(
         descend(descent, "CartPole-v1", (20,))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(not any(map(shutil.which, ("c++", "g++", "clang++"))), reason="there is no C++ compiler")
 @pytest.mark.skipif(" " in torch.__path__[0], reason="torch can't compile from a folder with a space")
 @pytest.mark.parametrize(
