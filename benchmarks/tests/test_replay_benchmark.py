@@ -15,6 +15,8 @@ from penstock.types.codecs import ENCODINGS
 from penstock.types.replay import Window, WindowHead
 from penstock.wire.encoding import WindowEncoder
 
+pytestmark = pytest.mark.nightly
+
 
 def test_frames_follow_from_their_seed_and_are_stacked_by_age() -> None:
     played = frames._play("breakout")

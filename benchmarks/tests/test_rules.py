@@ -33,6 +33,8 @@ from penstock.learning.protocols import BatchSource
 from penstock.types.replay import Batch
 from penstock.types.run import Weights
 
+pytestmark = pytest.mark.nightly
+
 FRESH, BATCHES, T = 4, 24, 8
 
 

@@ -14,6 +14,8 @@ from benchmarks.study.tasks import TASKS
 from helpers.rule import PENSTOCK
 from helpers.single_process import train
 
+pytestmark = pytest.mark.nightly
+
 
 @pytest.mark.parametrize("task", REANALYSIS.tasks)
 def test_there_is_a_point_within_the_run_at_each_number_of_batches_since_a_recomputation(task: str) -> None:

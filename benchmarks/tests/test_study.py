@@ -34,6 +34,8 @@ from penstock.config import Config
 from penstock.presets import preset
 from penstock.replay.masses import MassFunction
 
+pytestmark = pytest.mark.nightly
+
 
 @pytest.mark.parametrize(
     ("scores", "mean"),

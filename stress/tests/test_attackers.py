@@ -3,8 +3,12 @@
 import math
 from dataclasses import replace
 
+import pytest
+
 from stress.attackers import CONTROL
 from stress.attacks import Attacked, Measured, measure
+
+pytestmark = pytest.mark.nightly
 
 SOME = [CONTROL, "3.9 MB on streams", "actors that join and leave", "plans of other sessions"]
 

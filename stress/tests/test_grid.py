@@ -6,6 +6,8 @@ import pytest
 
 from stress.grid import BATCHES, Combination, combinations, train_with
 
+pytestmark = pytest.mark.nightly
+
 
 @pytest.mark.parametrize("combination", [Combination(64, 1, 1, 0), Combination(1, 4, 4, 8)], ids=str)
 def test_a_corner_of_the_grid_trains_batches_and_replays(combination: Combination, tmp_path: Path) -> None:

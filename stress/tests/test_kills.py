@@ -3,11 +3,14 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from penstock.run_folder import LEARNER
 from stress.kills import Killer, play
 from stress.plain_actor import ENVIRONMENTS, STEPS, numbered, schema_of
 from stress.services import EVALUATOR, Form, Services
+
+pytestmark = pytest.mark.nightly
 
 SEED = 4
 """The victims of its first kills are a learner, a replay service and an actor."""

@@ -8,6 +8,8 @@ from helpers.odd_environments import env_id
 from helpers.timing import PATIENCE_S
 from stress.odd_runs import faults_of, train_with
 
+pytestmark = pytest.mark.nightly
+
 
 def test_a_refused_environment_leaves_no_process_and_no_file(tmp_path: Path) -> None:
     run = train_with("constructor_raises", tmp_path, PATIENCE_S)

@@ -6,6 +6,8 @@ import pytest
 
 from stress.soak import MOST, Sample, Soaked, beyond, soak
 
+pytestmark = pytest.mark.nightly
+
 
 def test_a_run_whose_actors_come_and_go_keeps_its_services_and_leaves_nothing(tmp_path: Path) -> None:
     soaked = soak(tmp_path, minutes=0.2, every=0.15, seed=0, show=print)

@@ -2,7 +2,11 @@
 
 from pathlib import Path
 
+import pytest
+
 from stress.torture_run import Options, Torture
+
+pytestmark = pytest.mark.nightly
 
 
 def test_repeated_kills_of_the_service_violate_no_guarantee(tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ from penstock.config.removed import REMOVED
 from penstock.run_folder import RunFolder
 from tests.compatibility.messages import HERE
 
+pytestmark = pytest.mark.nightly
+
 RUNS = sorted(folder.parent.name for folder in HERE.glob("*/run"))
 """Releases and commits of which a run is kept."""
 

@@ -86,9 +86,9 @@ def test_the_learner_serves_others_while_the_disk_does_not_answer(
     server = loopback.run(tmp_path / "roster.json", max_actors=64)
     first = joining(loopback, server)[0]
     place = place_of(first)
+    writes = disk.writes
     disk.answers.clear()
     streams = joining(loopback, server, 40)
-    writes = disk.writes
     until(lambda: disk.writes > writes, "a write that blocks")
     ping(server)
     status = loopback.status(server.address).get(PATIENCE_S)

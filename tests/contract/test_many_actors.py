@@ -11,6 +11,8 @@ from helpers.servers import Loopback, open_request, plan_with, until
 from helpers.timing import PATIENCE_S
 from penstock.rpc import methods
 
+pytestmark = pytest.mark.nightly
+
 ACTORS = 256
 
 

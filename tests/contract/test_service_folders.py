@@ -20,6 +20,8 @@ from penstock.cli.status import disk_lines
 from penstock.rpc.health import STORAGE, is_serving, storage_fails
 from penstock.run_folder import RunFolder
 
+pytestmark = pytest.mark.nightly
+
 
 @contextmanager
 def replay(folder: Path, *options: str) -> Iterator[tuple[Command, Any, int]]:

@@ -14,6 +14,8 @@ from gymnasium.spaces import Box, Dict
 from helpers.single_process import train
 from penstock.config import build
 
+pytestmark = pytest.mark.nightly
+
 LARGEST = float(np.finfo(np.float32).max)
 
 
