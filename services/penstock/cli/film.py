@@ -24,7 +24,7 @@ from penstock.acting.spaces import describe
 from penstock.acting.trained import TrainedPolicy
 from penstock.apps.environments import variants_of
 from penstock.config import EnvironmentConfig
-from penstock.errors import ConfigurationError
+from penstock.errors import ConfigurationError, PenstockError
 from penstock.files import temporary_of
 from penstock.foreign_errors import describe as describe_error
 from penstock.module_imports import import_modules
@@ -112,6 +112,8 @@ def _rendered(environment: EnvironmentConfig, kwargs: dict[str, Any]) -> gymnasi
         # Many environments import what draws them when they draw.
         rendered.reset()
         picture: Any = rendered.render()
+    except PenstockError:
+        raise
     except Exception as error:
         if module := extras.missing_module(error):
             raise extras.lacking(f"the film of {environment.id}", module) from None

@@ -51,7 +51,6 @@ def _play(named: argparse.Namespace, path: Path, policy: SavedPolicy, config: Se
     task = EvaluationTask(
         0, policy.weights, named.episodes, not named.stochastic, seed, len(variants), max_episode_steps=max_steps
     )
-    seed_generators(seed, "evaluation")
     if named.record_video:
         # They import torch, which this machine may lack.
         with loading():
@@ -59,6 +58,7 @@ def _play(named: argparse.Namespace, path: Path, policy: SavedPolicy, config: Se
             from penstock.cli.film import check_film, film
         filmed = TrainedPolicy(policy.weights, module=policy.network.module)
         check_film(filmed, environment, kwargs[0])
+    seed_generators(seed, "evaluation")
     with closing(variants_of(environment, kwargs).make_mixed(named.episodes)) as environments:
         _check_same_spaces(path, policy, environments.spec)
         result = evaluate(task, environments, lambda: False, module=policy.network.module)
