@@ -42,7 +42,7 @@ PYTEST := $(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder --maxfail
 STATIC := tests/architecture tests/docs tests/deploy
 
 test: install ## run the tests, except the static rules of make check
-	@echo "about 10 minutes on two cores"
+	@echo "the tests take about 10 minutes on two cores"
 	@$(PYTEST) -m "not long and not nightly" $(addprefix --ignore=,$(STATIC)) $(ARGS)
 
 test-all: install ## run all tests
