@@ -39,11 +39,12 @@ train: install ## train an agent on CartPole-v1 through real services
 # Each worker runs whole files, in collection order, so that the long files do not run last. A fault that breaks everything
 # ends the run early, because each of its tests may wait for minutes.
 PYTEST := $(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder --maxfail=20
+OF_GATE := -m "not long and not nightly"
 STATIC := tests/architecture tests/docs tests/deploy
 
 test: install ## run the tests, except the static rules of make check
 	@echo "the tests take about 10 minutes on two cores"
-	@$(PYTEST) -m "not long and not nightly" $(addprefix --ignore=,$(STATIC)) $(ARGS)
+	@$(PYTEST) $(OF_GATE) $(addprefix --ignore=,$(STATIC)) $(ARGS)
 
 test-all: install ## run all tests
 	@$(PYTEST) $(ARGS)
@@ -84,7 +85,7 @@ check: install ## check formatting, lint, types and static rules, and build the 
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/mypy --platform darwin --no-warn-unreachable --cache-dir .mypy_cache/darwin services/penstock
-	$(PYTEST) -m "not long and not nightly" $(STATIC)
+	$(PYTEST) $(OF_GATE) $(STATIC)
 	@$(MAKE) --no-print-directory docs
 
 # Warnings are errors. The build needs no network.

@@ -14,7 +14,7 @@ def for_each(names: str | tuple[str, ...], cases: Iterable[Any]) -> Callable[[An
     """Makes one test of a function that checks one case, with the arguments of `pytest.mark.parametrize`.
 
     Thousands of parametrised tests would take longer to schedule than to run. Patches are undone and output is dropped
-    after each case.
+    after each case. A case can't skip, because the cases after it would be lost.
     """
     keys = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
     every = [
@@ -34,7 +34,7 @@ def for_each(names: str | tuple[str, ...], cases: Iterable[Any]) -> Callable[[An
             for values, name in every:
                 try:
                     test(**dict(zip(keys, values, strict=True)), **given)
-                except (Exception, SystemExit) as error:
+                except (Exception, SystemExit, pytest.skip.Exception) as error:
                     said = f"{type(error).__name__}: {error}".replace("\n", "\n    ")[:_LONGEST]
                     broken.append(f"{name or ', '.join(map(str, values))[:_LONGEST]}\n    {said}")
                 finally:

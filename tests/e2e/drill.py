@@ -106,7 +106,10 @@ class Drill:
             "yes",
         )
         self.conclude()
-        self._check_duration(built_s, alert_s)
+        each_s = sum(starts.recent for starts in self._recovery.starts.values())
+        whole = Bound(ALL_MULTIPLE, each_s, len(SERVICES) * PAUSED_S + alert_s)
+        what = "the whole drill without the images; one undisturbed start of each service"
+        self._report.within(what, [self._report.seconds - built_s], whole)
 
     def run_short(self) -> None:
         """Builds the images of a host without a GPU, starts the stack, scales it, kills each service, and ends it."""
@@ -119,12 +122,6 @@ class Drill:
             self._recovery.kill_container(service)
         self._report.begin("docker compose stop")
         stop(self._stack, self._report)
-
-    def _check_duration(self, built_s: float, alert_s: float) -> None:
-        each_s = sum(starts.recent for starts in self._recovery.starts.values())
-        whole = Bound(ALL_MULTIPLE, each_s, len(SERVICES) * PAUSED_S + alert_s)
-        what = "the whole drill without the images; one undisturbed start of each service"
-        self._report.within(what, [self._report.seconds - built_s], whole)
 
     def check_files(self) -> None:
         """Checks that compose accepts all combinations of files."""
