@@ -1,4 +1,4 @@
-"""The texts about many actors over hosts in docs/BENCHMARKS.md, from docs/results/many_actors.json."""
+"""The texts about many actors over hosts in docs/BENCHMARKS.md, from results/many_actors.json."""
 
 import math
 import statistics

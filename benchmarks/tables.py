@@ -1,9 +1,9 @@
-"""Writes measurements into README.md and docs, and the charts of both, from the result files in docs/results.
+"""Writes measurements into README.md and docs, and the charts of both, from the result files.
 
     python -m benchmarks.tables                                  # writes the pages
-    python -m benchmarks.tables --adopt build/bench/loop.json    # first copies a new result to docs/results
+    python -m benchmarks.tables --adopt build/bench/loop.json    # first copies a new result to results/
 
-After --adopt, delete the lines `gaps`, `published` and `date` of the file in docs/results/index.toml, if it has them.
+After --adopt, delete the lines `gaps`, `published` and `date` of the file in results/index.toml, if it has them.
 A part of README.md is empty as long as `helpers.result_files.is_quotable` refuses its file; the charts state their
 commits. A test checks that pages and charts are current.
 """
@@ -21,7 +21,7 @@ from benchmarks.loop_results import Goal
 from helpers.result_files import Index, is_quotable, origins, read_index
 
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "docs" / "results"
+RESULTS = ROOT / "results"
 IMAGES = ROOT / "docs" / "images"
 WITH_CHARTS = {"README.md": "docs/", "docs/RESULTS.md": ""}
 """Pages that show the charts, with the path from them to docs."""
@@ -168,7 +168,7 @@ def origin(document: Document) -> str:
     highest = f"{max(loads):.1f}" if loads else "unknown"
     return (
         f"{_source(document)} {_count(rounds, 'round')} like for like and of {of_seeds} as people run"
-        f" them; {failed} runs failed ([result file](results/loop.json)).\nThe highest load average before a run was"
+        f" them; {failed} runs failed ([result file](../results/loop.json)).\nThe highest load average before a run was"
         f" {highest};"
         f" above {MOST_LOAD:g}, other programs took part of the two cores, and only the CPU times can be trusted."
     )
@@ -190,7 +190,7 @@ def _source(document: Document) -> str:
 
 def many_actors(document: Document) -> str:
     """Returns what the same number of actors cost on one and more hosts."""
-    return f"{many_actors_tables.scale(document)}\n\n{_place(document)} ([result file](results/many_actors.json))."
+    return f"{many_actors_tables.scale(document)}\n\n{_place(document)} ([result file](../results/many_actors.json))."
 
 
 def _count(number: int, noun: str) -> str:
@@ -213,7 +213,7 @@ def claims(document: Document) -> str:
         "- **Pace.** On the same work and the same two cores, Penstock takes"
         f" {min(ratios):.1f} to {max(ratios):.1f} times as many environment steps per second as five other libraries,"
         f" with {min(costs):.2f} to {max(costs):.2f} of their CPU time per step"
-        " ([tables](BENCHMARKS.md#the-whole-loop), [runs](results/loop.json))."
+        " ([tables](BENCHMARKS.md#the-whole-loop), [runs](../results/loop.json))."
     )
 
 
@@ -222,7 +222,7 @@ def installation(document: Document) -> str:
     return (
         f"The installation takes {document['size_mb'] / 1e3:.1f} GB, and took"
         f" {document['seconds_with_downloads'] / 60.0:.0f} minutes with all downloads"
-        " ([result file](docs/results/development.json))."
+        " ([result file](results/development.json))."
     )
 
 
@@ -291,7 +291,8 @@ def gradient_steps(document: Document) -> str:
             "|---|---|---|---|---|",
             *rows,
             "",
-            f"{_source(document)} {_count(document['rounds'], 'round')} ([result file](results/gradient_steps.json)).",
+            f"{_source(document)} {_count(document['rounds'], 'round')}"
+            " ([result file](../results/gradient_steps.json)).",
         ]
     )
 
@@ -322,7 +323,8 @@ def ranks(document: Document) -> str:
             "",
             f"Sending a batch of {link['batch_bytes'] / 1e6:,.0f} MB to the other rank took {link['cpu_ms']:,.0f} ms of"
             " CPU time on both sides together.",
-            f"{_source(document)} {_count(document['rounds'], 'round')} in turn ([result file](results/ranks.json)).",
+            f"{_source(document)} {_count(document['rounds'], 'round')} in turn"
+            " ([result file](../results/ranks.json)).",
         ]
     )
 
@@ -347,7 +349,7 @@ def sum_tree(document: Document) -> str:
             f"|---|---|{'---|' * len(batches)}",
             *rows,
             "",
-            f"{_source(document)} {_count(document['rounds'], 'round')} ([result file](results/sum_tree.json)).",
+            f"{_source(document)} {_count(document['rounds'], 'round')} ([result file](../results/sum_tree.json)).",
         ]
     )
 
@@ -364,7 +366,7 @@ def replay(result: str) -> Callable[[Document], str]:
                 *(_replay_row(case) for case in document["cases"]),
                 "",
                 f"{_source(document)} {_count(document['rounds'], 'round')} of {document['seconds']:g} s"
-                f" ([result file](results/{result})).",
+                f" ([result file](../results/{result})).",
             ]
         )
 
@@ -399,7 +401,7 @@ def distant_actors(document: Document) -> str:
             "",
             f"{_source(document)} {_count(document['rounds'], 'round')} of {document['seconds']:g} s,"
             f" with a load average of {document['load']:.1f} before the first"
-            " ([result file](results/distant_actors.json)).",
+            " ([result file](../results/distant_actors.json)).",
         ]
     )
 
@@ -421,7 +423,7 @@ def security(document: Document) -> str:
             "",
             f"{_source(document)} {_count(document['rounds'], 'round')} of {document['seconds']:g} s with"
             f" {document['actors']} actors, with a load average of {document['load']:.1f} before the first"
-            " ([result file](results/security.json)).",
+            " ([result file](../results/security.json)).",
         ]
     )
 
@@ -521,17 +523,17 @@ def pages() -> list[str]:
 
 
 def place_of(file: Path) -> Path:
-    """Returns the place of a new result below docs/results. Raises `SystemExit` if the index does not list it."""
+    """Returns the place of a new result. Raises `SystemExit` if the index does not list it."""
     names = [name for name in read_index().results if name in (file.name, f"{file.parent.name}/{file.name}")]
     if not names:
-        sys.exit(f"docs/results/index.toml does not list {file.name}: add it with its command, pages and code")
+        sys.exit(f"results/index.toml does not list {file.name}: add it with its command, pages and code")
     return RESULTS / names[0]
 
 
 def main() -> None:
     """Writes the pages and the charts."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--adopt", nargs="*", type=Path, default=[], help="new result files to copy to docs/results")
+    parser.add_argument("--adopt", nargs="*", type=Path, default=[], help="new result files to copy to results/")
     for file in parser.parse_args().adopt:
         shutil.copy(file, place_of(file))
     for page in pages():

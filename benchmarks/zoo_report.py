@@ -196,7 +196,7 @@ def claim(compared: Sequence[Comparison]) -> str:
     return (
         f"- **Defaults that need no tuning.** On {len(counted)} tasks by their ids alone, the return is higher than"
         f" with Stable-Baselines3's PPO and rl-zoo's settings on {higher} of the same environment steps, and lower"
-        f" on {lower} ([tasks and conditions](#defaults-beside-rl-zoos-settings), [runs](results/zoo_tasks.json))."
+        f" on {lower} ([tasks and conditions](#defaults-beside-rl-zoos-settings), [runs](../results/zoo_tasks.json))."
     )
 
 
@@ -217,9 +217,9 @@ def _return_at(curve: Sequence[tuple[int, float]], steps: int) -> float:
 
 
 def publish(path: Path, document: Path) -> None:
-    """Writes the table of a result file into a page, and a copy of the file beside the page."""
+    """Writes the table of a result file into a page, and a copy of the file into results/."""
     write_into(document, "zoo-tasks", table(comparisons(read(path))), writer="benchmarks.zoo_tasks")
-    copy = document.parent / "results" / "zoo_tasks.json"
+    copy = document.parents[1] / "results" / "zoo_tasks.json"
     copy.parent.mkdir(exist_ok=True)
     copy.write_bytes(path.read_bytes())
 

@@ -1,4 +1,4 @@
-"""The results that the documentation quotes, as docs/results/index.toml lists them, and what each file says of itself.
+"""The results that the documentation quotes, as results/index.toml lists them, and what each file says of itself.
 
 `benchmarks.tables` writes pages from it, and tests/docs/test_result_files.py checks it. Nothing here measures.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "docs" / "results"
+RESULTS = ROOT / "results"
 INDEX = RESULTS / "index.toml"
 _COMMIT = re.compile(r"[0-9a-f]{12,40}(\+changes)?|unknown")
 
@@ -24,12 +24,12 @@ class Result:
     """A result file.
 
     Attributes:
-        name: Path below docs/results.
+        name: Path below results.
         command: Command that writes it.
         pages: Pages that quote it. The first one states its origin if it has gaps, and then that of its other files.
         code: Name of the group of paths whose code it measures.
         minutes: Minutes of the command on a quiet machine of two cores; None if it is not repeated for a release.
-        pictures: Pictures that are drawn from it, below docs/results.
+        pictures: Pictures that are drawn from it, below results.
         date: Date and time (UTC) of the measurement or of its publication, if the file has none.
         gaps: What is not known of its origin; empty: the file has machine, commit, versions, date and command.
         published: Commit that published a file with gaps; it was measured before.
@@ -72,7 +72,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """The content of docs/results/index.toml.
+    """The content of results/index.toml.
 
     Attributes:
         results: Result files by name.
@@ -146,7 +146,7 @@ def origins(index: Index, page: str) -> str:
 
 
 def _link(page: str) -> str:
-    return "results/" if page.startswith("docs/") else "docs/results/"
+    return "../results/" if page.startswith("docs/") else "results/"
 
 
 def _measured(result: Result) -> str:

@@ -1,9 +1,9 @@
-"""Writes what the stress programs found into docs/BENCHMARKS.md, from their result files in docs/results.
+"""Writes what the stress programs found into docs/BENCHMARKS.md, from their result files.
 
     python -m stress.tables                                   # writes the page
-    python -m stress.tables --adopt build/bench/torture.json  # first copies new results to docs/results
+    python -m stress.tables --adopt build/bench/torture.json  # first copies new results to results/
 
-A result that is not in docs/results is shown as not measured. `stress/tests` checks that the page is current.
+A result that is not in results/ is shown as not measured. `stress/tests` checks that the page is current.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from typing import Any
 
 from helpers.provenance import ROOT
 
-PAGE, RESULTS = ROOT / "docs" / "BENCHMARKS.md", ROOT / "docs" / "results"
+PAGE, RESULTS = ROOT / "docs" / "BENCHMARKS.md", ROOT / "results"
 
 Document = Mapping[str, Any]
 MB = 2**20
@@ -224,7 +224,7 @@ def _origin(name: str, found: Document | None) -> str:
     command = found.get("command", f"make stress-{name.replace('_', '-')}")
     commit, _, changed = found["commit"].partition("+")
     at = f"`{commit[:12]}`{' with changes' if changed else ''}"
-    return f"`{command}`{took}, at {at}, {found.get('date', 'no date')[:10]} ([result](results/{name}.json))"
+    return f"`{command}`{took}, at {at}, {found.get('date', 'no date')[:10]} ([result](../results/{name}.json))"
 
 
 def _with_origin(
@@ -263,7 +263,7 @@ def with_parts(text: str, results: Path = RESULTS) -> str:
 def main() -> None:
     """Writes the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--adopt", nargs="*", type=Path, default=[], help="new result files to copy to docs/results")
+    parser.add_argument("--adopt", nargs="*", type=Path, default=[], help="new result files to copy to results/")
     for result in parser.parse_args().adopt:
         shutil.copy(result, RESULTS / result.name)
     PAGE.write_text(with_parts(PAGE.read_text()))

@@ -4,7 +4,7 @@ That is the page with the marks of the study. `stored_states` measures how stale
 how much priorities can gain, and `stored-priorities` how well stored priorities rank segments. Each finished run is
 stored in a folder of its commit. If the command was interrupted, or ended because of --minutes, it continues with the
 missing runs of the same commit. The exit code is 75 if runs are missing; nothing is written then. With --published, the
-tables and pictures are made again from the runs in docs/results, without training.
+tables and pictures are made again from the published runs, without training.
 """
 
 import argparse
@@ -27,6 +27,7 @@ from benchmarks.study.report import Outcomes, draw, draw_ratios, read_outcomes, 
 from benchmarks.study.running import Crew, Run, Unfinished, play_all
 from benchmarks.study.tasks import TASKS, WITHOUT_VARIANTS
 from helpers.provenance import commit
+from helpers.result_files import RESULTS
 from helpers.single_process import Outcome
 
 ROOT = Path(__file__).parents[2]
@@ -69,7 +70,7 @@ def main() -> int:
 def _compare(chosen: argparse.Namespace, crew: Crew) -> None:
     experiment, console = COMPARISONS[chosen.experiment], Console()
     document = chosen.document or page_of(chosen.experiment)
-    picture = document.parent / "results" / f"{chosen.experiment}.png"
+    picture = RESULTS / f"{chosen.experiment}.png"
     outcomes: Outcomes
     if chosen.published:
         outcomes = read_outcomes(picture.with_suffix(".json"))
@@ -79,11 +80,11 @@ def _compare(chosen: argparse.Namespace, crew: Crew) -> None:
         write_outcomes(outcomes, picture.with_suffix(".json"))
     tasks = list(dict.fromkeys(task for task, _ in outcomes))
     draw(experiment, tasks, outcomes, picture)
-    section = f"{table(experiment, tasks, outcomes)}\n\n![{experiment.title}](results/{picture.name})"
+    section = f"{table(experiment, tasks, outcomes)}\n\n![{experiment.title}](../results/{picture.name})"
     if experiment.compared:
         ratios = picture.with_stem(f"{chosen.experiment}-ratios")
         draw_ratios(experiment, tasks, outcomes, ratios)
-        section += f"\n\n![{experiment.title}: ratios of steps](results/{ratios.name})"
+        section += f"\n\n![{experiment.title}: ratios of steps](../results/{ratios.name})"
     write_into(document, chosen.experiment, section, writer=WRITER)
     console.print(section, highlight=False, markup=False)
 
@@ -146,10 +147,10 @@ def _measure_priorities(chosen: argparse.Namespace, crew: Crew) -> None:
 
 def _publish(report: ModuleType, measured: object, document: Path, console: Console) -> None:
     """Writes the picture, the results and the section of a study with a report of its own."""
-    picture = document.parent / "results" / f"{report.NAME}.png"
+    picture = RESULTS / f"{report.NAME}.png"
     report.draw(measured, picture)
     report.write(measured, picture.with_suffix(".json"))
-    section = f"{report.table(measured)}\n\n![{report.TITLE}](results/{picture.name})"
+    section = f"{report.table(measured)}\n\n![{report.TITLE}](../results/{picture.name})"
     write_into(document, report.NAME, section, writer=WRITER)
     console.print(section, highlight=False, markup=False)
 

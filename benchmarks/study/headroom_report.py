@@ -1,4 +1,4 @@
-"""Runs, table and plot of the study of headroom, which is written to its page and docs/results."""
+"""Runs, table and plot of the study of headroom, which is written to its page and results/."""
 
 import bisect
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Runs, table and plot of the study of stored states, which is written to docs/memory.md and docs/results."""
+"""Runs, table and plot of the study of stored states, which is written to docs/memory.md and results/."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Runs, table and plot of the study of stored priorities, which is written to its page and docs/results."""
+"""Runs, table and plot of the study of stored priorities, which is written to its page and results/."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

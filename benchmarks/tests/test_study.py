@@ -28,6 +28,7 @@ from benchmarks.study.tasks import (
     WITH_PRESETS,
     WITHOUT_VARIANTS,
 )
+from helpers.result_files import RESULTS
 from helpers.single_process import Outcome
 from helpers.timing import PATIENCE_S, wait_for
 from penstock.config import Config
@@ -217,7 +218,7 @@ def test_published_runs_give_the_table_that_was_published(tmp_path: Path) -> Non
     "name", [name for name in sorted(COMPARISONS) if f"study {name}:" in page_of(name).read_text()]
 )
 def test_the_published_tables_are_those_of_the_published_runs(name: str) -> None:
-    outcomes = read_outcomes(page_of(name).parent / "results" / f"{name}.json")
+    outcomes = read_outcomes(RESULTS / f"{name}.json")
     experiment = COMPARISONS[name].part({label for _, label in outcomes})
     tasks = list(dict.fromkeys(task for task, _ in outcomes))
     assert table(experiment, tasks, outcomes) in page_of(name).read_text(), (

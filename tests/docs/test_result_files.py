@@ -1,4 +1,4 @@
-"""Every number in README.md and every result file has an origin: docs/results/index.toml, the files and the history.
+"""Every number in README.md and every result file has an origin: results/index.toml, the files and the history.
 
 Each test prints all findings at once. `benchmarks.tables` writes what the pages quote.
 """
@@ -57,7 +57,7 @@ def quotes(page: str, result: Result) -> bool:
 def test_the_index_lists_every_file_and_every_listed_file_exists(index: Index) -> None:
     found = {str(path.relative_to(RESULTS)) for path in RESULTS.rglob("*") if path.is_file() and path != INDEX}
     names = list(listed(index))
-    findings = [f"{name} is not in docs/results/index.toml: add it, or delete the file" for name in found - {*names}]
+    findings = [f"{name} is not in results/index.toml: add it, or delete the file" for name in found - {*names}]
     findings += [f"{name} does not exist: measure it, or delete it from the index" for name in {*names} - found]
     findings += [f"{name} is listed twice" for name in {*names} if names.count(name) > 1]
     assert not findings, "\n".join(sorted(findings))
@@ -117,7 +117,9 @@ def of_history(result: Result, document: Any) -> list[str]:
     if result.written_by:
         return []
     if result.gaps:
-        known = is_in_history(result.published) and git("log", "--format=%H", "--", str(result.path)).split()
+        known = (
+            is_in_history(result.published) and git("log", "--follow", "--format=%H", "--", str(result.path)).split()
+        )
         published = known and any(commit.startswith(result.published) for commit in known)
         return [] if published else [f"{result.name} was not published by commit {result.published}"]
     return [
@@ -158,9 +160,7 @@ def numbers_of(text: str, declared: tuple[str, ...]) -> list[str]:
 
 def test_every_number_in_readme_is_generated_from_a_file_or_declared(index: Index) -> None:
     found = numbers_of((ROOT / "README.md").read_text(), tuple(index.declared))
-    assert not found, "generate it by benchmarks/tables.py, or declare it in docs/results/index.toml:\n" + "\n".join(
-        found
-    )
+    assert not found, "generate it by benchmarks/tables.py, or declare it in results/index.toml:\n" + "\n".join(found)
 
 
 # The rules find what they are to find.

@@ -56,7 +56,7 @@ def open_session(config: Config, folder: RunFolder, recovered: Recovered) -> Ses
 _WORK_OF_A_CORE = 16_000 * 512
 """Parameters times rows of a minibatch up to which one core takes a gradient step sooner than a GPU.
 
-Measured with 512 rows (docs/results/gpu/learner.json and learner_cpu_1.json): an H100 takes 264,000 samples/s with
+Measured with 512 rows (results/gpu/learner.json and learner_cpu_1.json): an H100 takes 264,000 samples/s with
 9,800 parameters and 257,000 with 143,000, because launches take its time; a core of its host takes 369,000 and 67,000.
 Between these, in proportion of logarithms, both take 260,000 with 17,000 parameters.
 """
