@@ -41,6 +41,7 @@ def setup(app: Any) -> dict[str, bool]:
     app.connect("builder-inited", lambda app: write_pages(FOLDER))
     app.connect("builder-inited", lambda app: reports.write_pages(FOLDER))
     app.connect("source-read", lambda app, page, source: _link_reports(source))
+    app.connect("include-read", lambda app, path, page, source: _link_from_docs(source))
     app.connect("builder-inited", lambda app: batch_picture.write_picture())
     app.connect("builder-inited", lambda app: environment_support.write_page())
     app.connect("builder-inited", lambda app: environment_results.write_page())
@@ -70,6 +71,11 @@ def write_pages(folder: Path) -> None:
 
 def _link_reports(source: list[str]) -> None:
     source[0] = reports.with_links(source[0], FOLDER.name)
+
+
+def _link_from_docs(source: list[str]) -> None:
+    """Changes the links of README.md to result files, as `relative-docs` does those to pages."""
+    source[0] = source[0].replace("](results/", "](../results/")
 
 
 def settings_page() -> str:
