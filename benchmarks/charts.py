@@ -1,4 +1,4 @@
-"""Draws the charts of README.md and docs/RESULTS.md from result files, for `benchmarks.tables`.
+"""Draws the charts of README.md from result files, for `benchmarks.tables`.
 
 A chart has the commit and the date of its file, because it stays when the code changes. Its background is transparent,
 and its colours have the same contrast on white and on a dark page.
@@ -135,9 +135,9 @@ def kills(document: Document) -> Chart:
 
 
 CHARTS: Mapping[str, tuple[str, str, Callable[[Document], Chart]]] = {
-    "steps.svg": ("zoo_tasks.json", "RESULTS.md#defaults-beside-rl-zoos-settings", steps),
+    "steps.svg": ("zoo_tasks.json", "results-rl-zoo.md", steps),
     "pace.svg": ("loop.json", "BENCHMARKS.md#the-whole-loop", pace),
-    "kills.svg": ("learner_kills.json", "BENCHMARKS.md#other-promises", kills),
+    "kills.svg": ("learner_kills.json", "benchmarks-failures.md#promises", kills),
 }
 """Result file, the place in docs that explains it, and drawing of each chart, by its name below docs/images."""
 
@@ -149,10 +149,10 @@ def pictures(index: Index) -> dict[str, str]:
     }
 
 
-def lines(index: Index, folder: str) -> str:
-    """Returns the charts in Markdown, each with a link to its explanation, for a page to which docs is `folder`."""
+def lines(index: Index) -> str:
+    """Returns the charts in Markdown for README.md, each with a link to its explanation."""
     return "\n".join(
-        f"[![{draw(_document(index, result)).text}]({folder}images/{name})]({folder}{place})"
+        f"[![{draw(_document(index, result)).text}](docs/images/{name})](docs/{place})"
         for name, (result, place, draw) in CHARTS.items()
     )
 

@@ -15,7 +15,7 @@ import numpy as np
 from examples.episode_ends import STATES, TOLERANCE, Treatment, exact_values, report
 
 PAGE = Path(__file__).parents[1] / "docs" / "episode-ends.md"
-PLOT = PAGE.parent / "results" / "episode_ends.png"
+PLOT = PAGE.parents[1] / "results" / "episode_ends.png"
 _COLOURS = ("#2da44e", "#57606a", "#1f6feb", "#8250df", "#d1681a", "#bf3989")
 _MARKERS = ("o", "s", "^", "v", "D", "P", "X", "*")
 

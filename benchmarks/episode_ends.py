@@ -2,7 +2,7 @@
 
 Each system trains on the chain of examples/episode_ends.py: once with random truncations, which shows how it treats
 ends, and once without any, in segments of three steps, which shows whether it trains the last step of a segment. The
-results replace those of the same systems in docs/results/episode_ends.json, and the table and the plot of
+results replace those of the same systems in results/episode_ends.json, and the table and the plot of
 docs/episode-ends.md are written again.
 """
 
@@ -28,7 +28,7 @@ from benchmarks.peers.pufferlib_environment import pufferlib_python
 from helpers.chain_values import UNROLL_LENGTH, learn
 
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "docs" / "results" / "episode_ends.json"
+RESULTS = ROOT / "results" / "episode_ends.json"
 LIMIT_S = 900.0
 
 TRUNCATED = Task(truncation=0.25, segment_steps=64, updates=60, learning_rate=3e-3, seed=0)

@@ -58,5 +58,5 @@ def _source(document: Document, name: str) -> str:
     host = document["provenance"]["machine"].partition(",")[0]
     return (
         f"{document['machine']}, host {host}, torch {document['torch']}, {document['provenance']['date'][:10]}"
-        f" ([result file](results/gpu/{name}.json))."
+        f" ([result file](../results/gpu/{name}.json))."
     )

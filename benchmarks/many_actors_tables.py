@@ -1,4 +1,4 @@
-"""The texts about many actors over hosts in docs/BENCHMARKS.md, from docs/results/many_actors.json."""
+"""The texts about many actors over hosts in docs/benchmarks-scale.md, from results/many_actors.json."""
 
 import math
 import statistics
@@ -17,17 +17,17 @@ _SERVICES = ("replay", "learner")
 def scale(document: Document) -> str:
     """Returns what the same number of actors cost on one and more hosts."""
     lines = [
-        "| hosts of actors | steps/s | segments of an actor, over the mean | Jain's index | an actor: MB, of its own MB"
-        " | of a core | replay service: MB | of a core | learner: MB | of a core |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| hosts of actors | steps/s | segments of an actor, over the mean | Jain's index"
+        " | an actor: MB, its own MB, core | replay service: MB, core | learner: MB, core |",
+        "|---|---|---|---|---|---|---|",
     ]
     for case in _cases(document, "scale"):
         rates, actor = case["rates"], case["actor"]
-        services = " | ".join(f"{case[name]['megabytes']:.0f} | {case[name]['cpu_share']:.0%}" for name in _SERVICES)
+        services = " | ".join(f"{case[name]['megabytes']:.0f}, {case[name]['cpu_share']:.0%}" for name in _SERVICES)
         lines.append(
             f"| {case['hosts']} | {rates['steps_per_s']:,.0f}"
             f" | {rates['least_share']:.2f} to {rates['largest_share']:.2f} | {rates['jain']:.4f}"
-            f" | {actor['megabytes']:.1f}, {actor['unique_megabytes']:.1f} | {actor['cpu_share']:.2%} | {services} |"
+            f" | {actor['megabytes']:.1f}, {actor['unique_megabytes']:.1f}, {actor['cpu_share']:.2%} | {services} |"
         )
     return "\n".join(lines)
 

@@ -1,9 +1,9 @@
-"""Writes measurements into README.md and docs, and the charts of both, from the result files in docs/results.
+"""Writes measurements into README.md and docs, and the charts of README.md, from the result files.
 
     python -m benchmarks.tables                                  # writes the pages
-    python -m benchmarks.tables --adopt build/bench/loop.json    # first copies a new result to docs/results
+    python -m benchmarks.tables --adopt build/bench/loop.json    # first copies a new result to results/
 
-After --adopt, delete the lines `gaps`, `published` and `date` of the file in docs/results/index.toml, if it has them.
+After --adopt, delete the lines `gaps`, `published` and `date` of the file in results/index.toml, if it has them.
 A part of README.md is empty as long as `helpers.result_files.is_quotable` refuses its file; the charts state their
 commits. A test checks that pages and charts are current.
 """
@@ -18,13 +18,11 @@ from typing import Any
 
 from benchmarks import charts, gpu_tables, loop_results, many_actors_tables, zoo_report
 from benchmarks.loop_results import Goal
-from helpers.result_files import Index, is_quotable, origins, read_index
+from helpers.result_files import PAGE_OF_CHANGES, Index, is_quotable, numbered_changes, origins, read_index
 
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "docs" / "results"
+RESULTS = ROOT / "results"
 IMAGES = ROOT / "docs" / "images"
-WITH_CHARTS = {"README.md": "docs/", "docs/RESULTS.md": ""}
-"""Pages that show the charts, with the path from them to docs."""
 TITLES = {
     "penstock": "**Penstock**",
     "sb3": "Stable-Baselines3 2.9.2, PPO",
@@ -44,54 +42,78 @@ Case = Mapping[str, Any]
 
 
 def like_for_like(document: Document) -> str:
-    """Returns the pace of each system on the same work, one table for each task and size of minibatches."""
-    parts = [f"{_sentence(document['settings']['like_for_like'])}", ""]
-    cases = document["like_for_like"]
-    for env_id, minibatch in dict.fromkeys((case["env_id"], case["minibatch"]) for case in cases):
-        same = [case for case in cases if (case["env_id"], case["minibatch"]) == (env_id, minibatch)]
-        ours: Case = next((case for case in same if case["system"] == "penstock"), {})
-        parts += [
-            f"{env_id}, minibatches of {minibatch:,}:",
-            "",
-            "| system | steps/s | uses of steps/s | CPU s per million steps | Penstock over it: steps/s | CPU time |",
-            "|---|---|---|---|---|---|",
-            *(_pace_row(case, ours) for case in same),
-            "",
+    """Returns pace and CPU time of each system on the same work, one column for each task and size of minibatches."""
+    cases = {(case["system"], case["env_id"], case["minibatch"]): case for case in document["like_for_like"]}
+    works = list(dict.fromkeys(place[1:] for place in cases))
+    bounds = {
+        (each["env_id"], each["minibatch"]): f"{each['env_steps_per_s']:,.0f}"
+        for each in document["pipeline_bound"]
+        if each.get("env_steps_per_s")
+    }
+    heading = [
+        f"| system | {' | '.join(f'{env_id}, {minibatch:,}' for env_id, minibatch in works)} |",
+        f"|---|{'---|' * len(works)}",
+    ]
+
+    def rows(name: str, digits: int, of_ratio: int) -> list[str]:
+        return [
+            f"| {TITLES[system]} | "
+            + " | ".join(
+                _beside_ours(cases.get((system, *work)), cases.get(("penstock", *work)), name, digits, of_ratio)
+                for work in works
+            )
+            + " |"
+            for system in dict.fromkeys(place[0] for place in cases)
         ]
-        parts += [
-            f"The bound of a pipeline of two processes is {bound['env_steps_per_s']:,.0f} steps/s."
-            for bound in document["pipeline_bound"]
-            if (bound["env_id"], bound["minibatch"]) == (env_id, minibatch) and bound.get("env_steps_per_s")
+
+    return "\n".join(
+        [
+            _sentence(document["settings"]["like_for_like"]),
+            "",
+            "Steps/s by task and rows of a minibatch; in brackets, how many times as many Penstock takes:",
+            "",
+            *heading,
+            *rows("env_steps_per_s", 0, 1),
+            f"| bound of a pipeline of two processes | {' | '.join(bounds.get(work, '') for work in works)} |",
+            "",
+            "CPU seconds per million steps; in brackets, the share of them that Penstock takes:",
+            "",
+            *heading,
+            *rows("cpu_s_per_million_steps", 1, 2),
+            "",
+            "How each system deviates from the common work:",
+            "",
+            *(f"- {TITLES[system]}: {text}" for system, text in document["deviations"].items()),
         ]
-        parts.append("")
-    parts += ["How each system deviates from the common work:", ""]
-    parts += [f"- {TITLES[system]}: {text}" for system, text in document["deviations"].items()]
-    return "\n".join(parts).strip()
+    )
+
+
+def _beside_ours(case: Case | None, ours: Case | None, name: str, digits: int, of_ratio: int) -> str:
+    """Returns a number of a system, and the ratio of Penstock's to it."""
+    if case is None or not case["rounds"]:
+        return "" if case is None else "failed"
+    ratio = f" ({ours[name] / case[name]:.{of_ratio}f})" if ours and ours["rounds"] and case is not ours else ""
+    return f"{case[name]:,.{digits}f}{ratio}"
 
 
 def _sentence(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
-def _pace_row(case: Case, ours: Case) -> str:
-    names = ("env_steps_per_s", "uses_per_s", "cpu_s_per_million_steps")
-    if not case["rounds"]:
-        return f"| {TITLES[case['system']]} | failed | | | | |"
-    pace, uses, cpu = (case[name] for name in names)
-    over = ["", ""]
-    if ours.get("rounds") and case is not ours:
-        over = [f"{ours[names[0]] / pace:.1f}", f"{ours[names[2]] / cpu:.2f}"]
-    return f"| {TITLES[case['system']]} | {pace:,.0f} | {uses:,.0f} | {cpu:.1f} | {' | '.join(over)} |"
-
-
 def as_people_run(document: Document) -> str:
     """Returns the seconds to the threshold of each system with its own settings, one column per task."""
     cases = {(case["system"], case["env_id"]): case for case in document["as_people_run"]}
     tasks, systems = (dict.fromkeys(place[index] for place in cases) for index in (1, 0))
+    solved = [system for system in systems if any(cases[place]["wall_s"] for place in cases if place[0] == system)]
     rows = [
         f"| {TITLES[system]} | {' | '.join(_reached(cases.get((system, task))) for task in tasks)} |"
-        for system in systems
+        for system in solved
     ]
+    others = [case for case in cases.values() if case["system"] not in solved]
+    if others:
+        observed = [f"{of([case['observed_s'] for case in others]):.0f}" for of in (min, max)]
+        names = "; ".join(TITLES[system] for system in systems if system not in solved)
+        rows += ["", f"No task was solved within the {observed[0]} to {observed[1]} s of observation by: {names}."]
     return "\n".join(
         [
             _sentence(document["settings"]["as_people_run"]),
@@ -130,14 +152,18 @@ def data_path(document: Document) -> str:
 
 
 def goals(document: Document) -> str:
-    """Returns the goals and whether they are met; undecided where other programs have lengthened the runs."""
-    quiet = is_quiet(document)
-    rows = [
-        f"| {goal.name} | {_task(goal)} | {'' if goal.measured is None else f'{goal.measured:.2f}'} | {_bound(goal)} |"
-        f" {_met(goal) if quiet or 'CPU time' in goal.name else 'undecided'} |"
-        for goal in loop_results.goals({name: document[name] for name in loop_results.NAMES})
-    ]
-    return "\n".join(["| goal | task | measured | bound | |", "|---|---|---|---|---|", *rows])
+    """Returns the goals and what was measured; undecided where other programs have lengthened the runs."""
+    quiet, found = is_quiet(document), dict[tuple[str, str], dict[str, list[str]]]()
+    for goal in loop_results.goals({name: document[name] for name in loop_results.NAMES}):
+        outcome = _outcome(goal, decided=quiet or "CPU time" in goal.name)
+        task = found.setdefault((goal.name, _bound(goal)), {}).setdefault(goal.env_id, [])
+        task.append(f"{outcome} ({goal.minibatch:,})" if goal.minibatch else outcome)
+    rows = []
+    for (name, bound), of_tasks in found.items():
+        measured = "; ".join(f"{env_id} {', '.join(outcomes)}" for env_id, outcomes in of_tasks.items())
+        rows.append(f"| {name} | {bound} | {measured} |")
+    heading = "| goal | bound | measured by task (and rows of a minibatch); in bold, a missed goal |"
+    return "\n".join([heading, "|---|---|---|", *rows])
 
 
 def is_quiet(document: Document) -> bool:
@@ -146,16 +172,16 @@ def is_quiet(document: Document) -> bool:
     return all(load is not None and load <= MOST_LOAD for load in loads)
 
 
-def _task(goal: Goal) -> str:
-    return f"{goal.env_id}, {goal.minibatch:,}" if goal.minibatch else goal.env_id
-
-
 def _bound(goal: Goal) -> str:
     return f"{'at least' if goal.at_least else 'at most'} {goal.bound:g}"
 
 
-def _met(goal: Goal) -> str:
-    return {True: "met", False: "**missed**", None: "not measured: no peer reached the threshold"}[goal.met]
+def _outcome(goal: Goal, *, decided: bool) -> str:
+    if goal.measured is None:
+        return "no peer reached the threshold"
+    if not decided:
+        return f"{goal.measured:.2f} (undecided)"
+    return f"{goal.measured:.2f}" if goal.met else f"**{goal.measured:.2f}**"
 
 
 def origin(document: Document) -> str:
@@ -165,12 +191,14 @@ def origin(document: Document) -> str:
     of_seeds = f"{min(seeds)} to {_count(max(seeds), 'seed')}" if min(seeds) < max(seeds) else _count(seeds[0], "seed")
     failed = sum(case["failed"] for name in ("like_for_like", "as_people_run", "data_path") for case in document[name])
     loads = [run["load"] for run in document["runs"] if run.get("load") is not None]
-    highest = f"{max(loads):.1f}" if loads else "unknown"
+    load = f"The highest load average before a run was {f'{max(loads):.1f}' if loads else 'unknown'}"
+    if not is_quiet(document):
+        load += (
+            f"; above {MOST_LOAD:g}, other programs took part of the two cores, and only the CPU times can be trusted"
+        )
     return (
         f"{_source(document)} {_count(rounds, 'round')} like for like and of {of_seeds} as people run"
-        f" them; {failed} runs failed ([result file](results/loop.json)).\nThe highest load average before a run was"
-        f" {highest};"
-        f" above {MOST_LOAD:g}, other programs took part of the two cores, and only the CPU times can be trusted."
+        f" them; {failed} runs failed ([result file](../results/loop.json)).\n{load}."
     )
 
 
@@ -190,7 +218,7 @@ def _source(document: Document) -> str:
 
 def many_actors(document: Document) -> str:
     """Returns what the same number of actors cost on one and more hosts."""
-    return f"{many_actors_tables.scale(document)}\n\n{_place(document)} ([result file](results/many_actors.json))."
+    return f"{many_actors_tables.scale(document)}\n\n{_place(document)} ([result file](../results/many_actors.json))."
 
 
 def _count(number: int, noun: str) -> str:
@@ -213,7 +241,7 @@ def claims(document: Document) -> str:
         "- **Pace.** On the same work and the same two cores, Penstock takes"
         f" {min(ratios):.1f} to {max(ratios):.1f} times as many environment steps per second as five other libraries,"
         f" with {min(costs):.2f} to {max(costs):.2f} of their CPU time per step"
-        " ([tables](BENCHMARKS.md#the-whole-loop), [runs](results/loop.json))."
+        " ([tables](BENCHMARKS.md#the-whole-loop), [runs](../results/loop.json))."
     )
 
 
@@ -222,13 +250,18 @@ def installation(document: Document) -> str:
     return (
         f"The installation takes {document['size_mb'] / 1e3:.1f} GB, and took"
         f" {document['seconds_with_downloads'] / 60.0:.0f} minutes with all downloads"
-        " ([result file](docs/results/development.json))."
+        " ([result file](results/development.json))."
     )
 
 
-def rl_zoo(document: Document) -> str:
+def rl_zoo_claim(document: Document) -> str:
     """Returns the sentence about returns at equal environment steps."""
     return zoo_report.claim(zoo_report.comparisons(zoo_report.runs_of(document)))
+
+
+def rl_zoo(document: Document) -> str:
+    """Returns the tables of the comparison with rl-zoo's PPO."""
+    return zoo_report.table(zoo_report.comparisons(zoo_report.runs_of(document)))
 
 
 def actor_process(document: Document) -> str:
@@ -252,6 +285,8 @@ def actor_process(document: Document) -> str:
             "| actors of a run | MB of all processes | seconds until all have joined |",
             "|---|---|---|",
             *runs,
+            "",
+            f"{_place(document)} ([result file](../results/actor_process.json)).",
         ]
     )
 
@@ -266,7 +301,8 @@ def actor_steps(document: Document) -> str:
         f" {readings[preset, environments, 'torch']:.1f} |"
         for preset, environments in dict.fromkeys(key[:2] for key in readings)
     ]
-    return "\n".join(["| preset | environments | NumPy | torch |", "|---|---|---|---|", *rows])
+    origin = f"{_place(document)} ([result file](../results/actor_steps.json))."
+    return "\n".join(["| preset | environments | NumPy | torch |", "|---|---|---|---|", *rows, "", origin])
 
 
 def gradient_steps(document: Document) -> str:
@@ -291,7 +327,8 @@ def gradient_steps(document: Document) -> str:
             "|---|---|---|---|---|",
             *rows,
             "",
-            f"{_source(document)} {_count(document['rounds'], 'round')} ([result file](results/gradient_steps.json)).",
+            f"{_source(document)} {_count(document['rounds'], 'round')}"
+            " ([result file](../results/gradient_steps.json)).",
         ]
     )
 
@@ -306,7 +343,6 @@ def ranks(document: Document) -> str:
         (alone,), each = one["cpu_ms"], max(case["cpu_ms"])
         cells = (
             case["workload"],
-            f"{one['batch_ms']:,.0f}, {case['batch_ms']:,.0f}",
             f"{alone:,.0f}, {each:,.0f} ({each / alone:.2f} times)",
             f"{case['sum_bytes'] / 1e3:,.0f} kB, {case['sum_ms']:.1f} ms",
             f"{case['largest_difference']:.0e}, {case['difference_of_last_bits']:.0e}",
@@ -315,14 +351,15 @@ def ranks(document: Document) -> str:
     link = document["link"]
     return "\n".join(
         [
-            "| policy, minibatch | ms of a batch: one rank, two | CPU ms: one rank, each of two | a sum"
+            "| policy, minibatch | CPU ms of a batch: one rank, each of two | a sum"
             " | difference of a parameter: two ranks, other last bits |",
-            "|---|---|---|---|---|",
+            "|---|---|---|---|",
             *rows,
             "",
             f"Sending a batch of {link['batch_bytes'] / 1e6:,.0f} MB to the other rank took {link['cpu_ms']:,.0f} ms of"
             " CPU time on both sides together.",
-            f"{_source(document)} {_count(document['rounds'], 'round')} in turn ([result file](results/ranks.json)).",
+            f"{_source(document)} {_count(document['rounds'], 'round')} in turn"
+            " ([result file](../results/ranks.json)).",
         ]
     )
 
@@ -347,7 +384,7 @@ def sum_tree(document: Document) -> str:
             f"|---|---|{'---|' * len(batches)}",
             *rows,
             "",
-            f"{_source(document)} {_count(document['rounds'], 'round')} ([result file](results/sum_tree.json)).",
+            f"{_source(document)} {_count(document['rounds'], 'round')} ([result file](../results/sum_tree.json)).",
         ]
     )
 
@@ -359,12 +396,12 @@ def replay(result: str) -> Callable[[Document], str]:
         return "\n".join(
             [
                 "| case | segment | rate over the peer's | goal | CPU s per million segments, ours and the peer's"
-                " | the peer's CPU over ours | kB on the wire, ours and the peer's |",
-                "|---|---|---|---|---|---|---|",
+                " | kB on the wire, ours and the peer's |",
+                "|---|---|---|---|---|---|",
                 *(_replay_row(case) for case in document["cases"]),
                 "",
                 f"{_source(document)} {_count(document['rounds'], 'round')} of {document['seconds']:g} s"
-                f" ([result file](results/{result})).",
+                f" ([result file](../results/{result})).",
             ]
         )
 
@@ -380,7 +417,6 @@ def _replay_row(case: Case) -> str:
         f"{case['ratio']:.1f}",
         f"{case['goal']:g}, {'met' if case['ratio'] >= case['goal'] else '**missed**'}",
         ", ".join(f"{cost:,.3g}" if cost < 1_000 else f"{cost:,.0f}" for cost in costs),
-        f"{costs[1] / costs[0]:.1f}" if costs[0] else "",
         "" if "same host" in case["case"] else ", ".join(f"{size / 1e3:,.1f}" for size in wire),
     )
     return f"| {' | '.join(cells)} |"
@@ -399,7 +435,7 @@ def distant_actors(document: Document) -> str:
             "",
             f"{_source(document)} {_count(document['rounds'], 'round')} of {document['seconds']:g} s,"
             f" with a load average of {document['load']:.1f} before the first"
-            " ([result file](results/distant_actors.json)).",
+            " ([result file](../results/distant_actors.json)).",
         ]
     )
 
@@ -421,7 +457,7 @@ def security(document: Document) -> str:
             "",
             f"{_source(document)} {_count(document['rounds'], 'round')} of {document['seconds']:g} s with"
             f" {document['actors']} actors, with a load average of {document['load']:.1f} before the first"
-            " ([result file](results/security.json)).",
+            " ([result file](../results/security.json)).",
         ]
     )
 
@@ -452,33 +488,36 @@ def _distant_row(case: Case, of_degree_0: Case, document: Document) -> str:
     return f"| {' | '.join(cells)} |"
 
 
+SPEED, SCALE, RL_ZOO = "docs/BENCHMARKS.md", "docs/benchmarks-scale.md", "docs/results-rl-zoo.md"
+
 PARTS: Mapping[str, tuple[str, str, Callable[[Document], str]]] = {
-    "replay of frames": ("docs/BENCHMARKS.md", "replay_frames.json", replay("replay_frames.json")),
-    "replay over a link": ("docs/BENCHMARKS.md", "replay_link.json", replay("replay_link.json")),
-    "replay of vectors": ("docs/BENCHMARKS.md", "replay_vector.json", replay("replay_vector.json")),
-    "replay of random bytes": ("docs/BENCHMARKS.md", "replay_pixel.json", replay("replay_pixel.json")),
-    "origin of the loops": ("docs/BENCHMARKS.md", "loop.json", origin),
-    "like for like": ("docs/BENCHMARKS.md", "loop.json", like_for_like),
-    "as people run them": ("docs/BENCHMARKS.md", "loop.json", as_people_run),
-    "data path": ("docs/BENCHMARKS.md", "loop.json", data_path),
-    "goals of the loops": ("docs/BENCHMARKS.md", "loop.json", goals),
-    "sum tree": ("docs/BENCHMARKS.md", "sum_tree.json", sum_tree),
-    "gradient steps": ("docs/BENCHMARKS.md", "gradient_steps.json", gradient_steps),
-    "ranks": ("docs/BENCHMARKS.md", "ranks.json", ranks),
-    "distant actors": ("docs/BENCHMARKS.md", "distant_actors.json", distant_actors),
-    "many actors": ("docs/BENCHMARKS.md", "many_actors.json", many_actors),
-    "actors over hosts": ("docs/BENCHMARKS.md", "many_actors.json", many_actors_tables.spread),
-    "still more actors": ("docs/BENCHMARKS.md", "many_actors.json", many_actors_tables.larger),
-    "security": ("docs/BENCHMARKS.md", "security.json", security),
-    "learner on a GPU": ("docs/BENCHMARKS.md", "gpu/learner.json", gpu_tables.learner),
+    "replay of frames": (SPEED, "replay_frames.json", replay("replay_frames.json")),
+    "replay over a link": (SPEED, "replay_link.json", replay("replay_link.json")),
+    "replay of vectors": (SPEED, "replay_vector.json", replay("replay_vector.json")),
+    "replay of random bytes": (SPEED, "replay_pixel.json", replay("replay_pixel.json")),
+    "origin of the loops": (SPEED, "loop.json", origin),
+    "like for like": (SPEED, "loop.json", like_for_like),
+    "as people run them": (SPEED, "loop.json", as_people_run),
+    "data path": (SPEED, "loop.json", data_path),
+    "goals of the loops": (SPEED, "loop.json", goals),
+    "sum tree": (SPEED, "sum_tree.json", sum_tree),
+    "gradient steps": (SCALE, "gradient_steps.json", gradient_steps),
+    "ranks": (SCALE, "ranks.json", ranks),
+    "distant actors": (SCALE, "distant_actors.json", distant_actors),
+    "many actors": (SCALE, "many_actors.json", many_actors),
+    "actors over hosts": (SCALE, "many_actors.json", many_actors_tables.spread),
+    "still more actors": (SCALE, "many_actors.json", many_actors_tables.larger),
+    "security": (SCALE, "security.json", security),
+    "learner on a GPU": (SCALE, "gpu/learner.json", gpu_tables.learner),
     "errors on a GPU": ("docs/gpu.md", "gpu/errors.json", gpu_tables.errors),
-    "actor process": ("docs/BENCHMARKS.md", "actor_process.json", actor_process),
-    "actor steps": ("docs/BENCHMARKS.md", "actor_steps.json", actor_steps),
+    "actor process": (SCALE, "actor_process.json", actor_process),
+    "actor steps": (SCALE, "actor_steps.json", actor_steps),
     "installation": ("README.md", "development.json", installation),
-    "defaults": ("docs/RESULTS.md", "zoo_tasks.json", rl_zoo),
+    "defaults": ("docs/RESULTS.md", "zoo_tasks.json", rl_zoo_claim),
     "pace": ("docs/RESULTS.md", "loop.json", claims),
+    "rl-zoo": (RL_ZOO, "zoo_tasks.json", rl_zoo),
 }
-"""Page, result file and text of each generated part, by its name. Those of README.md are empty if it may not quote the
+"""Page, result file and text of each generated part, by its name. A part of README.md is empty if it may not quote the
 file."""
 
 
@@ -494,8 +533,10 @@ def with_parts(page: str, text: str) -> str:
         if on_page == page:
             quoted = page != "README.md" or is_quotable(index, result)
             text = _with_part(page, text, name, part(index.results[result].document()) if quoted else "")
-    if page in WITH_CHARTS:
-        text = _with_part(page, text, "charts", charts.lines(index, WITH_CHARTS[page]))
+    if page == "README.md":
+        text = _with_part(page, text, "charts", charts.lines(index))
+    if page == PAGE_OF_CHANGES:
+        text = _with_part(page, text, "changes", numbered_changes(index))
     if page in _with_origins(index):
         text = _with_part(page, text, "origins", origins(index, page))
     return text
@@ -512,7 +553,7 @@ def _with_part(page: str, text: str, name: str, content: str) -> str:
 
 def _with_origins(index: Index) -> list[str]:
     """Returns the pages that state the origins of files."""
-    return list(dict.fromkeys(result.pages[0] for result in index.results.values() if result.gaps))
+    return list(dict.fromkeys(result.pages[0] for result in index.results.values() if result.in_origins))
 
 
 def pages() -> list[str]:
@@ -521,17 +562,17 @@ def pages() -> list[str]:
 
 
 def place_of(file: Path) -> Path:
-    """Returns the place of a new result below docs/results. Raises `SystemExit` if the index does not list it."""
+    """Returns the place of a new result. Raises `SystemExit` if the index does not list it."""
     names = [name for name in read_index().results if name in (file.name, f"{file.parent.name}/{file.name}")]
     if not names:
-        sys.exit(f"docs/results/index.toml does not list {file.name}: add it with its command, pages and code")
+        sys.exit(f"results/index.toml does not list {file.name}: add it with its command, pages and code")
     return RESULTS / names[0]
 
 
 def main() -> None:
     """Writes the pages and the charts."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--adopt", nargs="*", type=Path, default=[], help="new result files to copy to docs/results")
+    parser.add_argument("--adopt", nargs="*", type=Path, default=[], help="new result files to copy to results/")
     for file in parser.parse_args().adopt:
         shutil.copy(file, place_of(file))
     for page in pages():

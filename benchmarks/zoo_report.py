@@ -1,4 +1,4 @@
-"""Results of `benchmarks.zoo_tasks`: their file, the comparison of both systems, and the table of docs/RESULTS.md."""
+"""Results of `benchmarks.zoo_tasks`: their file, the comparison of both systems, and its tables."""
 
 import json
 import statistics
@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.documents import write_into
 from benchmarks.peers.zoo_settings import COMMIT, SETTINGS
 from benchmarks.side_by_side import Run, median, ratio
 from benchmarks.zoo_goals import GOALS, LEAST_SAVING, MOST_STEPS, SHARES, THRESHOLD_SCORE, TOLERANCE, Goal
@@ -20,17 +19,13 @@ PENSTOCK, ZOO = "penstock", "rl-zoo"
 SYSTEMS = (PENSTOCK, ZOO)
 _HEAD = (
     "task",
-    "rl-zoo's settings",
+    "settings marked as tuned",
     "steps of a run: Penstock, rl-zoo",
     "threshold",
-    "steps to it: Penstock",
-    "rl-zoo",
-    "ratio of steps",
-    "of seconds",
-    "of CPU seconds",
+    "steps to it: Penstock, rl-zoo",
+    "ratio of steps, seconds, CPU seconds",
     "final return: Penstock",
     "rl-zoo",
-    "counts",
 )
 
 
@@ -196,7 +191,7 @@ def claim(compared: Sequence[Comparison]) -> str:
     return (
         f"- **Defaults that need no tuning.** On {len(counted)} tasks by their ids alone, the return is higher than"
         f" with Stable-Baselines3's PPO and rl-zoo's settings on {higher} of the same environment steps, and lower"
-        f" on {lower} ([tasks and conditions](#defaults-beside-rl-zoos-settings), [runs](results/zoo_tasks.json))."
+        f" on {lower} ([tasks and conditions](results-rl-zoo.md), [runs](../results/zoo_tasks.json))."
     )
 
 
@@ -216,28 +211,18 @@ def _return_at(curve: Sequence[tuple[int, float]], steps: int) -> float:
     return final_return([point for point in curve if point[0] <= steps] or curve[:1], steps)
 
 
-def publish(path: Path, document: Path) -> None:
-    """Writes the table of a result file into a page, and a copy of the file beside the page."""
-    write_into(document, "zoo-tasks", table(comparisons(read(path))), writer="benchmarks.zoo_tasks")
-    copy = document.parent / "results" / "zoo_tasks.json"
-    copy.parent.mkdir(exist_ok=True)
-    copy.write_bytes(path.read_bytes())
-
-
 def _row(each: Comparison) -> list[str]:
     shares = ("env_steps_to_threshold", "learn_wall_s_to_threshold", "cpu_s_to_threshold")
     ratios = ["not reached" if share is None else f"{share:.2f}" for share in map(each.ratio, shares)]
     return [
         each.goal.name,
-        "tuned" if SETTINGS[each.goal.env_id].tuned else "not marked as tuned",
+        "yes" if SETTINGS[each.goal.env_id].tuned else "no",
         f"{each.ours[0].total_steps / 1000:,.0f}k, {each.theirs[0].total_steps / 1000:,.0f}k",
         f"{each.goal.threshold:,.{_digits(each)}f}",
-        _steps(each.ours),
-        _steps(each.theirs),
-        *(ratios if each.counts else [""] * len(ratios)),
+        f"{_steps(each.ours)}, {_steps(each.theirs)}",
+        ", ".join(ratios) if each.counts else "",
         _returns(each.ours, _digits(each)),
         _returns(each.theirs, _digits(each)),
-        _counted(each),
     ]
 
 

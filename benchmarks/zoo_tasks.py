@@ -1,4 +1,4 @@
-"""`make bench-zoo-tasks`: ten tasks by their ids alone, without a preset, beside PPO with rl-zoo's settings.
+"""`make bench-zoo-tasks`: ten tasks by their ids alone, without a preset, compared with PPO and rl-zoo's settings.
 
 Penstock gets the id, the number of steps, the seed, and the threshold and the interval of evaluations. Finished runs
 are kept in the result file. A command that was interrupted, or that ended because of --minutes, continues with the
@@ -30,7 +30,6 @@ from benchmarks.zoo_report import (
     Measured,
     comparisons,
     meets_criterion,
-    publish,
     read,
     table,
     write,
@@ -142,9 +141,6 @@ def main() -> int:
     """Measures what is missing, prints and writes everything; returns the exit code."""
     arguments, console = _arguments(), Console()
     output: Path = arguments.output or (TRIAL if arguments.steps else OUTPUT)
-    if arguments.document is not None:
-        publish(output, arguments.document)
-        return 0
     end_s = time.monotonic() + 60.0 * arguments.minutes
     goals = [goal for goal in GOALS if goal.env_id in arguments.tasks]
     _check_modules(goals)
@@ -182,9 +178,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=0, help="environment steps of every run, for a trial")
     parser.add_argument("--discard", nargs="+", choices=SYSTEMS, default=[], help="forget stored runs of --tasks first")
     parser.add_argument("--output", type=Path, help=f"result file; default: {OUTPUT}")
-    parser.add_argument(
-        "--document", type=Path, help="write the result file's table into this page, and do nothing else"
-    )
     return parser.parse_args()
 
 

@@ -1,4 +1,4 @@
-"""The results that the documentation quotes, as docs/results/index.toml lists them, and what each file says of itself.
+"""The results that the documentation quotes, as results/index.toml lists them, and what each file says of itself.
 
 `benchmarks.tables` writes pages from it, and tests/docs/test_result_files.py checks it. Nothing here measures.
 """
@@ -14,8 +14,12 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "docs" / "results"
+RESULTS = ROOT / "results"
 INDEX = RESULTS / "index.toml"
+PAGE_OF_CHANGES = "docs/RESULTS.md"
+"""Page that lists the changes of the algorithm."""
+_LEARNING = "algorithm"
+"""Name of the group of code after whose changes results of learning differ."""
 _COMMIT = re.compile(r"[0-9a-f]{12,40}(\+changes)?|unknown")
 
 
@@ -24,16 +28,17 @@ class Result:
     """A result file.
 
     Attributes:
-        name: Path below docs/results.
+        name: Path below results.
         command: Command that writes it.
         pages: Pages that quote it. The first one states its origin if it has gaps, and then that of its other files.
         code: Name of the group of paths whose code it measures.
         minutes: Minutes of the command on a quiet machine of two cores; None if it is not repeated for a release.
-        pictures: Pictures that are drawn from it, below docs/results.
+        pictures: Pictures that are drawn from it, below results.
         date: Date and time (UTC) of the measurement or of its publication, if the file has none.
         gaps: What is not known of its origin; empty: the file has machine, commit, versions, date and command.
         published: Commit that published a file with gaps; it was measured before.
         written_by: Test that writes the file and checks that it is current; empty: a measurement.
+        deleted: Path of the program of the command, and text in it, if this text was deleted after the measurement.
     """
 
     name: str
@@ -46,11 +51,17 @@ class Result:
     gaps: str = ""
     published: str = ""
     written_by: str = ""
+    deleted: tuple[str, ...] = ()
 
     @property
     def path(self) -> Path:
         """The file."""
         return RESULTS / self.name
+
+    @property
+    def in_origins(self) -> bool:
+        """Whether its first page has its origin in a table: if it has gaps, or may differ from learning today."""
+        return bool(self.gaps) or self.code == _LEARNING
 
     def document(self) -> Any:
         """Returns the content of a JSON file; an empty one for texts."""
@@ -72,7 +83,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """The content of docs/results/index.toml.
+    """The content of results/index.toml.
 
     Attributes:
         results: Result files by name.
@@ -132,21 +143,46 @@ def lacking(result: Result, document: Any) -> list[str]:
 
 
 def origins(index: Index, page: str) -> str:
-    """Returns the table of the files whose origin a page states, and the changes of the algorithm that it names."""
-    results = [each for each in index.results.values() if each.pages[0] == page and not each.written_by]
-    since = {each.name: _since(each, index.changes) if each.code == "algorithm" else [] for each in results}
-    rows = [
-        f"| [{each.name}]({_link(page)}{each.name}) | `{each.command}` | {_measured(each)} |"
-        f" {', '.join(f'`{change.commit}`' for change in since[each.name])} |"
-        for each in results
-    ]
-    head = ["| result | command | measured | algorithm changed since |", "|---|---|---|---|"]
-    named = [change for change in index.changes if any(change in changes for changes in since.values())]
-    return "\n".join([*head, *rows, *([""] if named else []), *(f"- `{each.commit}`: {each.what}" for each in named)])
+    """Returns the table of the files of a page with gaps or of learning, with the numbers of the changes since.
+
+    The parts that a page has of other files state their origin themselves.
+    """
+    results = [each for each in index.results.values() if each.pages[0] == page and each.in_origins]
+    learning = any(each.code == _LEARNING for each in results)
+    heads = ["result", "command", "measured", *([f"[changes]({_changes_for(page)}) since"] if learning else [])]
+    lines = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
+    for each in results:
+        cells = [
+            f"[{each.name}]({_link(page)}{each.name})",
+            "deleted since" if each.deleted else f"`{each.command}`",
+            _measured(each),
+            *([_numbers_since(each, index.changes)] if learning else []),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def numbered_changes(index: Index) -> str:
+    """Returns the list of the changes of the algorithm, whose numbers tables of origins name."""
+    return "\n".join(
+        f"{number}. `{each.commit}`, {each.date[:10]}: {each.what}" for number, each in enumerate(index.changes, 1)
+    )
+
+
+def _numbers_since(result: Result, changes: Sequence[Change]) -> str:
+    date = result.measured(result.document())
+    since = [number for number, change in enumerate(changes, 1) if change.date > date]
+    if result.code != _LEARNING or not since:
+        return ""
+    return str(since[0]) if len(since) == 1 else f"{since[0]} to {since[-1]}"
+
+
+def _changes_for(page: str) -> str:
+    return f"{'' if page == PAGE_OF_CHANGES else Path(PAGE_OF_CHANGES).name}#changes-of-the-algorithm"
 
 
 def _link(page: str) -> str:
-    return "results/" if page.startswith("docs/") else "docs/results/"
+    return "../results/" if page.startswith("docs/") else "results/"
 
 
 def _measured(result: Result) -> str:
@@ -157,11 +193,6 @@ def _measured(result: Result) -> str:
     commits = [f"`{commit[:12]}`" for commit in commits_of(document)]
     shown = f"commits {', '.join(commits[:2])}" if len(commits) == 2 else f"{len(commits)} commits"
     return f"{f'commit {commits[0]}' if len(commits) == 1 else shown}, {date}"
-
-
-def _since(result: Result, changes: Sequence[Change]) -> list[Change]:
-    date = result.measured(result.document())
-    return [change for change in changes if change.date > date]
 
 
 def has_history() -> bool:

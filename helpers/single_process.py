@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 
 from helpers.curves import final_return
 from helpers.direct_buffer import append, gather
-from helpers.rule import PENSTOCK, Rule
 from penstock.acting.collector import Collector
 from penstock.acting.environments import Environments
 from penstock.acting.evaluation import evaluate
@@ -33,7 +32,7 @@ from penstock.acting.runners import runner_of
 from penstock.acting.spaces import segment_schema
 from penstock.apps.environments import make_configured, variants_of
 from penstock.config import Config
-from penstock.learning.assembly import open_session, training_run
+from penstock.learning.assembly import learner_of, open_session, training_run
 from penstock.learning.batches import BatchFeed
 from penstock.learning.checkpoints import Recovered
 from penstock.learning.protocols import BatchSource, EvaluationDesk, WeightSink
@@ -125,13 +124,12 @@ class Pipeline:
         lag: int,
         watch: Callable[[Batch], None] = _ignore,
         watch_weights: Callable[[Weights], None] = _ignore,
-        watch_commit: Callable[[Batch, NDArray[np.float64]], None] = _ignore,
     ) -> None:
         """Resets the environments of each actor.
 
-        The functions get every batch before it is trained, every version, and every batch with its new priorities.
+        The functions get every batch before it is trained, and every version.
         """
-        self._watch, self._watch_weights, self._watch_commit = watch, watch_weights, watch_commit
+        self._watch, self._watch_weights = watch, watch_weights
         self._schema = segment_schema(environments[0].spec, **config.recorded)
         gate = Gate(_GRANT_TIMEOUT_S, max_actors=len(environments))
         store = RingStore(None, bytes_of(config.replay.store_size, self._schema))
@@ -178,7 +176,6 @@ class Pipeline:
 
     def commit(self, batch: Batch, priorities: NDArray[np.float64]) -> Future[CommitOutcome]:
         """Commits at once."""
-        self._watch_commit(batch, priorities)
         done: Future[CommitOutcome] = Future()
         done.set_result(self._buffer.leases.commit(self._plan.session, batch.number, batch.keys, priorities))
         self._number = batch.number + 1
@@ -210,10 +207,8 @@ def train(
     folder: Path | None = None,
     watch: Callable[[Batch], None] = _ignore,
     watch_weights: Callable[[Weights], None] = _ignore,
-    watch_commit: Callable[[Batch, NDArray[np.float64]], None] = _ignore,
     actors: int = 1,
     *,
-    rule: Rule = PENSTOCK,
     begun: Callable[[RunStatistics], None] = _ignore,
 ) -> Outcome:
     """Trains with this configuration; writes a run's files to the folder, if there is one.
@@ -227,15 +222,13 @@ def train(
         folder: Folder of the run; None for none.
         watch: Called with every batch before it is trained.
         watch_weights: Called with every version of the policy, from version 0.
-        watch_commit: Called with every batch and its new priorities, <float64>[B].
         actors: Number of actors, each with `actor.environments` environments.
-        rule: Makes the learner and its source of batches.
         begun: Called once with the statistics of the run.
     """
     if folder is None:
         with tempfile.TemporaryDirectory(prefix="penstock-study-") as temporary:
             path = Path(temporary)
-            return train(config, lag, path, watch, watch_weights, watch_commit, actors, rule=rule, begun=begun)
+            return train(config, lag, path, watch, watch_weights, actors, begun=begun)
     began = time.monotonic()
     torch.set_num_threads(1)
     environment = config.environment
@@ -243,7 +236,7 @@ def train(
     watched = make_configured(environment, config.evaluation.episodes)
     run_folder = RunFolder(folder)
     run_folder.create()
-    pipeline = Pipeline(config, acting, lag, watch, watch_weights, watch_commit)
+    pipeline = Pipeline(config, acting, lag, watch, watch_weights)
 
     def begin(statistics: RunStatistics) -> None:
         pipeline.statistics = statistics
@@ -257,7 +250,6 @@ def train(
         desk=Desk(watched, config.policy.module),
         folder=run_folder,
         begun=begin,
-        rule=rule,
     )
     for each in (*acting, watched):
         each.close()
@@ -284,7 +276,6 @@ def learn(
     folder: RunFolder,
     stopping: Callable[[], bool] = lambda: False,
     begun: Callable[[RunStatistics], None] = _ignore,
-    rule: Rule = PENSTOCK,
 ) -> Conclusion:
     """Runs a learner's part of a new run on the CPU.
 
@@ -297,15 +288,13 @@ def learn(
         folder: Folder of the run.
         stopping: Called between batches; training ends when it returns true.
         begun: Called once with the statistics of the run, to which actors report.
-        rule: As in `train`.
     """
     device, session = torch.device("cpu"), open_session(config, folder, Recovered())
     begun(session.statistics)
-    learner, batches = rule.parts(config, spec, device, source)
     parts = LearnerParts(
-        learner=learner,
+        learner=learner_of(config, spec, device),
         feed=BatchFeed(device),
-        source=batches,
+        source=source,
         sink=sink,
         desk=desk,
         snapshots=RunSnapshots(None, session.statistics, interval_s=0.0),

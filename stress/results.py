@@ -1,7 +1,7 @@
 """Result files of the stress programs: the provenance with the command first, then what the program found.
 
 Every program's `main` takes its options from `options` and ends with `write`. A result is written to build/bench, or to
-`--output`. `stress.tables` shows results that are in docs/results.
+`--output`. `stress.tables` shows the published ones.
 """
 
 import argparse

@@ -1,9 +1,9 @@
-"""Writes what the stress programs found into docs/BENCHMARKS.md, from their result files in docs/results.
+"""Writes what the stress programs found into docs/benchmarks-failures.md, from their result files.
 
     python -m stress.tables                                   # writes the page
-    python -m stress.tables --adopt build/bench/torture.json  # first copies new results to docs/results
+    python -m stress.tables --adopt build/bench/torture.json  # first copies new results to results/
 
-A result that is not in docs/results is shown as not measured. `stress/tests` checks that the page is current.
+A result that is not in results/ is shown as not measured. `stress/tests` checks that the page is current.
 """
 
 import argparse
@@ -16,11 +16,12 @@ from typing import Any
 
 from helpers.provenance import ROOT
 
-PAGE, RESULTS = ROOT / "docs" / "BENCHMARKS.md", ROOT / "docs" / "results"
+PAGE, RESULTS = ROOT / "docs" / "benchmarks-failures.md", ROOT / "results"
 
 Document = Mapping[str, Any]
 MB = 2**20
-_QUIET_PAIR = "a pair at 40% of its pace, beside clients of the lowest priority, kept"
+_WITH = {True: "with", False: "without"}
+_QUIET_PAIR = "with clients of the lowest priority, a pair at 40% of its pace kept"
 
 
 def torture(found: Document) -> str:
@@ -84,17 +85,20 @@ def learner_kills(found: Document) -> str:
 
 def fuzz(found: Document) -> str:
     """Describes a result of `make stress-fuzz`."""
-    parts = []
-    for each in found["results"]:
-        parts += [
-            f"{'with' if each['certified'] else 'without'} certificates: {each['inputs']:,} inputs",
-            f"{each['grown_bytes'] / MB:.1f} MiB more",
-            f"{each['more_threads']} threads and {each['more_descriptors']} descriptors more",
-            f"{each['damaged']} damaged segments",
-            f"{each['logged_bytes'] / 2**10:.0f} KiB logged, {each['undelivered']} tracebacks of gRPC",
-            "alive" if each["alive"] and each["answers"] else "**not alive**",
-            f"{_QUIET_PAIR} {each['kept']:.1%}",
-        ]
+    runs = found["results"]
+
+    def most(name: str) -> Any:
+        return max(each[name] for each in runs)
+
+    parts = (
+        ", ".join(f"{each['inputs']:,} {_WITH[each['certified']]} certificates" for each in runs),
+        f"at most {most('grown_bytes') / MB:.1f} MiB, {most('more_threads')} threads and {most('more_descriptors')}"
+        " descriptors more",
+        f"{sum(each['damaged'] for each in runs)} damaged segments",
+        f"{most('logged_bytes') / 2**10:.0f} KiB logged, {most('undelivered')} tracebacks of gRPC",
+        "alive" if all(each["alive"] and each["answers"] for each in runs) else "**not alive**",
+        f"{_QUIET_PAIR} {min(each['kept'] for each in runs):.1%}",
+    )
     return "; ".join(parts)
 
 
@@ -149,18 +153,16 @@ def kills(results: Path) -> str:
     rows = []
     for each in found["forms"] if found is not None else ():
         accounts = each["accounts"].values()
-        times = "; ".join(
-            f"{name} {statistics.median(seconds):.1f}, {max(seconds):.1f}"
-            for name, seconds in sorted(each["recovery_s"].items())
-        )
-        sums = [
+        times = ", ".join(f"{name} {max(seconds):.1f}" for name, seconds in sorted(each["recovery_s"].items()))
+        acknowledged, *wrong = (
             sum(of[name] for of in accounts) for name in ("acknowledged", "lost", "duplicated", "torn", "backwards")
-        ]
+        )
         killed = ", ".join(f"{count} {name}" for name, count in sorted(each["kills"].items()))
-        numbers = (f"{total:,}" for total in sums)
-        rows.append((each["form"], killed, *numbers, str(len(each["violations"])), times))
-    heading = ("form", "kills", "acknowledged segments", "lost", "doubled", "torn", "of older versions", "violations")
-    return _with_origin("kills", found, (*heading, "recovery, s: median, longest"), rows)
+        numbers = ", ".join(f"{total:,}" for total in (*wrong, len(each["violations"])))
+        rows.append((each["form"], killed, f"{acknowledged:,}", numbers, times))
+    wrongs = "lost, doubled, torn, of older versions, violations"
+    heading = ("form", "kills", "acknowledged segments", wrongs, "longest recovery, s")
+    return _with_origin("kills", found, heading, rows)
 
 
 def attacks(results: Path) -> str:
@@ -176,29 +178,31 @@ def attacks(results: Path) -> str:
             kept = (title, f"{each['attack']}: kept {each['kept']:.0%}")
             in_table.add(kept)
             mark = "**" if kept in broken else ""
-            cells.append(f"{mark}{each['kept']:.0%}{mark}, {each['requests_per_s']:,.0f}")
-        memory = ", ".join(f"{max(each['memory_mb'][at] for each in of_runs):.0f}" for at in (0, 1))
-        rows.append((of_runs[0]["attack"], *cells, memory))
-    text = _with_origin("attacks", found, ("pace kept, requests per s", *titles, "replay, learner: MB at most"), rows)
+            cells.append(f"{mark}{each['kept']:.0%}{mark}")
+        rows.append((of_runs[0]["attack"], *cells))
+    memory = [max((each["memory_mb"][at] for run in runs for each in run["attacks"]), default=0.0) for at in (0, 1)]
+    after = f"The replay service took at most {memory[0]:.0f} MB, and the learner {memory[1]:.0f} MB"
+    text = _with_origin("attacks", found, ("pace kept", *titles), rows, after)
     others = [f"\n**Broken**, {title}: {what}." for title, what in broken if (title, what) not in in_table]
     return "\n".join([text, *others])
 
 
 def soak(results: Path) -> str:
-    """Returns what `make stress-soak` found to grow."""
+    """Returns what `make stress-soak` found to grow: for each quantity, the service in which it grew the most."""
     found = _read(results, "soak")
     rows = []
     for what, of_services in found["growth"].items() if found is not None else ():
-        for name, grown in of_services.items():
-            values = [each["values"][what].get(name, 0.0) for each in found["samples"]] if found is not None else []
-            ends = [f"{values[at]:,.0f}" for at in (0, len(values) // 2, -1)]
-            bound = f"{found['most'][what]:g}" if found is not None else ""
-            rows.append((what.removesuffix(" a minute"), name, *ends, f"{grown:+.1f}", bound))
+        name = max(of_services, key=of_services.get)
+        values = [each["values"][what].get(name, 0.0) for each in found["samples"]] if found is not None else []
+        ends = [f"{values[at]:,.0f}" for at in (0, -1)]
+        bound = f"{found['most'][what]:g}" if found is not None else ""
+        quantity, minutely, _ = what.partition(" a minute")
+        rows.append((quantity, name, *ends, f"{of_services[name]:+.1f}{minutely}", bound))
     if found is not None:
         after = f"{found['killed']} killed and {found['joined']} joining actors, {found['minutes']:g} minutes"
     else:
         after = ""
-    heading = ("what", "of", "begin", "middle", "end", "growth after the first fifth", "at most")
+    heading = ("quantity", "grew most in", "begin", "end", "growth after the first fifth", "at most")
     return _with_origin("soak", found, heading, rows, after)
 
 
@@ -224,7 +228,7 @@ def _origin(name: str, found: Document | None) -> str:
     command = found.get("command", f"make stress-{name.replace('_', '-')}")
     commit, _, changed = found["commit"].partition("+")
     at = f"`{commit[:12]}`{' with changes' if changed else ''}"
-    return f"`{command}`{took}, at {at}, {found.get('date', 'no date')[:10]} ([result](results/{name}.json))"
+    return f"`{command}`{took}, at {at}, {found.get('date', 'no date')[:10]} ([result](../results/{name}.json))"
 
 
 def _with_origin(
@@ -263,7 +267,7 @@ def with_parts(text: str, results: Path = RESULTS) -> str:
 def main() -> None:
     """Writes the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--adopt", nargs="*", type=Path, default=[], help="new result files to copy to docs/results")
+    parser.add_argument("--adopt", nargs="*", type=Path, default=[], help="new result files to copy to results/")
     for result in parser.parse_args().adopt:
         shutil.copy(result, RESULTS / result.name)
     PAGE.write_text(with_parts(PAGE.read_text()))

@@ -1,10 +1,9 @@
 """`python -m benchmarks.study`: trains environments x settings x seeds, and writes the results to its page.
 
-That is the page with the marks of the study. `stored_states` measures how stale the states in segments are, `headroom`
-how much priorities can gain, and `stored-priorities` how well stored priorities rank segments. Each finished run is
-stored in a folder of its commit. If the command was interrupted, or ended because of --minutes, it continues with the
-missing runs of the same commit. The exit code is 75 if runs are missing; nothing is written then. With --published, the
-tables and pictures are made again from the runs in docs/results, without training.
+That is the page with the marks of the study. Each finished run is stored in a folder of its commit. If the command was
+interrupted, or ended because of --minutes, it continues with the missing runs of the same commit. The exit code is 75
+if runs are missing; nothing is written then. With --published, the tables and pictures are made again from the
+published runs, without training.
 """
 
 import argparse
@@ -14,31 +13,27 @@ import os
 import sys
 import time
 from pathlib import Path
-from types import ModuleType
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from benchmarks.documents import page_of, write_into
-from benchmarks.study import headroom_report, state_report, stored_priorities_report
 from benchmarks.study.experiments import EXPERIMENTS, Experiment
-from benchmarks.study.hypotheses import HYPOTHESES, REANALYSIS
 from benchmarks.study.report import Outcomes, draw, draw_ratios, read_outcomes, table, write_outcomes
 from benchmarks.study.running import Crew, Run, Unfinished, play_all
-from benchmarks.study.tasks import TASKS, WITHOUT_VARIANTS
+from benchmarks.study.tasks import TASKS
 from helpers.provenance import commit
+from helpers.result_files import RESULTS
 from helpers.single_process import Outcome
 
 ROOT = Path(__file__).parents[2]
 WRITER = "benchmarks.study"
-COMPARISONS = EXPERIMENTS | HYPOTHESES
 
 
 def main() -> int:
     """Runs one experiment, and returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.study", description=__doc__)
-    reports = (headroom_report.NAME, state_report.NAME, stored_priorities_report.NAME)
-    parser.add_argument("experiment", choices=sorted([*COMPARISONS, *reports]))
+    parser.add_argument("experiment", choices=sorted(EXPERIMENTS))
     parser.add_argument("--tasks", nargs="+", choices=sorted(TASKS), help="tasks of an experiment", metavar="TASK")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=2, help="number of parallel runs, one core each")
@@ -52,14 +47,7 @@ def main() -> int:
     chosen = parser.parse_args()
     crew = Crew(chosen.jobs, time.monotonic() + 60.0 * chosen.minutes)
     try:
-        if chosen.experiment == state_report.NAME:
-            _measure_states(chosen, crew)
-        elif chosen.experiment == headroom_report.NAME:
-            _measure_headroom(chosen, crew)
-        elif chosen.experiment == stored_priorities_report.NAME:
-            _measure_priorities(chosen, crew)
-        else:
-            _compare(chosen, crew)
+        _compare(chosen, crew)
     except Unfinished as unfinished:
         print(f"{unfinished}; repeat the command", file=sys.stderr)
         return os.EX_TEMPFAIL
@@ -67,9 +55,9 @@ def main() -> int:
 
 
 def _compare(chosen: argparse.Namespace, crew: Crew) -> None:
-    experiment, console = COMPARISONS[chosen.experiment], Console()
+    experiment, console = EXPERIMENTS[chosen.experiment], Console()
     document = chosen.document or page_of(chosen.experiment)
-    picture = document.parent / "results" / f"{chosen.experiment}.png"
+    picture = RESULTS / f"{chosen.experiment}.png"
     outcomes: Outcomes
     if chosen.published:
         outcomes = read_outcomes(picture.with_suffix(".json"))
@@ -79,11 +67,11 @@ def _compare(chosen: argparse.Namespace, crew: Crew) -> None:
         write_outcomes(outcomes, picture.with_suffix(".json"))
     tasks = list(dict.fromkeys(task for task, _ in outcomes))
     draw(experiment, tasks, outcomes, picture)
-    section = f"{table(experiment, tasks, outcomes)}\n\n![{experiment.title}](results/{picture.name})"
+    section = f"{table(experiment, tasks, outcomes)}\n\n![{experiment.title}](../results/{picture.name})"
     if experiment.compared:
         ratios = picture.with_stem(f"{chosen.experiment}-ratios")
         draw_ratios(experiment, tasks, outcomes, ratios)
-        section += f"\n\n![{experiment.title}: ratios of steps](results/{ratios.name})"
+        section += f"\n\n![{experiment.title}: ratios of steps](../results/{ratios.name})"
     write_into(document, chosen.experiment, section, writer=WRITER)
     console.print(section, highlight=False, markup=False)
 
@@ -107,51 +95,6 @@ def _played(experiment: Experiment, chosen: argparse.Namespace, crew: Crew, cons
         (task, setting.label): [played[Run(experiment, task, setting, seed)] for seed in range(chosen.seeds)]
         for task, setting in itertools.product(tasks, experiment.settings)
     }
-
-
-def _measure_states(chosen: argparse.Namespace, crew: Crew) -> None:
-    console, document = Console(), chosen.document or page_of(state_report.NAME)
-    with _progress(console) as progress:
-        bar = progress.add_task(state_report.TITLE, total=chosen.seeds)
-        measured = state_report.measure_all(chosen.seeds, crew, chosen.folder, lambda seed: progress.advance(bar))
-    _publish(state_report, measured, document, console)
-
-
-def _measure_headroom(chosen: argparse.Namespace, crew: Crew) -> None:
-    console, document, tasks = (
-        Console(),
-        chosen.document or page_of(headroom_report.NAME),
-        chosen.tasks or sorted(WITHOUT_VARIANTS),
-    )
-    with _progress(console) as progress:
-        bar = progress.add_task(headroom_report.TITLE, total=len(tasks) * chosen.seeds)
-        measured = headroom_report.measure_all(
-            tasks, chosen.seeds, crew, chosen.folder, lambda task, seed: progress.advance(bar)
-        )
-    _publish(headroom_report, measured, document, console)
-
-
-def _measure_priorities(chosen: argparse.Namespace, crew: Crew) -> None:
-    console, document = Console(), chosen.document or page_of(stored_priorities_report.NAME)
-    tasks = chosen.tasks or REANALYSIS.tasks
-    with _progress(console) as progress:
-        bar = progress.add_task(
-            stored_priorities_report.TITLE, total=len(tasks) * chosen.seeds * len(REANALYSIS.settings)
-        )
-        measured = stored_priorities_report.measure_all(
-            tasks, chosen.seeds, crew, chosen.folder, lambda run: progress.advance(bar)
-        )
-    _publish(stored_priorities_report, measured, document, console)
-
-
-def _publish(report: ModuleType, measured: object, document: Path, console: Console) -> None:
-    """Writes the picture, the results and the section of a study with a report of its own."""
-    picture = document.parent / "results" / f"{report.NAME}.png"
-    report.draw(measured, picture)
-    report.write(measured, picture.with_suffix(".json"))
-    section = f"{report.table(measured)}\n\n![{report.TITLE}](results/{picture.name})"
-    write_into(document, report.NAME, section, writer=WRITER)
-    console.print(section, highlight=False, markup=False)
 
 
 def _progress(console: Console) -> Progress:

@@ -2,7 +2,7 @@
 
 A bootstrap over few seeds is too narrow: over five, its 95% interval contains the true mean in 83% of cases. So ratios
 have t intervals of their logarithms, over the seeds of a task, or over the means of the tasks for all tasks together.
-Fewer than `LEAST` values have none. Also rank correlations.
+Fewer than `LEAST` values have none.
 """
 
 import math
@@ -59,9 +59,3 @@ def _geometric(logarithms: NDArray[np.float64]) -> Ratio:
     # With more degrees than the table has, the last quantile is a little too large.
     half = _T[min(count - 1, max(_T))] * float(logarithms.std(ddof=1)) / math.sqrt(count)
     return Ratio(math.exp(mean), (math.exp(mean - half), math.exp(mean + half)))
-
-
-def rank_correlation(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
-    """Returns Spearman's rank correlation of two columns <float64>[N] without ties."""
-    ours, theirs = (np.argsort(np.argsort(each)) for each in (one, other))
-    return float(np.corrcoef(ours, theirs)[0, 1])

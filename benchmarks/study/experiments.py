@@ -8,15 +8,13 @@ from typing import Any, Literal
 from benchmarks.study.tasks import (
     MASKED_TASK,
     RECURRENT_TASK,
-    VARIED_TASKS,
+    TASKS,
     WITH_PRESETS,
-    WITHOUT_VARIANTS,
     Budget,
     Changes,
     Task,
     tables,
 )
-from helpers.rule import PENSTOCK, Rule
 from penstock.config import Config, build, merge
 
 
@@ -31,7 +29,6 @@ class Setting:
         epochs_times, minibatches_times: Factors of the task's configured numbers.
         lag: Enforced lag, in versions.
         group: Group of settings that are drawn in one panel, together with the settings without a group.
-        rule: Changes of the algorithm that no setting makes.
     """
 
     name: str
@@ -41,7 +38,6 @@ class Setting:
     minibatches_times: float = 1.0
     lag: int = 0
     group: str = ""
-    rule: Rule = PENSTOCK
 
     @property
     def label(self) -> str:
@@ -86,17 +82,13 @@ class Experiment:
         return replace(self, settings=settings, compared=tuple(pair for pair in self.compared if labels >= set(pair)))
 
     def configuration(self, task: Task, setting: Setting, seed: int) -> Config:
-        """Returns the configuration of a run: the task's, with all environments in one actor, and these changes.
-
-        With environment variants, each actor keeps its own environments.
-        """
+        """Returns the configuration of a run: the task's, with all environments in one actor, and these changes."""
         values = task.by_id_alone if self.base == "defaults" else task.settings
         shipped, budget = build(values), self.budget(task)
-        actors = shipped.train.least_actors if shipped.environment.variants else 1
         whole: dict[str, Any] = {
             "run": {"seed": seed, "total_steps": budget.total_steps, "stop_at_return": None},
-            "train": {"actors": actors},
-            "actor": {"environments": shipped.train.least_actors * shipped.actor.environments // actors},
+            "train": {"actors": 1},
+            "actor": {"environments": shipped.train.least_actors * shipped.actor.environments},
             "evaluation": {"interval_steps": budget.interval_steps},
             "checkpoint": {"save_interval": budget.total_steps, "max_checkpoints": 1},
             "sampling": {"off_policy_degree": max(1, setting.lag)},
@@ -146,7 +138,7 @@ REPLAY = Experiment(
     base="sparing",
     short=True,
     # A run of HalfCheetah takes a quarter of an hour.
-    tasks=tuple(task for task in WITHOUT_VARIANTS if task != "HalfCheetah-v5"),
+    tasks=tuple(task for task in TASKS if task != "HalfCheetah-v5"),
     compared=(
         *(("prioritized", other) for other in ("none, 16 fresh", "none, 4 fresh", "uniform", "age without priority")),
         ("uniform", "none, 16 fresh"),
@@ -237,29 +229,10 @@ BURN_IN = Experiment(
     tasks=(RECURRENT_TASK,),
 )
 
-_SHARES = {
-    "equal shares": "equal",
-    "by return": "return",
-    "by error": "error",
-    "by learnability": "learnability",
-}
-
-COLLECTION = Experiment(
-    "Collection",
-    "8 variants of one environment, one actor each, 8 fresh and 56 replayed segments per batch; steps and scores are of"
-    " the variant with the lowest return.",
-    tuple(Setting(name, {"sampling": {"collection": rule}}) for name, rule in _SHARES.items()),
-    base="sparing",
-    short=True,
-    tasks=VARIED_TASKS,
-    compared=tuple((name, "equal shares") for name in _SHARES if name != "equal shares"),
-)
-
 _FORMER_RATE: Changes = {"ppo": {"learning_rate": 3e-4, "learning_rate_schedule": "constant"}}
 _HALF_FRESH: Changes = {"sampling": {"fresh_fraction": 0.5}}
 
 _OTHER_DEFAULTS: dict[str, Changes] = {
-    "former defaults": {**_FORMER_RATE, **_HALF_FRESH},
     "former rate": _FORMER_RATE,
     "half of each batch fresh": _HALF_FRESH,
     "no bound on the KL": {"ppo": {"target_kl": None}},
@@ -270,12 +243,12 @@ _OTHER_DEFAULTS: dict[str, Changes] = {
 
 DEFAULTS = Experiment(
     "Defaults",
-    "Environments by their ids alone, with defaults changed in each further column. The former ones are a constant"
-    " learning rate of 3e-4 and batches of which half is fresh.",
+    "Environments by their ids alone, with one default changed in each other column. The former rate is a constant"
+    " 3e-4.",
     (Setting("defaults"), *(Setting(name, changes) for name, changes in _OTHER_DEFAULTS.items())),
     base="defaults",
     short=True,
-    # The others of those without memory take minutes per run.
+    # A run of each other task takes minutes.
     tasks=(
         "CartPole-v1",
         "Pendulum-v1",
@@ -289,7 +262,6 @@ DEFAULTS = Experiment(
 )
 
 EXPERIMENTS = {
-    "collection": COLLECTION,
     "defaults": DEFAULTS,
     "execution": EXECUTION,
     "presets": PRESETS,

@@ -15,7 +15,6 @@ from typing import TypeVar
 
 from benchmarks.study.experiments import Experiment, Setting
 from benchmarks.study.tasks import TASKS
-from helpers.rule import PENSTOCK
 from helpers.single_process import Outcome, train
 from penstock.config import Config
 from penstock.files import write_json
@@ -61,9 +60,8 @@ class Run:
         return self.experiment.configuration(TASKS[self.task], self.setting, self.seed)
 
     def path(self, folder: Path) -> Path:
-        """Returns the path of the stored outcome, whose name depends on the configuration and the rule."""
-        rule = "" if self.setting.rule == PENSTOCK else f"rule {self.setting.rule}"
-        digest = hashlib.sha256(f"{self.config.to_toml()}lag {self.setting.lag}{rule}".encode()).hexdigest()[:16]
+        """Returns the path of the stored outcome, whose name depends on the configuration and the lag."""
+        digest = hashlib.sha256(f"{self.config.to_toml()}lag {self.setting.lag}".encode()).hexdigest()[:16]
         return folder / f"{self.task}-{digest}.json"
 
 
@@ -71,7 +69,7 @@ def play(run: Run, folder: Path) -> Outcome:
     """Returns the outcome of the run; trains if none is stored."""
     path = run.path(folder)
     if not path.exists():
-        outcome = train(run.config, run.setting.lag, actors=run.config.train.least_actors, rule=run.setting.rule)
+        outcome = train(run.config, run.setting.lag, actors=run.config.train.least_actors)
         record = {"task": run.task, "setting": run.setting.label, "seed": run.seed, **asdict(outcome)}
         write_json(path, record)
     return read(path)

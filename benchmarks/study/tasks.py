@@ -13,14 +13,6 @@ Changes = Mapping[str, Mapping[str, Any]]
 MASKED_TASK = "Taxi-v4"
 RECURRENT_TASK = "HiddenVelocityCartPole-v0"
 
-GRAVITIES = {
-    "Pendulum-v1, 8 gravities": (4.0, 5.5, 7.0, 8.5, 10.0, 11.5, 13.0, 14.5),
-    "Pendulum-v1, 1 of 8 gravities hard": (4.0, 4.2, 4.4, 4.6, 4.8, 5.0, 5.2, 14.5),
-}
-"""Gravities of the tasks with variants. The largest allows a pendulum to swing up in time for the threshold."""
-
-VARIED_TASKS = tuple(GRAVITIES)
-
 
 @dataclass(frozen=True, slots=True)
 class Budget:
@@ -279,36 +271,5 @@ TASKS |= {
         _without_preset("Hopper-v5", 2_000.0, policy={"activation": "relu"}),
     ),
 }
-
-TASKS |= {
-    name: Task(
-        None,
-        Budget(100_000, 2_048),
-        Budget(30_000, 1_536),
-        -1_650.0,
-        -250.0,
-        {},
-        {
-            "environment": {"id": "Pendulum-v1", "variants": tuple({"g": gravity} for gravity in gravities)},
-            "train": {"actors": len(gravities)},
-            # Returns of single episodes differ by hundreds with the first angle.
-            "evaluation": {"threshold": -300.0, "episodes": 30 * len(gravities)},
-            "actor": {"environments": 1, "unroll_length": 64},
-            "sampling": {"batch_segments": 64, "fresh_fraction": 0.125},
-            "policy": {"activation": "relu", "normalise_observations": False},
-            "ppo": {
-                "learning_rate": 1e-3,
-                "learning_rate_schedule": "constant",
-                "discount": 0.95,
-                "epochs": 10,
-                "minibatches": 16,
-            },
-        },
-    )
-    for name, gravities in GRAVITIES.items()
-}
-
-WITHOUT_VARIANTS = tuple(name for name in TASKS if name not in VARIED_TASKS)
-"""Tasks for comparisons with one actor."""
 
 WITH_PRESETS = tuple(name for name, task in TASKS.items() if task.preset is not None)

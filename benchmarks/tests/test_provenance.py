@@ -43,4 +43,4 @@ def test_the_processor_is_named(tmp_path: Path) -> None:
 def test_a_command_has_no_folder_of_this_machine() -> None:
     words = ["/home/a/.venv/bin/python", "-m", "benchmarks.loop", "--rounds", "5", "--output=/home/a/x.json", "a b"]
     assert command(words) == "python -m benchmarks.loop --rounds 5 --output=x.json 'a b'"
-    assert command(["/usr/bin/python3", "/home/a/tests/run.py", "docs/results"]) == "python run.py docs/results"
+    assert command(["/usr/bin/python3", "/home/a/tests/run.py", "results"]) == "python run.py results"

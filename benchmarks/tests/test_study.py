@@ -15,19 +15,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.documents import page_of, write_into
-from benchmarks.study.__main__ import COMPARISONS
 from benchmarks.study.estimates import interquartile_mean, over_tasks, paired_ratio
-from benchmarks.study.experiments import BURN_IN, COLLECTION, DEFAULTS, PRESETS, REPLAY
+from benchmarks.study.experiments import BURN_IN, DEFAULTS, EXPERIMENTS, PRESETS, REPLAY
 from benchmarks.study.report import read_outcomes, table, write_outcomes
 from benchmarks.study.running import Crew, Unfinished, in_parallel
 from benchmarks.study.tasks import (
     MASKED_TASK,
     RECURRENT_TASK,
     TASKS,
-    VARIED_TASKS,
     WITH_PRESETS,
-    WITHOUT_VARIANTS,
 )
+from helpers.result_files import RESULTS, read_index
 from helpers.single_process import Outcome
 from helpers.timing import PATIENCE_S, wait_for
 from penstock.config import Config
@@ -102,7 +100,7 @@ def gradient_steps(config: Config) -> float:
     return config.ppo.epochs * config.ppo.minibatches / config.sampling.fresh_segments
 
 
-@pytest.mark.parametrize("task", WITHOUT_VARIANTS)
+@pytest.mark.parametrize("task", TASKS)
 def test_runs_with_and_without_replay_take_as_many_gradient_steps(task: str) -> None:
     made = {setting.name: REPLAY.configuration(TASKS[task], setting, 0) for setting in REPLAY.settings}
     for name, config in made.items():
@@ -133,16 +131,6 @@ def test_age_without_priority_leaves_the_age_alone_to_decide() -> None:
     assert masses.tolist() == [1.0, 1.0, 2.0, 2.0]
 
 
-def test_runs_of_shares_of_collection_differ_in_the_rule_alone() -> None:
-    made = [COLLECTION.configuration(TASKS[VARIED_TASKS[0]], setting, 0) for setting in COLLECTION.settings]
-    for config in made:
-        rule = config.sampling.collection
-        assert config == made[0].changed({"sampling": {"collection": rule}})
-        # One actor for each variant, with whole windows in every batch.
-        assert config.train.actors == len(config.environment.variants) == config.sampling.fresh_segments
-    assert [config.sampling.collection for config in made] == ["equal", "return", "error", "learnability"]
-
-
 @pytest.mark.parametrize("task", DEFAULTS.tasks)
 def test_runs_of_the_defaults_have_no_setting_of_the_task_that_affects_training(task: str) -> None:
     made = {setting.name: DEFAULTS.configuration(TASKS[task], setting, 0) for setting in DEFAULTS.settings}
@@ -154,12 +142,6 @@ def test_runs_of_the_defaults_have_no_setting_of_the_task_that_affects_training(
         Config().sampling,
     )
     assert len({config.to_toml() for config in made.values()}) == len(DEFAULTS.settings)
-
-
-def test_runs_of_shares_of_collection_last_for_the_budget_of_their_task() -> None:
-    for task in VARIED_TASKS:
-        for setting in COLLECTION.settings:
-            assert COLLECTION.configuration(TASKS[task], setting, 0).run.total_steps == 30_000
 
 
 def test_runs_with_burn_in_differ_in_the_burn_in_alone() -> None:
@@ -214,15 +196,21 @@ def test_published_runs_give_the_table_that_was_published(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in sorted(COMPARISONS) if f"study {name}:" in page_of(name).read_text()]
+    "name", [name for name in sorted(EXPERIMENTS) if f"study {name}:" in page_of(name).read_text()]
 )
 def test_the_published_tables_are_those_of_the_published_runs(name: str) -> None:
-    outcomes = read_outcomes(page_of(name).parent / "results" / f"{name}.json")
-    experiment = COMPARISONS[name].part({label for _, label in outcomes})
+    outcomes = read_outcomes(RESULTS / f"{name}.json")
+    experiment = EXPERIMENTS[name].part({label for _, label in outcomes})
     tasks = list(dict.fromkeys(task for task, _ in outcomes))
     assert table(experiment, tasks, outcomes) in page_of(name).read_text(), (
         f"run `python -m benchmarks.study {name} --published`"
     )
+
+
+def test_the_index_says_which_published_studies_can_be_repeated() -> None:
+    commands = {result.name: result.command.split() for result in read_index().results.values() if not result.deleted}
+    repeated = {words[3] for words in commands.values() if words[:3] == ["python", "-m", "benchmarks.study"]}
+    assert repeated <= EXPERIMENTS.keys()
 
 
 def test_a_crew_begins_nothing_when_its_time_is_over() -> None:

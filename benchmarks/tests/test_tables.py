@@ -88,9 +88,10 @@ def test_the_claim_is_the_range_over_all_peers_and_needs_five_rounds() -> None:
 def test_goals_in_seconds_are_undecided_on_a_busy_machine() -> None:
     cases = [pace("penstock", 1_000.0, 10.0), pace("sb3", 100.0, 20.0)]
     tables: dict[str, Any] = {"like_for_like": cases, "pipeline_bound": [], "as_people_run": [], "data_path": []}
-    for load, first in ((1.0, "met"), (9.0, "undecided"), (None, "undecided")):
+    for load, first in ((1.0, "10.00"), (9.0, "10.00 (undecided)"), (None, "10.00 (undecided)")):
         rows = goals({**tables, "runs": [{"load": load}]}).splitlines()[-2:]
-        assert [row.split("|")[-2].strip() for row in rows] == [first, "**missed**"]
+        measured = (f"CartPole-v1 {each} (256)" for each in (first, "**0.50**"))
+        assert [row.split("|")[-2].strip() for row in rows] == list(measured)
 
 
 def test_a_goal_is_not_measured_if_no_peer_reached_the_threshold() -> None:
@@ -102,10 +103,10 @@ def test_a_goal_is_not_measured_if_no_peer_reached_the_threshold() -> None:
         tables: dict[str, Any] = {"like_for_like": [], "pipeline_bound": [], "as_people_run": cases, "data_path": []}
         return goals({**tables, "runs": [{"load": 1.0}]}).splitlines()[-1]
 
-    assert row(None, None).endswith("|  | at most 0.7 | not measured: no peer reached the threshold |")
+    assert row(None, None).endswith("| at most 0.7 | CartPole-v1 no peer reached the threshold |")
     # The one that was stopped after 30 s may have been the faster.
-    assert row(None, 60.0).endswith("| 0.40 | at most 0.7 | met |")
-    assert row(15.0, None).endswith("| 0.80 | at most 0.7 | **missed** |")
+    assert row(None, 60.0).endswith("| at most 0.7 | CartPole-v1 0.40 |")
+    assert row(15.0, None).endswith("| at most 0.7 | CartPole-v1 **0.80** |")
 
 
 def test_runs_that_failed_and_the_load_of_the_machine_are_stated(document: dict[str, Any]) -> None:

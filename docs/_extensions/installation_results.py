@@ -42,7 +42,7 @@ def with_tables(text: str) -> str:
 
 
 def _result(name: str) -> dict[str, Any]:
-    result: dict[str, Any] = json.loads((DOCS / "results" / f"{name}.json").read_text())
+    result: dict[str, Any] = json.loads((DOCS.parent / "results" / f"{name}.json").read_text())
     return result
 
 

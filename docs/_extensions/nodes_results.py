@@ -29,9 +29,9 @@ def write_pages() -> None:
 def with_tables(text: str) -> str:
     """Returns the text of a page with current tables between its marks."""
     for engine, name in RESULTS.items():
-        path = DOCS / "results" / name
+        path = DOCS.parent / "results" / name
         if begin(engine) in text and path.exists():
             found = json.loads(path.read_text())
-            heading = f"{found['engine']} ([result file](results/{name})):"
+            heading = f"{found['engine']} ([result file](../results/{name})):"
             text = between(text, begin(engine), END, f"{heading}\n\n{table(found['rows']).strip()}")
     return text

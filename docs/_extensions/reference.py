@@ -1,5 +1,5 @@
 """Writes pages from the code before Sphinx reads its sources: settings, names of other libraries, presets, commands,
-metrics, contract, the table of supported environments, and the tables of environments that were trained on.
+metrics, contract, reports, the table of supported environments, and the tables of environments that were trained on.
 """
 
 import os
@@ -16,6 +16,7 @@ import installation_results
 import library_words
 import nodes_results
 import prometheus_client
+import reports
 import side_by_side_results
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
@@ -38,6 +39,9 @@ HELP_TIMEOUT_S = 600.0
 def setup(app: Any) -> dict[str, bool]:
     """Registers the extension with Sphinx."""
     app.connect("builder-inited", lambda app: write_pages(FOLDER))
+    app.connect("builder-inited", lambda app: reports.write_pages(FOLDER))
+    app.connect("source-read", lambda app, page, source: _link_reports(source))
+    app.connect("include-read", lambda app, path, page, source: _link_from_docs(source))
     app.connect("builder-inited", lambda app: batch_picture.write_picture())
     app.connect("builder-inited", lambda app: environment_support.write_page())
     app.connect("builder-inited", lambda app: environment_results.write_page())
@@ -63,6 +67,15 @@ def write_pages(folder: Path) -> None:
         path, text = folder / f"{name}.md", render()
         if not path.exists() or path.read_text() != text:
             path.write_text(text)
+
+
+def _link_reports(source: list[str]) -> None:
+    source[0] = reports.with_links(source[0], FOLDER.name)
+
+
+def _link_from_docs(source: list[str]) -> None:
+    """Changes the links of README.md to result files, as `relative-docs` does those to pages."""
+    source[0] = source[0].replace("](results/", "](../results/")
 
 
 def settings_page() -> str:

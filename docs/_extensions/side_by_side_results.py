@@ -23,7 +23,7 @@ def write_pages() -> None:
 
 def with_table(name: str, text: str) -> str:
     """Returns the text of a page with the current table between its marks."""
-    results = json.loads((DOCS / "results" / PAGES[name]).read_text())
+    results = json.loads((DOCS.parent / "results" / PAGES[name]).read_text())
     return between(text, BEGIN, END, table([Run(**run) for run in results["runs"]]))
 
 

@@ -56,5 +56,5 @@ def test_a_short_form_writes_a_complete_result(
         assert not code
     failed = [what for what, holds in found.get("checks", {}).items() if not holds]
     assert all(OF_PACE.get(name, "nothing") in what for what in failed), failed
-    (line,) = [line for line in tables.promises(tmp_path).splitlines() if f"(results/{name}.json)" in line]
+    (line,) = [line for line in tables.promises(tmp_path).splitlines() if f"(../results/{name}.json)" in line]
     assert "not measured" not in line and found["command"] in line

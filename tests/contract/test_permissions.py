@@ -1,4 +1,4 @@
-"""Every method, called by every kind of caller: docs/results/permissions.md lists what each one gets."""
+"""Every method, called by every kind of caller: results/permissions.md lists what each one gets."""
 
 import asyncio
 import os
@@ -32,7 +32,7 @@ from penstock.security.roles import ROLES, Identity, Role
 from penstock.telemetry import metrics
 from penstock.types.extents import Amounts
 
-TABLE = Path(__file__).parents[2] / "docs" / "results" / "permissions.md"
+TABLE = Path(__file__).parents[2] / "results" / "permissions.md"
 WRITE = "PENSTOCK_TEST_WRITE_PERMISSIONS"
 METHODS = (*PERMISSIONS, methods.CHECK_HEALTH)
 OTHER_RUN = "green"

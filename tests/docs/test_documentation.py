@@ -88,7 +88,7 @@ def test_the_tables_of_the_installation_are_current() -> None:
 
 @for_each("page", ["Makefile", "docs/getting-started.md"])
 def test_the_size_of_the_development_environment_is_measured(page: str) -> None:
-    result = json.loads((ROOT / "docs" / "results" / "development.json").read_text())
+    result = json.loads((ROOT / "results" / "development.json").read_text())
     assert f"{result['size_mb'] / 1e3:.1f} GB" in (ROOT / page).read_text()
 
 

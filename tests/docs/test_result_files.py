@@ -1,4 +1,4 @@
-"""Every number in README.md and every result file has an origin: docs/results/index.toml, the files and the history.
+"""Every number in README.md and every result file has an origin: results/index.toml, the files and the history.
 
 Each test prints all findings at once. `benchmarks.tables` writes what the pages quote.
 """
@@ -57,7 +57,7 @@ def quotes(page: str, result: Result) -> bool:
 def test_the_index_lists_every_file_and_every_listed_file_exists(index: Index) -> None:
     found = {str(path.relative_to(RESULTS)) for path in RESULTS.rglob("*") if path.is_file() and path != INDEX}
     names = list(listed(index))
-    findings = [f"{name} is not in docs/results/index.toml: add it, or delete the file" for name in found - {*names}]
+    findings = [f"{name} is not in results/index.toml: add it, or delete the file" for name in found - {*names}]
     findings += [f"{name} does not exist: measure it, or delete it from the index" for name in {*names} - found]
     findings += [f"{name} is listed twice" for name in {*names} if names.count(name) > 1]
     assert not findings, "\n".join(sorted(findings))
@@ -117,7 +117,9 @@ def of_history(result: Result, document: Any) -> list[str]:
     if result.written_by:
         return []
     if result.gaps:
-        known = is_in_history(result.published) and git("log", "--format=%H", "--", str(result.path)).split()
+        known = (
+            is_in_history(result.published) and git("log", "--follow", "--format=%H", "--", str(result.path)).split()
+        )
         published = known and any(commit.startswith(result.published) for commit in known)
         return [] if published else [f"{result.name} was not published by commit {result.published}"]
     return [
@@ -133,6 +135,52 @@ def test_every_commit_of_a_file_is_in_the_history(index: Index) -> None:
     findings += [
         f"change {each.commit} is not in the history" for each in index.changes if not is_in_history(each.commit)
     ]
+    assert not findings, "\n".join(findings)
+
+
+def program_of(command: str) -> Path | None:
+    """The file that a command runs; None if it is not a command, or a target of the Makefile runs it."""
+    match command.split():
+        case ["python", "-m", module, *_]:
+            path = ROOT / module.replace(".", "/")
+            return path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
+        case ["make", target, *_] if f"\n{target}:" not in MAKEFILE:
+            kind, _, name = target.partition("-")
+            path = ROOT / {"bench": "benchmarks"}.get(kind, kind) / name.replace("-", "_")
+            return path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
+    return None
+
+
+MAKEFILE = (ROOT / "Makefile").read_text()
+
+
+def test_the_command_of_every_file_exists_unless_the_index_says_that_it_was_deleted(index: Index) -> None:
+    findings = [
+        f"{result.name}: no program of `{result.command}`: state it as `deleted`, or change the command"
+        for result in index.results.values()
+        if not result.deleted and (program := program_of(result.command)) is not None and not program.exists()
+    ]
+    assert not findings, "\n".join(findings)
+
+
+def of_deletion(result: Result, document: Any) -> list[str]:
+    """What is wrong with the deleted program of a measurement: the file's commit lacks it, or it is there again."""
+    if not result.deleted:
+        return []
+    path, text = result.deleted
+    findings = [
+        f"{result.name}: {path} has no {text!r} at {commit}"
+        for commit in ([result.published] if result.gaps else commits_of(document))
+        if text not in git("show", f"{commit}:{path}")
+    ]
+    if (ROOT / path).exists() and text in (ROOT / path).read_text():
+        findings.append(f"{result.name}: {path} has {text!r}: delete the line `deleted`")
+    return findings
+
+
+@needs_history
+def test_a_deleted_program_is_in_the_commit_of_its_file_and_not_in_the_checkout(index: Index) -> None:
+    findings = [finding for result in index.results.values() for finding in of_deletion(result, result.document())]
     assert not findings, "\n".join(findings)
 
 
@@ -158,9 +206,7 @@ def numbers_of(text: str, declared: tuple[str, ...]) -> list[str]:
 
 def test_every_number_in_readme_is_generated_from_a_file_or_declared(index: Index) -> None:
     found = numbers_of((ROOT / "README.md").read_text(), tuple(index.declared))
-    assert not found, "generate it by benchmarks/tables.py, or declare it in docs/results/index.toml:\n" + "\n".join(
-        found
-    )
+    assert not found, "generate it by benchmarks/tables.py, or declare it in results/index.toml:\n" + "\n".join(found)
 
 
 # The rules find what they are to find.
@@ -203,8 +249,28 @@ def test_a_commit_that_is_not_in_the_history_is_found() -> None:
     assert of_history(RESULT, {"commit": known}) == []
     (finding,) = of_history(RESULT, {"commit": known, "runs": [{"commit": "0" * 40}]})
     assert "0" * 40 in finding
-    gap = Result("loop.json", gaps="machine", published=known[:12], date="2026-11-26")
-    assert of_history(gap, {}) != [], "HEAD published no result, unless it changes this one"
+    first = git("rev-list", "--max-parents=0", "HEAD").splitlines()[0]
+    gap = Result("loop.json", gaps="machine", published=first[:12], date="2026-11-26")
+    assert of_history(gap, {}) != [], "the first commit published no result"
+
+
+@needs_history
+def test_a_wrong_deletion_is_found() -> None:
+    commit = git("rev-parse", "HEAD")
+    present = Result("x.json", deleted=("tests/docs/test_result_files.py", "def of_deletion"))
+    absent = Result("x.json", deleted=("LICENSE", "def of_deletion"))
+    assert any("delete the line" in finding for finding in of_deletion(present, {"commit": commit}))
+    assert [finding.rpartition(" at ")[0] for finding in of_deletion(absent, {"commit": commit})] == [
+        "x.json: LICENSE has no 'def of_deletion'"
+    ]
+
+
+def test_the_programs_of_commands_are_found() -> None:
+    assert program_of("python -m benchmarks.study pool") == ROOT / "benchmarks" / "study" / "__main__.py"
+    assert program_of("make bench-loop") == ROOT / "benchmarks" / "loop.py"
+    assert program_of("make stress-kills ARGS=--short") == ROOT / "stress" / "kills.py"
+    assert program_of("make e2e") is None
+    assert program_of("three nodes over FUSE, by the steps in the file") is None
 
 
 @for_each("line", ["It needs 0.54 of the steps.", "On six of ten tasks", "at half the cost", "(1.8 GB)"])

@@ -96,7 +96,7 @@ class Report:
         path.write_text(f"# {title}\n\n{table}")
 
     def save(self, path: Path) -> None:
-        """Writes the lines with their origin as JSON, for docs/results."""
+        """Writes the lines with their origin as JSON, for results/."""
         lines = [asdict(line) for line in self.lines]
         path.with_suffix(".json").write_text(json.dumps({**of_this_run(), "lines": lines}, indent=2) + "\n")
 

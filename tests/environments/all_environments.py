@@ -1,7 +1,7 @@
 """`make all-environments`: trains on every registered environment with its id alone, for two windows.
 
 The environments are those of Gymnasium, highway-env, dm_control, MiniGrid and ALE (`suites.py`). Each suite's packages
-are installed once, from PyPI, into build/environments. The result is docs/results/environments.json, from which
+are installed once, from PyPI, into build/environments. The result is results/environments.json, from which
 `make docs` writes the tables of docs/environments.md. The file is written after every run: an interrupted program
 continues where it ended. The whole output of runs that did not train is in build/environments/output.
 
@@ -116,7 +116,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time (default: 2)")
     parser.add_argument("--deadline", type=float, default=DEADLINE_S, help=f"seconds for a run ({DEADLINE_S:g})")
     parser.add_argument("--again", action="store_true", help="run environments that have a result too")
-    parser.add_argument("--output", type=Path, default=OUTPUT, help="file of results (default: in docs/results)")
+    parser.add_argument("--output", type=Path, default=OUTPUT, help="file of results (default: in results/)")
     given = parser.parse_args()
     suites = [suite for suite in SUITES if not given.suite or suite.name in given.suite]
     listed, registered = chosen(suites, [each for each in given.ids.split(",") if each])

@@ -1,4 +1,4 @@
-"""The file of results of `make all-environments`, docs/results/environments.json."""
+"""The file of results of `make all-environments`, results/environments.json."""
 
 import json
 import re
@@ -119,4 +119,4 @@ def _about(
     }
 
 
-OUTPUT = ROOT / "docs" / "results" / "environments.json"
+OUTPUT = ROOT / "results" / "environments.json"

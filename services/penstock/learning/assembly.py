@@ -1,7 +1,6 @@
 """Assembles a session of a run from its settings, for the learner's service, for studies and for tests."""
 
 import dataclasses
-from typing import TypeVar
 
 import torch
 
@@ -56,12 +55,10 @@ def open_session(config: Config, folder: RunFolder, recovered: Recovered) -> Ses
 _WORK_OF_A_CORE = 16_000 * 512
 """Parameters times rows of a minibatch up to which one core takes a gradient step sooner than a GPU.
 
-Measured with 512 rows (docs/results/gpu/learner.json and learner_cpu_1.json): an H100 takes 264,000 samples/s with
+Measured with 512 rows (results/gpu/learner.json and learner_cpu_1.json): an H100 takes 264,000 samples/s with
 9,800 parameters and 257,000 with 143,000, because launches take its time; a core of its host takes 369,000 and 67,000.
 Between these, in proportion of logarithms, both take 260,000 with 17,000 parameters.
 """
-
-Kind = TypeVar("Kind", bound=Learner)
 
 
 def learner_of(
@@ -76,7 +73,23 @@ def learner_of(
     A policy whose weights are loaded next is `continued`: it keeps its offsets, and its leaves their encoders unless
     `policy.encoders` names them. Raises `ConfigurationError` as `Learner`.
     """
-    return learner_as(Learner, config, spec, device, ranks, continued)
+    recorded = encoders_of_new(spec, config.policy.moves) if continued is None else continued.encoders
+    # Passed by name, so that a setting unknown to the architecture is an error.
+    network = Network(**{**dict(config.policy), "encoders": {**recorded, **config.policy.encoders}})
+    if continued is not None:
+        network = dataclasses.replace(network, observation_offsets=continued.observation_offsets)
+    return Learner(
+        spec,
+        network,
+        ppo=config.ppo,
+        sampling=config.sampling,
+        device=device,
+        seed=config.run.seed,
+        precision=config.learner.precision,
+        execution=config.learner.execution,
+        threads=config.learner.threads,
+        ranks=ranks,
+    )
 
 
 def core_is_faster(config: Config, spec: EnvironmentSpec, continued: Network | None = None) -> bool:
@@ -90,34 +103,6 @@ def core_is_faster(config: Config, spec: EnvironmentSpec, continued: Network | N
     learner = learner_of(config, spec, torch.device("cpu"), ALONE, continued)
     rows = config.sampling.batch_segments * config.actor.unroll_length / config.ppo.minibatches
     return learner.execution == "direct" and learner.parameters.numel() * rows <= _WORK_OF_A_CORE
-
-
-def learner_as(
-    kind: type[Kind],
-    config: Config,
-    spec: EnvironmentSpec,
-    device: torch.device,
-    ranks: Ranks = ALONE,
-    continued: Network | None = None,
-) -> Kind:
-    """Makes the configured learner as `learner_of`, of this class."""
-    recorded = encoders_of_new(spec, config.policy.moves) if continued is None else continued.encoders
-    # Passed by name, so that a setting unknown to the architecture is an error.
-    network = Network(**{**dict(config.policy), "encoders": {**recorded, **config.policy.encoders}})
-    if continued is not None:
-        network = dataclasses.replace(network, observation_offsets=continued.observation_offsets)
-    return kind(
-        spec,
-        network,
-        ppo=config.ppo,
-        sampling=config.sampling,
-        device=device,
-        seed=config.run.seed,
-        precision=config.learner.precision,
-        execution=config.learner.execution,
-        threads=config.learner.threads,
-        ranks=ranks,
-    )
 
 
 def training_run(session: Session, parts: LearnerParts) -> TrainingRun:

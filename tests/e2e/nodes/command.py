@@ -34,7 +34,7 @@ def run(
     """
     parser = argparse.ArgumentParser(description="Run Penstock over three nodes, break them, and report.")
     parser.add_argument("--keep", action="store_true", help="leave the nodes running")
-    parser.add_argument("--adopt", action="store_true", help="copy the results to docs/results")
+    parser.add_argument("--adopt", action="store_true", help="publish the results in results/")
     arguments = parser.parse_args()
     if shutil.which(tool) is None:
         print(
@@ -66,7 +66,7 @@ def run(
         if not arguments.keep:
             command(tool, "down")
     if arguments.adopt:
-        shutil.copy(folder / results, ROOT / "docs" / "results")
+        shutil.copy(folder / results, ROOT / "results")
     return 0 if report.met else 1
 
 

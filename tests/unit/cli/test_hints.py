@@ -184,7 +184,7 @@ def curve_of(run: dict[str, Any]) -> CoordinatorStatistics:
 
 
 def test_of_published_runs_those_that_fall_and_no_others_forget() -> None:
-    runs = json.loads((ROOT / "docs" / "results" / "defaults.json").read_text())
+    runs = json.loads((ROOT / "results" / "defaults.json").read_text())
     forgot = {
         (run["task"], run["setting"], run["seed"])
         for run in runs

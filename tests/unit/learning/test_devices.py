@@ -128,7 +128,7 @@ def test_only_bfloat16_casts_layers() -> None:
 
 def rate(name: str, policy: str) -> float:
     """Returns the samples per second of a published measurement: of the execution that a run has by default."""
-    cases = json.loads((ROOT / "docs" / "results" / "gpu" / f"{name}.json").read_text())["cases"]
+    cases = json.loads((ROOT / "results" / "gpu" / f"{name}.json").read_text())["cases"]
     (found,) = [
         each["samples_per_s"]
         for each in cases
