@@ -1,8 +1,7 @@
 """Encoding and decoding of columns' bytes by a codec.
 
 Decoding never fails on bytes that a peer has sent: it returns whether they decode to exactly the expected number of
-bytes, and writes at most that number. The functions release the interpreter lock and may be called from any thread.
-`wire`, `replay.store` and their users call them.
+bytes, and writes at most that number. The functions release the interpreter lock and are thread-safe.
 """
 
 import ctypes

@@ -1,7 +1,7 @@
 """Makes a new run from a snapshot: its policy, its whole store and the run's settings, in new folders.
 
-The new run continues at the snapshot's version, so that its segments are drawn as before. The old run is only read.
-The folders get their names when they are complete. Called by `penstock replay restore`.
+The new run continues at the snapshot's version, so that its segments are drawn as before. The old run is only read. The
+folders get their names when they are complete.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 """Where the store of a run on one machine is: in the run's folder, or on a local disk if that is on a network.
 
 A file in the run's folder names the other place, so that a resumed run finds its store. The name of the place is
-random, so another host, and another user of this one, has no folder of this name. `local` and `restoring` use it.
+random, so another host, and another user of this one, has no folder of this name.
 """
 
 import contextlib

@@ -475,6 +475,24 @@ def test_a_window_collected_during_a_break_spends_a_grant_of_the_new_stream(loop
     assert (counts.granted, counts.unseen + counts.leased) == (0, 4)
 
 
+def test_grants_end_with_the_session_and_their_windows_spend_grants_of_the_next_stream(loopback: Loopback) -> None:
+    server, plan = loopback.replay(), plan_with(fresh_segments=2, batch_segments=2)
+    former = loopback.source(server, plan)
+    sink = loopback.sink(0, server)
+    for _ in range(2):
+        until(lambda: sink.next_grant(0.5), "a grant")
+    assert sink.next_grant(0.3) is None
+    former.close(0.0)
+    loopback.source(server, replace(plan, session=plan.session + 1))
+    # Both former grants are in use, so this one can only be of the stream that has opened again.
+    until(lambda: sink.next_grant(0.5), "a grant of the next stream")
+    assert loopback.replay_status(server).counts.granted == 4
+    sink.send(make_window(1))
+    assert sink.drain(PATIENCE_S)
+    counts = loopback.replay_status(server).counts
+    assert (counts.granted, counts.unseen + counts.leased, counts.late) == (2, 2, 0)
+
+
 @pytest.mark.parametrize("event", ["the service restarts", "another learner comes"])
 def test_actors_follow_the_gate_again_after_an_interruption(loopback: Loopback, tmp_path: Path, event: str) -> None:
     server, recorder = loopback.replay(folder=tmp_path), Recorder()

@@ -27,6 +27,7 @@ from penstock.cli.one_line_parser import OneLineParser
 from penstock.cli.options import parse
 from penstock.config import Config, setting_names
 from penstock.config.removed import REMOVED
+from penstock.errors import ConfigurationError
 from penstock.presets import preset
 from penstock.types.codecs import encodable
 from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec, Tree
@@ -372,6 +373,37 @@ NAMED = [
 @for_each(("page", "name"), [(page, name) for page, name in NAMED if name.split(".")[0] in SECTIONS])
 def test_a_setting_in_the_text_exists(page: str, name: str) -> None:
     assert name in setting_names() or (page == "compatibility.md" and name in REMOVED), f"{page} names {name}"
+
+
+def refusal(name: str, value: str) -> str:
+    """Returns why a setting does not accept this value; empty if it does, if need be with other settings."""
+    option = f"--{name.replace('_', '-')}={shlex.split(value)[0]}"
+    try:
+        parse("penstock", "", ["--preset", "cartpole", option], trains=True)
+    except ConfigurationError as error:
+        return str(error) if f"{name} must be" in str(error) else ""
+    return ""
+
+
+VALUES = sorted(
+    {
+        (page, name, found[2])
+        for page, span in SPANS
+        if (found := re.fullmatch(r"(?:--)?([a-z]+\.[a-z_-]+) (\S+)", span))
+        and (name := found[1].replace("-", "_")) in setting_names()
+        and page != "compatibility.md"
+    }
+)
+
+
+@for_each(("page", "name", "value"), VALUES)
+def test_a_value_of_a_setting_in_the_text_is_accepted(page: str, name: str, value: str) -> None:
+    assert not refusal(name, value), f"{page}: {refusal(name, value)}"
+
+
+def test_a_value_that_a_setting_refuses_is_found() -> None:
+    assert refusal("sampling.off_policy_degree", "-1")
+    assert refusal("learner.execution", "fast")
 
 
 def test_the_table_of_removed_settings_is_complete() -> None:

@@ -1,1 +1,1 @@
-"""The algorithm, as pure functions and torch modules. docs/ARCHITECTURE.md collects the mathematics."""
+"""The algorithm, as pure functions and torch modules. docs/design-learner.md collects the mathematics."""

@@ -44,7 +44,7 @@ def importance_weights(preference: Tensor, fresh_segments: int, beta: float) -> 
     """Returns the importance weights omega_i = min(10, c s_i^(-beta)), <float32>[B].
 
     The factor c makes their mean over the replayed segments 1. Fresh segments have weight 1. The weights correct the
-    bias of sampling by priority. They do not correct for age, whose distribution is intended (docs/ARCHITECTURE.md).
+    bias of sampling by priority. They do not correct for age, whose distribution is intended (docs/design-learner.md).
 
     Args:
         preference: <float64>[B] log s_i (`preferences`); the first `fresh_segments` are ignored.

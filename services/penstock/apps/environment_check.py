@@ -1,4 +1,4 @@
-"""The process that checks a run's environments before the run starts. Started by `local.environment_check`.
+"""The process that checks a run's environments before the run starts.
 
 It reads the request, one JSON line, from standard input, and writes JSON lines to the descriptor given as its argument:
 one per stage as it begins (`stage`, `name`), and finally `refused` and `unknown`, or `env_id`, `warnings`, `notices`,

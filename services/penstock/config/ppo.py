@@ -11,7 +11,7 @@ Schedule = Literal["constant", "linear"]
 
 
 class PPOConfig(Section):
-    """[ppo] The loss and its optimizer (formulas in docs/ARCHITECTURE.md)."""
+    """[ppo] The loss and its optimizer (formulas in docs/design-learner.md)."""
 
     learning_rate: Annotated[float, Field(gt=0.0, le=1.0)] = 1e-3
     """Learning rate of Adam at the start. At 1, a step moves each parameter by about 1, and no network learns; the

@@ -1,4 +1,4 @@
-"""Ages and priorities of replayed segments over the last batches. `learning.session_totals` calls it under its lock."""
+"""Ages and priorities of replayed segments over the last batches. Callers hold the lock of `SessionTotals`."""
 
 import math
 from collections import deque

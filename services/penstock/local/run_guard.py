@@ -1,4 +1,4 @@
-"""Kills the process groups of a run after its launcher has died. Started by `local.process_group` as a script.
+"""Kills the process groups of a run after its launcher has died. It runs as a script.
 
 Reads lines from standard input: `+ GROUP` when a group was started, `- GROUP` when it has ended. The input ends with
 the launcher, even if the launcher is killed. The remaining groups then get a grace period and SIGKILL. The script

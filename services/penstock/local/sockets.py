@@ -1,8 +1,8 @@
 """The socket files of a run on one machine: in its folder, or among temporary files if that can't hold them.
 
 Each session of a run has a folder of its own, which no other user can enter. So a service that outlives a killed
-launcher can neither take the place of a new one nor remove its socket when it ends. A socket's path is short by the
-system's law, and some file systems hold no sockets, as those of virtual machines and of FUSE. `local.launcher` uses it.
+launcher can neither take the place of a new one nor remove its socket when it ends. The system limits the length of a
+socket's path, and some file systems hold no sockets, such as shared folders of virtual machines and FUSE.
 """
 
 import socket

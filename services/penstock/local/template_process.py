@@ -1,4 +1,4 @@
-"""The template process: imports the services' modules and forks a service per request. Started by `local.template`.
+"""The template process: imports the services' modules and forks a service per request.
 
 Requests and replies are JSON messages on the Unix socket whose descriptor is the first argument. The second argument is
 padding, which a forked service overwrites with its own command line.

@@ -2,13 +2,13 @@
 
 Batches are numbered, and batch k is trained at version k. Collection may run `off_policy_degree` batches ahead of
 training, so granted + unseen + leased segments never exceed (d + 1) F. A grant permits an actor to collect one window.
-See docs/ARCHITECTURE.md, "The gate".
+See docs/design-replay.md, "The gate".
 
 Grants are shared by stride scheduling (Waldspurger & Weihl 1995, section 2): each grant advances the pass of its actor
 by 1 / share, and the actor with the lowest pass goes first. The shares follow from the plan's weights of the slots.
 Without weights all shares are equal, so the pass is the number of granted windows.
 
-The module takes times as arguments and never blocks. `replay.buffer` and its parts call it under the one lock.
+The module takes times as arguments and never blocks. Its callers hold the buffer's lock.
 """
 
 import math
@@ -93,10 +93,10 @@ class Gate:
         return sum(not actor.served for actor in self._actors.values())
 
     def adopt(self, plan: SamplingPlan) -> None:
-        """Adopts the plan of a new session. Outstanding grants stay valid, as in `adjust`.
+        """Adopts the plan of a new session.
 
-        Windows that actors collect during a change of learner serve the next batches. If their grants were revoked,
-        these windows would queue behind newer grants and become late.
+        Outstanding grants count until the streams of their actors end, which `adopt` does not do. A window that was
+        collected under such a grant takes the first grant of its actor's next stream, so it is not late.
 
         Raises:
             ConfigurationError: The window of a connected actor could never be granted, or shares exclude a slot.

@@ -48,7 +48,8 @@ class PlanChange:
 
     Attributes:
         returned: Whether the session had a plan here before.
-        recalled: Whether the actors' streams end, because the plan differs from the former one.
+        recalled: Whether the actors' streams must end, and their grants with them, because the plan differs from the
+            former one.
     """
 
     returned: bool

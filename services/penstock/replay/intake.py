@@ -1,7 +1,7 @@
 """Windows of the actors: grants for them are issued, and their rows are reserved, filled part by part, and sealed.
 
-`rpc.servicers.append` opens an `Intake` per stream. The methods take the buffer's lock, except `put`, which writes to
-rows that no other method reads, and the check of the values in `seal`.
+Each stream of an actor has its own `Intake`. The methods take the buffer's lock, except `put`, which writes to rows
+that no other method reads, and the check of the values in `seal`.
 """
 
 import threading

@@ -1,8 +1,7 @@
 """Batches of the learner: a batch is drawn and leased, read, and committed.
 
 Any thread may call `ReplayBuffer.leases`. Its methods take the buffer's lock, except `places`, `copy_bytes`, which
-checks after the copy that no row was overwritten, and `begin_session` and `resume_session`, which `replay.buffer` calls
-under it.
+checks after the copy that no row was overwritten, and `begin_session` and `resume_session`, whose callers hold it.
 """
 
 import threading

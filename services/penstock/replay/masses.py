@@ -7,7 +7,7 @@ All masses age together, so their common factor is omitted. The tree stores
     (priority_i + epsilon)^alpha * 2^((version_i - reference) / half_life)
 
 and the reference is raised long before a double overflows. Versions are those of the store's age clock
-(`replay.store.ages`), which leaves out skipped numbers. Only `replay.priority_index` calls it.
+(`replay.store.ages`), which leaves out skipped numbers.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """Index of the segments that may be replayed and their probabilities: a sum tree over the store's seen rows.
 
 Only seen rows have mass. It decreases with age by the store's clock (`replay.store.ages`) and is 0 past
-`max_staleness`. `replay.segments` and its users call it under the lock.
+`max_staleness`. Callers hold the buffer's lock.
 """
 
 import numpy as np

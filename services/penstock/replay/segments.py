@@ -3,7 +3,7 @@
 Fresh segments await their first training: unseen in order of arrival, then leased to a batch. Their states are in the
 store's headers and survive the process. This module keeps their order and the open leases.
 
-`replay.buffer` creates `Segments`. `buffer`, `intake` and `leases` use it under the buffer's lock.
+Callers hold the buffer's lock.
 """
 
 from collections import deque

@@ -2,8 +2,7 @@
 
 A batch takes one compiled call that releases the GIL. It proceeds level by level rather than leaf by leaf: the steps of
 different leaves are independent, so the processor overlaps their cache misses. Parents are recomputed from their
-children and never adjusted by differences, so rounding errors do not accumulate. Only `replay.priority_index` calls it,
-under the buffer's lock.
+children and never adjusted by differences, so rounding errors do not accumulate. Callers hold the buffer's lock.
 """
 
 import numba

@@ -14,7 +14,7 @@ A stream opens by gRPC, and its errors and its end come by gRPC. In between, its
 
 The end of the call ends the socket and the reverse, so that a stream breaks and reopens as it does by gRPC, whose
 keepalive also notices a peer that hangs. Sockets have abstract names, which are specific to Linux and leave no files.
-`rpc.channel` and `rpc.service` use this module; servicers and clients don't know which way a message takes.
+Servicers and clients don't know which way a message takes.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """The run's key: an Ed25519 key whose private half the learner keeps in the run's folder.
 
 Replay services keep the public half, so that neither their files nor what is sent to them lets others act as the
-learner. `rpc.proofs` calls it.
+learner.
 """
 
 from cryptography.exceptions import InvalidSignature

@@ -9,7 +9,7 @@ its parts are full enough. While a slow shard recovers, up to (d + 1) of its sma
 
 If the plan weights slots, a shard's part also follows the shares of its slots.
 
-The module does no I/O and takes times as arguments. Only `rpc.clients.sharded_source` calls it, under its lock.
+The module does no I/O and takes times as arguments. Callers hold the sharded source's condition.
 """
 
 import math

@@ -3,8 +3,6 @@
 A chunk begins with the keys, <uint64>[rows], and the forms, <uint32>[rows, encodable columns]. The rows' bytes follow,
 column by column, as they are stored. Key 0 marks a row that was overwritten during the copy, or whose bytes did not
 match their checksum. A chunk is written once and never changed.
-
-`snapshots` writes chunks in its own thread, and `restoring` reads them.
 """
 
 import errno

@@ -5,7 +5,7 @@ and session record, the learner's checkpoint at the same version, and a manifest
 and renamed when it is complete, so a folder without a manifest is not a snapshot. Files never change, and snapshots
 share them by hard links.
 
-It refuses invalid names, and manifests of another format. `snapshots` and `restoring` use it.
+It refuses invalid names, and manifests of another format.
 """
 
 import fcntl

@@ -1,7 +1,7 @@
 """Restores the segments of a snapshot to a new store, with their states, priorities, watermarks and counters.
 
-It refuses a snapshot without an intact segment, and a capacity too small for the segments that were not trained.
-`penstock.restoring` calls it for a folder that no service uses.
+It refuses a snapshot without an intact segment, and a capacity too small for the segments that were not trained. No
+service may use the folder meanwhile.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,6 @@
 """Takes snapshots of a store in use, one at a time, in a separate thread, and removes old ones.
 
-It refuses a second concurrent snapshot, a name that exists, and a store without segments. `rpc.servicers.snapshots`
-calls it from any thread.
+It refuses a second concurrent snapshot, a name that exists, and a store without segments. Any thread may call it.
 """
 
 import contextlib

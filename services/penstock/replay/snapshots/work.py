@@ -5,8 +5,6 @@ store therefore match. The mutable state (headers, watermarks, session record) i
 buffer's lock, to memory that was touched before. Rows do not change but may be overwritten. They are copied afterwards
 without the lock, and a row that was overwritten before its turn is absent. Chunks that the newest snapshot already has
 are shared with it.
-
-`snapshots` calls it in a separate thread.
 """
 
 import contextlib

@@ -10,7 +10,7 @@ gap's end. The death of a learner therefore makes no segment older, however many
 
 The state is stored in the store's records file in two copies, so a kill during a write does no harm.
 
-`replay.buffer` and its components call it under the buffer's lock.
+Callers hold the buffer's lock.
 """
 
 from typing import Any

@@ -1,7 +1,6 @@
 """Description file of a store, and the JSON form of a schema.
 
-Reading refuses a description of another format, and one whose schema hash does not match its columns. `ring_store`,
-`store_reader` and `snapshot_folder` use it.
+Reading refuses a description of another format, and one whose schema hash does not match its columns.
 """
 
 import json

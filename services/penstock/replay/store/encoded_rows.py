@@ -1,7 +1,7 @@
 """Rows whose columns are in forms of different sizes: where their bytes are, and their decoding.
 
-A row may be overwritten while it is read. The caller then finds that its key has changed and drops what it got.
-`layout`, `ring_store` and `snapshots.chunk_files` use it. It compiles nothing, because learners and actors import it.
+A row may be overwritten while it is read. The caller then finds that its key has changed and drops what it got. The
+module compiles nothing, because learners and actors import it.
 """
 
 from dataclasses import dataclass

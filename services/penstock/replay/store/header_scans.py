@@ -1,6 +1,6 @@
 """Compiled passes over the headers of a batch's segments. In NumPy each field of each pass would need a gather.
 
-`replay.leases` and `replay.priority_index` call them under the buffer's lock.
+Callers hold the buffer's lock.
 """
 
 import numba

@@ -1,7 +1,6 @@
 """Memory layout of a store. One file holds headers and columns; another holds watermarks, the session record and ages.
 
-The layout is the same in mapped files, in anonymous memory, and in other processes that map the files. `ring_store`,
-`store_reader` and all readers of headers use it.
+The layout is the same in mapped files, in anonymous memory, and in other processes that map the files.
 """
 
 import enum

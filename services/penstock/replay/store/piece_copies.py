@@ -1,4 +1,4 @@
-"""Compiled copies of pieces of different sizes between memories. `ring_store` and `snapshots` call it."""
+"""Compiled copies of pieces of different sizes between memories."""
 
 import numba
 

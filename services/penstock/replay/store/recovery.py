@@ -1,7 +1,4 @@
-"""Scan of the rows of an existing store: which have intact segments, and which must be emptied.
-
-`ring_store` calls it when it opens a store.
-"""
+"""Scan of the rows of an existing store: which have intact segments, and which must be emptied."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
 """The version of a store, set on purpose: after a mistake, or in a run whose folder was restored from an older copy.
 
-A learner can't do so, because a store's version never falls by itself. `penstock replay reset-version` calls it.
+A learner can't do so, because a store's version never falls by itself.
 """
 
 from dataclasses import dataclass

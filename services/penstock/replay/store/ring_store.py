@@ -6,9 +6,9 @@ row `key % capacity`. Keys count insertions from 1 and are never reused. A row's
 overwritten and the new key is written last, so a torn row has no key. Without a folder, anonymous memory has the same
 layout.
 
-The store refuses a file that can't be allocated, and an existing store of another format, schema or size.
-`replay.buffer` and its parts call it under one lock. Reads of rows (`columns`, `gather_bytes`, `checksums`) are safe
-without the lock if the keys are checked again afterwards. So are `put` and `inspect` on reserved rows.
+The store refuses a file that can't be allocated, and an existing store of another format, schema or size. Callers hold
+the buffer's lock. Reads of rows (`columns`, `gather_bytes`, `checksums`) are safe without the lock if the keys are
+checked again afterwards. So are `put` and `inspect` on reserved rows.
 """
 
 import secrets

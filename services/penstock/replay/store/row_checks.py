@@ -1,6 +1,6 @@
 """Checks of rows' bytes: they equal the bytes sent, hold valid values, and have not changed since.
 
-The functions are compiled, handle many rows per call and release the GIL. `replay.store.ring_store` calls them.
+The functions are compiled, handle many rows per call and release the GIL.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """Bytes of segments in the rows of a store: copied to them, checked in them, and copied from them.
 
 A row has each column raw or encoded, as its forms say. Nothing here knows which rows are in use: the caller checks the
-keys again after it has read rows that another thread may overwrite. No method takes a lock. `ring_store` calls them.
+keys again after it has read rows that another thread may overwrite. No method takes a lock.
 """
 
 from collections.abc import Iterable, Iterator

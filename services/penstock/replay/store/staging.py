@@ -7,8 +7,7 @@ The message that names the staging slot has a checksum of its bytes. A window th
 actor sends it again in messages.
 
 Two hosts may share a file but not memory, as on NFS. Each side therefore writes a random number to the first page, and
-no staging slot is used before the other side has read it there. `rpc.servicers.append` creates the areas, and
-`rpc.clients.segment_sink` fills their slots.
+no staging slot is used before the other side has read it there.
 """
 
 import mmap

@@ -1,7 +1,7 @@
 """Files of a store: their allocation at full size, and checks of those that exist.
 
 A folder on a network file system, a file that can't be allocated, and existing files that do not belong together, are
-refused. `ring_store` calls it.
+refused.
 """
 
 import contextlib

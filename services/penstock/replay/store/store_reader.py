@@ -2,7 +2,7 @@
 
 Rows may be overwritten while they are read. The writer zeroes a row's key first and writes the new key last. If a key
 is unchanged after the copy, the copy is of one segment. `shows` must first prove that the reader maps the service's own
-memory. `rpc.clients.batch_source` uses it.
+memory.
 """
 
 import mmap

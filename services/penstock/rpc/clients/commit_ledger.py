@@ -1,6 +1,6 @@
 """Commits of a learner to one replay service, from their creation until they are answered (docs/concurrency.md).
 
-No I/O and no lock: `rpc.clients.batch_source` calls it under its lock.
+It does no I/O and has no lock: callers hold the batch source's condition.
 """
 
 from collections import deque

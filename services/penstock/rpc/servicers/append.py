@@ -75,7 +75,7 @@ class Outbox:
         self._filled.set()
 
     def recall(self) -> None:
-        """Ends the stream, because all its grants have returned to the gate and its actor still counts on them."""
+        """Ends the stream, and its grants with it, because a learner has come with another plan."""
         self._recalled = True
         self._filled.set()
 
