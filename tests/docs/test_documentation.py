@@ -408,7 +408,7 @@ def test_a_link_leads_to_a_file_and_a_heading(page: Path, target: str) -> None:
 # Messages
 
 
-HANDBOOK = ("OPERATIONS.md", "alerts.md", "sizing.md")
+HANDBOOK = ("OPERATIONS.md", "alerts.md", "compose.md", "sizing.md")
 
 
 def texts_of_the_code() -> str:
