@@ -51,9 +51,7 @@ def with_tables(library: str, text: str) -> str:
     entry = LIBRARIES[library]
     parts = [f"The words are from {entry['library']} {entry['version']}."]
     for call in entry["words"]:
-        rows = [
-            f"| `{word.name}` | {_does(word)} |" for word in words() if (word.library, word.call) == (library, call)
-        ]
+        rows = _rows([word for word in words() if (word.library, word.call) == (library, call)])
         parts.append("\n".join([f"| `{call}` | Penstock |", "|---|---|", *rows]))
     return between(text, BEGIN, END, "\n\n".join(parts))
 
@@ -70,8 +68,19 @@ def settings_text(answer: dict[str, object]) -> str:
     )
 
 
-def _does(word: Word) -> str:
-    """What Penstock does with a word: its setting, or the answer to the first value that has one."""
+def _rows(found: list[Word]) -> list[str]:
+    """Returns the rows of a table. Words with the same answer share one, which then has no values."""
+    sharing: dict[str, list[Word]] = {}
+    for word in found:
+        sharing.setdefault(_does(word, values=False), []).append(word)
+    return [
+        f"| {', '.join(f'`{word.name}`' for word in group)} | {_does(group[0], values=len(group) == 1)} |"
+        for group in sharing.values()
+    ]
+
+
+def _does(word: Word, *, values: bool) -> str:
+    """Returns a word's setting, or Penstock's answers to its values, which precede them if `values`."""
     if setting := setting_of(word.name):
         alias = ALIASES.get(spelled(word.name))
         unit = f", which counts {alias.unit}" if alias and alias.unit else ""
@@ -83,9 +92,9 @@ def _does(word: Word) -> str:
             lines.append((value, answer))
         elif answer:
             accepted.append((value, answer))
-    texts = [f"`{_text(value)}`: {settings_text(answer)}" for value, answer in accepted]
-    texts += [f"`{_text(value)}`: {_escaped(line)}" for value, line in lines]
-    return "; ".join(texts) if texts else "accepted"
+    texts = [(value, settings_text(answer)) for value, answer in accepted]
+    texts += [(value, _escaped(line)) for value, line in lines]
+    return "; ".join(f"`{_text(value)}`: {text}" if values else text for value, text in texts) or "accepted"
 
 
 def _text(value: object) -> str:
