@@ -128,7 +128,7 @@ def client_side(name: str, events: Callable[[], list[Event]], address: str) -> S
     def about_peer() -> list[Event]:
         return [each for each in events() if address in f"{each.get('reason')} {each.get('peer')}"]
 
-    return Side(f"{name}, client", about_peer, ("trying again", "waiting"), ("reached",))
+    return Side(f"{name}, client", about_peer, ("trying again", "waiting for service"), ("service reached",))
 
 
 def service_side(name: str, events: Callable[[], list[Event]], peer: str, **where: str) -> Side:

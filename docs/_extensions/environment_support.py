@@ -76,7 +76,7 @@ def with_table(text: str) -> str:
 
 def table() -> str:
     """Returns the table as Markdown."""
-    rows = [_space_row(role, kind, space) for role, kind, space in SPACES]
+    rows = [row for role in get_args(Role) for row in _space_rows(role)]
     rows += [*_column_rows(), _variants_row(), *_device_rows(), *_host_rows(), *SYSTEMS]
     head = ["| your environment or machine | supported | remarks |", "|---|---|---|"]
     return "\n".join([*head, *rows, "", f"Refusals of observations end with: {SUPPORTED['observation']}."])
@@ -92,10 +92,13 @@ def _fault_of(role: Role, space: gymnasium.Space[object]) -> str:
     return ""
 
 
-def _space_row(role: Role, kind: str, space: gymnasium.Space[object]) -> str:
-    # The end is the same in most rows and is below the table.
-    fault = _fault_of(role, space).removesuffix(f"; {SUPPORTED['observation']}")
-    return _row(f"{role}s: {kind}", not fault, f"refused: {fault}" if fault else "")
+def _space_rows(role: Role) -> list[str]:
+    # The end of a refusal is the same in most rows and is below the table.
+    end = f"; {SUPPORTED['observation']}"
+    faults = {kind: _fault_of(role, space).removesuffix(end) for each, kind, space in SPACES if each == role}
+    supported = "; ".join(kind for kind, fault in faults.items() if not fault)
+    refused = [_row(f"{role}s: {kind}", False, f"refused: {fault}") for kind, fault in faults.items() if fault]
+    return [_row(f"{role}s: {supported}", True, ""), *refused]
 
 
 def _column_rows() -> list[str]:

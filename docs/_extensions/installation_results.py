@@ -62,10 +62,17 @@ def _neighbours(found: dict[str, dict[str, Any]]) -> str:
     times = Counter(version for versions in chosen for version in versions)
     # Versions that most have in common say nothing about one of them.
     common = {each for each, count in times.items() if 2 * count > len(found)}
-    rows = ["| beside | fits | versions of its own |", "|---|---|---|"]
+    names: dict[tuple[str, str], list[str]] = {}
     for (name, result), versions in zip(found.items(), chosen, strict=True):
-        own = ", ".join(" ".join(each) for each in versions if each not in common)
-        rows.append(f"| {name} | {'yes' if result['fits'] else '**no**'} | {own} |")
+        differing = [" ".join(each) for each in versions if each not in common]
+        fits = "yes" if result["fits"] else "**no**"
+        if len(differing) == 1:
+            # Its newest version.
+            names.setdefault((fits, ""), []).append(f"{name} ({differing[0]})")
+        else:
+            names.setdefault((fits, ", ".join(differing)), []).append(name)
+    rows = ["| installed with | fits | versions that differ |", "|---|---|---|"]
+    rows += [f"| {', '.join(group)} | {fits} | {differing} |" for (fits, differing), group in names.items()]
     everywhere = ", ".join(" ".join(each) for each in dict(sorted(common)).items())
     return "\n".join([*rows, "", f"The others have {everywhere}."])
 

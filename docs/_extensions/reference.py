@@ -46,7 +46,6 @@ def setup(app: Any) -> dict[str, bool]:
     app.connect("builder-inited", lambda app: environment_support.write_page())
     app.connect("builder-inited", lambda app: environment_results.write_page())
     app.connect("builder-inited", lambda app: installation_results.write_page())
-    app.connect("builder-inited", lambda app: library_words.write_pages())
     app.connect("builder-inited", lambda app: side_by_side_results.write_pages())
     app.connect("builder-inited", lambda app: nodes_results.write_pages())
     return {"parallel_read_safe": True, "parallel_write_safe": True}
@@ -57,6 +56,7 @@ def write_pages(folder: Path) -> None:
     pages: dict[str, Callable[[], str]] = {
         "settings": settings_page,
         "names": names_page,
+        "words": words_page,
         "presets": presets_page,
         "commands": commands_page,
         "metrics": metrics_page,
@@ -114,10 +114,22 @@ def names_page() -> str:
             "Other names stand for something that Penstock counts in another unit or does otherwise."
             " The command then prints one line with the setting, its unit and a number that works."
             " These are the lines for the defaults and the value 64, or true.",
-            "[From other libraries](../from-other-libraries.md) leads to the words of each library.",
+            "[Words of other libraries](words.md) has the words of each library with its values.",
             _table(["name", "answer"], [[f"`{name}`", _answer(name)] for name in sorted(ANSWERS)]),
         ]
     )
+
+
+def words_page() -> str:
+    """Tables of the words of each library, with the setting or the answer for each."""
+    page = [
+        "# Words of other libraries",
+        "Parameters, options and settings of the libraries that have a page in"
+        " [From other libraries](../from-other-libraries.md)."
+        " Penstock accepts most of them as they are, and answers the others, or certain values of them, in one line."
+        " The numbers in these answers follow from the defaults.",
+    ]
+    return _joined([*page, *library_words.sections()])
 
 
 def _answer(name: str) -> str:

@@ -56,7 +56,7 @@ def how_to_find(module: str, *, itself: bool) -> str:
         case _ if itself:
             return (
                 f"mount its file into {Path.cwd()} of the containers, or add its package to the image"
-                ' (docs/OPERATIONS.md, "Your own environment")'
+                ' (docs/compose.md, "Your own environment")'
             )
         case _:
             return how_to_install(module, module)

@@ -95,7 +95,7 @@ def test_batches_arrive_in_messages_if_only_the_folder_is_shared_and_not_the_mem
     pass_windows(sink, source, 3)
     assert source.reads == "gRPC"
     assert sample("penstock_learner_reads_mapped_store") == 0
-    assert [event for event, _ in notes if event.endswith("in messages")] == ["batches received in messages"]
+    assert [event for event, _ in notes if event.endswith("not used")] == ["mapped store not used"]
 
 
 @pytest.mark.parametrize("rows", [400, 512])

@@ -134,7 +134,7 @@ def test_with_stop_with_run_a_replay_service_ends_with_its_run_and_not_with_a_le
         assert len(lines(command, "run finished")) == 1
         assert len(lines(command, "stopped")) == 1
     with replay(tmp_path / "store") as (command, _, _):
-        (found,) = lines(command, "recovered")
+        (found,) = lines(command, "store recovered")
         assert (found["segments"], found["damaged"], found["torn"]) == (2, 0, 0)
 
 

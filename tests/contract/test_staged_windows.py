@@ -200,7 +200,7 @@ def test_a_window_damaged_in_the_staging_area_is_sent_again_in_messages(
     assert loopback.ask(server.address, methods.GET_REPLAY_STATUS, REQUEST).counts.refused == 2
     lines = [(event, values) for event, values in notes if "a different checksum" in values]
     assert [event for event, _ in lines if event == "actor left"] == ["actor left"]
-    assert [event for event, _ in lines if event.endswith("in messages")] == ["windows sent in messages"]
+    assert [event for event, _ in lines if event.endswith("not used")] == ["shared memory not used"]
 
 
 def test_a_window_that_changed_before_it_was_stored_is_not_sent(loopback: Loopback, tmp_path: Path) -> None:
@@ -314,7 +314,7 @@ def test_windows_are_sent_in_messages_if_only_the_file_is_shared(
     sink = loopback.sink(0, server)
     pass_windows(sink, source, 2 * SLOTS)
     assert sample("penstock_actor_stages_windows") == 0
-    assert [event for event, _ in notes if event.endswith("in messages")] == ["windows sent in messages"]
+    assert [event for event, _ in notes if event.endswith("not used")] == ["shared memory not used"]
 
 
 def linked(path: Path, target: Path) -> Path:

@@ -296,7 +296,7 @@ def test_the_runbook_has_a_section_for_each_alert_and_for_no_other() -> None:
     assert [name for name, _ in sections] == list(ALERTS)
     for _, text in sections:
         parts = re.findall(r"^\*\*([\w ]+)\.\*\*", text, re.MULTILINE)
-        assert parts == ["What it means", "Why it matters", "How to look", "What to do"]
+        assert parts == ["Meaning", "Impact", "Diagnosis", "Mitigation"]
 
 
 def test_links_within_the_runbook_have_a_target() -> None:

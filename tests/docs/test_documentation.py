@@ -15,7 +15,6 @@ import environment_results
 import environment_support
 import gymnasium
 import installation_results
-import library_words
 import nodes_results
 import pytest
 import side_by_side_results
@@ -97,12 +96,6 @@ def test_the_size_of_the_development_environment_is_measured(page: str) -> None:
 def test_the_failure_tables_are_current(page: str) -> None:
     text = (nodes_results.DOCS / page).read_text()
     assert nodes_results.with_tables(text) == text, "run `make docs`"
-
-
-@for_each("library", library_words.PAGES)
-def test_the_tables_of_words_are_current(library: str) -> None:
-    text = library_words.PAGES[library].read_text()
-    assert library_words.with_tables(library, text) == text, "run `make docs`"
 
 
 @for_each("page", side_by_side_results.PAGES)
@@ -440,7 +433,7 @@ def test_a_link_leads_to_a_file_and_a_heading(page: Path, target: str) -> None:
 # Messages
 
 
-HANDBOOK = ("OPERATIONS.md", "alerts.md", "sizing.md")
+HANDBOOK = ("OPERATIONS.md", "alerts.md", "compose.md", "sizing.md")
 
 
 def texts_of_the_code() -> str:

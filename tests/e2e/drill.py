@@ -224,7 +224,7 @@ class Drill:
             f"from {resumed['env_steps']:,} steps",
             "yes",
         )
-        found, steps = self._progress.last_event("replay", "recovered"), self._environment_steps()
+        found, steps = self._progress.last_event("replay", "store recovered"), self._environment_steps()
         self._recovery.check_checkpoint()
         self._report.check(
             "environment steps trained",

@@ -86,7 +86,7 @@ class Recovery:
             kill_inside(replay)
             wait_for(lambda: look_again(replay).started_at != replay.started_at, "replay to be restarted")
             wait_for(lambda: look_again(replay).ready, "replay to be ready again")
-            found = self._progress.last_event("replay", "recovered")
+            found = self._progress.last_event("replay", "store recovered")
         finally:
             command("docker", "unpause", learner.id)
         self._report.check(
@@ -158,7 +158,7 @@ class Recovery:
 
     def _check_store(self, stored: float) -> None:
         """Checks the segments found by a new replay service, after `stored` segments were acknowledged."""
-        found = self._progress.last_event("replay", "recovered")
+        found = self._progress.last_event("replay", "store recovered")
         self._report.check(
             "acknowledged segments found by the new process",
             found["segments"] >= stored > 0 and found["damaged"] == 0,

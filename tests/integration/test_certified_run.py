@@ -130,8 +130,8 @@ def test_a_role_that_is_no_operators_is_refused(services: Services) -> None:
 def test_an_actor_of_another_authority_says_so_and_so_does_the_learner(services: Services, tmp_path: Path) -> None:
     strange = certificates_of(tmp_path / "strange", RUN)["actor"].certificate
     stranger = services.start("actor", {CERTIFICATE: str(strange)})
-    stranger.until(lambda: '"waiting"' in stranger.stderr, "a reason")
-    (line,) = [line for line in stranger.stderr.splitlines() if '"waiting"' in line]
+    stranger.until(lambda: '"waiting for service"' in stranger.stderr, "a reason")
+    (line,) = [line for line in stranger.stderr.splitlines() if '"waiting for service"' in line]
     assert "is not signed by the authority in security.authority" in line
     noted = services.commands["learner"].until(
         lambda: [

@@ -64,7 +64,7 @@ def test_both_sides_log_each_loss_and_return_of_the_other_once(seen: Seen) -> No
     assert seen.lines
     for side, lines in seen.lines.items():
         if side.endswith("client"):
-            assert lines == ["trying again", "waiting", "reached"], side
+            assert lines == ["trying again", "waiting for service", "service reached"], side
         else:
             gone, back = lines
             assert gone.endswith(" left"), side

@@ -128,7 +128,9 @@ class Run:
         commands = (self.learner, self._replay, self._actor, self.evaluator)
         events = [event for command in commands for event in read_log(command.stderr)]
         return [
-            event for event in events if event["event"] in ("trying again", "waiting", "evaluator left", "actor left")
+            event
+            for event in events
+            if event["event"] in ("trying again", "waiting for service", "evaluator left", "actor left")
         ]
 
     def await_play(self) -> None:

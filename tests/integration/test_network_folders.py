@@ -63,7 +63,7 @@ def test_the_resumed_run_finds_its_segments_and_removes_the_store_at_its_end(ses
     assert sessions.finished.code == 0, sessions.finished.stderr
     assert "network file system" not in sessions.finished.stdout
     logged = [json.loads(line) for line in (sessions.folder.logs / "replay.log").read_text().splitlines()]
-    recovered = [entry["segments"] for entry in logged if entry["event"] == "recovered"]
+    recovered = [entry["segments"] for entry in logged if entry["event"] == "store recovered"]
     assert len(recovered) == 1 and recovered[0] > 0
     assert sessions.folder.best_checkpoint.exists()
     assert list(sessions.scratch.glob("penstock-*")) == []

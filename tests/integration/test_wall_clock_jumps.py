@@ -38,7 +38,7 @@ SETTINGS = (
 )
 SERVICES = ("replay", "learner", "actor", "evaluator")
 JUMPS = [(who, by) for who in (*SERVICES, "all of them") for by in (HOUR_S, -HOUR_S)]
-QUIET = {"snapshot", "evaluated", "actors wanted"}
+QUIET = {"snapshot taken", "evaluated", "actors wanted"}
 """Events that healthy services log."""
 
 pytestmark = pytest.mark.nightly
@@ -168,7 +168,7 @@ def test_training_and_evaluation_continue_after_every_jump(seen: Seen) -> None:
 def test_no_timeout_expires_and_no_peer_is_considered_lost(seen: Seen) -> None:
     for name, events in seen.logged.items():
         assert {event["event"] for event in events} <= QUIET, name
-    assert "snapshot" in {event["event"] for events in seen.logged.values() for event in events}
+    assert "snapshot taken" in {event["event"] for events in seen.logged.values() for event in events}
     assert seen.statuses[-1].notices == seen.statuses[0].notices
     assert all(actor.failures == 0 for actor in seen.statuses[-1].actor_states)
     coordinator = seen.statuses[-1].coordinator

@@ -70,7 +70,7 @@ def _open_store(settings: ReplayConfig, logger: Logger) -> RingStore:
     store = RingStore(Path(settings.folder) if settings.folder else None, size)
     if store.schema is not None:
         found = store.recovery
-        logger.info("recovered", segments=found.segments, damaged=found.damaged, torn=found.torn)
+        logger.info("store recovered", segments=found.segments, damaged=found.damaged, torn=found.torn)
         if found.damaged:
             logger.error("dropped damaged segments", file=f"{store.folder}/{SEGMENTS_FILE}", segments=found.damaged)
         if found.repaired:

@@ -138,7 +138,7 @@ class RunSnapshots:
                 ),
             )
             return
-        logs.note("snapshot", snapshot=request.name, version=str(request.version), env_steps=str(env_steps))
+        logs.note("snapshot taken", snapshot=request.name, version=str(request.version), env_steps=str(env_steps))
         self._end(asked)
         asked.outcome.set_result(RunSnapshot(request.name, request.version, env_steps, stores))
 

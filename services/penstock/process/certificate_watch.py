@@ -23,7 +23,7 @@ class CertificateWatch:
         self._credentials, self._logger, self._look_s = credentials, logger, look_s
         self._problem, self._expired = "", False
         self._show()
-        self._logger.info("certificate", **self._fields())
+        self._logger.info("certificate loaded", **self._fields())
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="certificate watch", daemon=True)
         self._thread.start()

@@ -21,7 +21,7 @@ def note(outcome: Snapshot | PenstockError, logger: Logger) -> None:
         metrics.REPLAY_SNAPSHOT_FAILURES.inc()
         return
     logger.info(
-        "snapshot",
+        "snapshot taken",
         snapshot=outcome.name,
         version=outcome.version,
         segments=outcome.segments,

@@ -91,11 +91,9 @@ def table(rows: list[dict[str, Any]]) -> str:
     headings = (
         "fault",
         "longest time without a new policy",
-        "allowed",
         "all actors back",
         "acknowledged segments",
-        "lost",
-        "duplicated",
+        "lost or duplicated",
         "notes",
     )
     lines = [headings, ("---",) * len(headings)]
@@ -105,11 +103,9 @@ def table(rows: list[dict[str, Any]]) -> str:
             (
                 row["fault"],
                 _seconds(row["gap_s"]),
-                _seconds(row["bound_s"]),
                 _seconds(row["back_s"]),
                 f"{account['acknowledged']:,}",
-                str(account["lost"]),
-                str(account["duplicated"]),
+                str(account["lost"] + account["duplicated"]),
                 row["notes"],
             )
         )

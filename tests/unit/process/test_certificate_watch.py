@@ -42,7 +42,7 @@ def logged(events: list[EventDict], event: str) -> Callable[[], EventDict | None
 
 def test_the_certificate_is_logged_and_shown(credentials: Credentials, events: list[EventDict]) -> None:
     (entry,) = events
-    assert (entry["event"], entry["of"]) == ("certificate", f"replay of run {RUN}")
+    assert (entry["event"], entry["of"]) == ("certificate loaded", f"replay of run {RUN}")
     assert entry["expires"] == time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(credentials.current.expires))
     assert expiry("own") == credentials.current.expires
     assert expiry("authority") == credentials.current.authority_expires > expiry("own")

@@ -39,7 +39,7 @@ def test_the_return_is_logged_if_the_absence_was(clock: Clock) -> None:
         absence.ended("the learner")
         absence.ended("the learner")
     structlog.reset_defaults()
-    assert [event["event"] for event in events] == ["waiting", "reached"]
+    assert [event["event"] for event in events] == ["waiting for service", "service reached"]
 
 
 def test_the_time_to_give_up_counts_from_the_last_answer(clock: Clock) -> None:

@@ -38,12 +38,12 @@ class Absence:
     def note(self, reason: str) -> None:
         """Logs the absence with its reason, and lets it be logged again after a minute."""
         self._noted, self._note_at = True, self._clock() + _NOTED_EVERY_S
-        logs.note("waiting", reason=reason)
+        logs.note("waiting for service", reason=reason)
 
     def ended(self, peer: str) -> None:
         """Logs that the service can be reached again, if its absence was logged."""
         if self._noted:
-            logs.note("reached", peer=peer)
+            logs.note("service reached", peer=peer)
         self._noted = False
 
     @property

@@ -249,7 +249,7 @@ class ReplayBatchSource:
     def _note_columns(self, stream: SamplingStream) -> None:
         if stream.refusal and not self._noted_refusal:
             self._noted_refusal = True
-            logs.note("batches received in messages", reason=stream.refusal)
+            logs.note("mapped store not used", reason=stream.refusal)
         if stream.ready:
             self.reads = "mapped store" if stream.reader else "gRPC"
             metrics.LEARNER_MAPPED.set(stream.reader is not None)

@@ -307,7 +307,7 @@ class ReplaySegmentSink:
     def _note_messages(self, reason: str) -> None:
         if not self._noted_messages:
             self._noted_messages = True
-            logs.note("windows sent in messages", reason=reason)
+            logs.note("shared memory not used", reason=reason)
 
     def _take(self, response: wire.AppendResponse) -> None:
         if response.staging_proof is not None:
