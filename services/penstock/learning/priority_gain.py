@@ -27,15 +27,6 @@ _MEMORY = 0.95
 """Weight of the earlier measurements in the running means: the last 20 measurements count most."""
 
 
-_ENOUGH, _TOO_LITTLE = 0.2, 0.1
-"""Gains at which priorities are used, and below which they no longer are. The gap keeps the choice from wavering."""
-
-
-def chosen_alpha(alpha: float, gain: float, usual: float) -> float:
-    """Returns the exponent of the next draws: `usual` or 0, from the present one and the gain."""
-    return usual if gain >= (_TOO_LITTLE if alpha else _ENOUGH) else 0.0
-
-
 class PriorityGain:
     """Ratio of second moments, averaged over the measurements. Used by one thread.
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from penstock.learning.priority_gain import PriorityGain, chosen_alpha
+from penstock.learning.priority_gain import PriorityGain
 
 
 def due(gain: PriorityGain, replayed: int, batches: int) -> list[int]:
@@ -48,11 +48,3 @@ def test_a_measurement_that_is_not_finite_counts_for_nothing() -> None:
     gain.observe(np.full((4, 1), np.nan), np.ones(4), np.ones(4))
     gain.observe(np.zeros((4, 1)), np.ones(4), np.ones(4))
     assert (gain.gain, gain.measurements) == (None, 0)
-
-
-def test_priorities_are_used_from_a_fifth_on_until_a_tenth() -> None:
-    alpha, used = 0.0, []
-    for gain in (-0.5, 0.19, 0.2, 0.11, 0.1, 0.09, 0.19, 0.9):
-        alpha = chosen_alpha(alpha, gain, 0.7)
-        used.append(alpha)
-    assert used == [0.0, 0.0, 0.7, 0.7, 0.7, 0.0, 0.0, 0.7]
