@@ -70,9 +70,7 @@ class Follower:
             finally:
                 self._close()
         if not self._finished:
-            reasons = [log.own_reason() for log in self._logs]
-            cause = next(filter(None, reasons), f"see the logs in {self._folder.logs}")
-            raise PenstockError(f"the run ended without a summary, and {waiting}: {cause}")
+            raise PenstockError(f"the run ended without a summary, and {waiting}: {self._cause()}")
         # The learner's path may be that of another machine.
         summary = replace(Summary.read(self._folder.summary), run_dir=str(self._folder.root))
         show_end(console, summary, penstock=program(), trust=self._trust, verbose=verbose)
@@ -81,6 +79,15 @@ class Follower:
     def _finished(self) -> bool:
         """Whether the learner has written the summary and ended."""
         return _identity(self._folder) != self._before and not self._folder.services.exists()
+
+    def _cause(self) -> str:
+        """Returns the reason that a service has logged, or where to look for it."""
+        if not any(log.path.exists() for log in self._logs):
+            return (
+                f"there is no log in {self._folder.logs}; if the job had started, its node does not share this folder:"
+                " choose a --run-dir that all nodes share"
+            )
+        return next(filter(None, (log.own_reason() for log in self._logs)), f"see the logs in {self._folder.logs}")
 
     def _look(self, waiting: str) -> tuple[RunStatus, list[str]]:
         """Returns the status and the new notices."""
