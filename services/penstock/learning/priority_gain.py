@@ -28,11 +28,7 @@ _MEMORY = 0.95
 
 
 class PriorityGain:
-    """Ratio of second moments, averaged over the measurements. Used by one thread.
-
-    Attributes:
-        measurements: Number of measurements.
-    """
+    """Ratio of second moments, averaged over the measurements. Used by one thread."""
 
     def __init__(self, alpha: float, epsilon: float, updates: int) -> None:
         """Begins without measurements, for draws with these settings and batches with this number of gradient steps."""
@@ -40,7 +36,6 @@ class PriorityGain:
         fewest, most = _INTERVALS
         self._interval = min(max(_UPDATES // updates, fewest), most)
         self._scores, self._gradients, self._weight = 0.0, 0.0, 0.0
-        self.measurements = 0
 
     @property
     def gain(self) -> float | None:
@@ -68,7 +63,6 @@ class PriorityGain:
         found = moments(squared, scores, drawn)
         if found is None:
             return
-        self.measurements += 1
         self._scores = _MEMORY * self._scores + found.scores
         self._gradients = _MEMORY * self._gradients + float(np.mean(found.gradients))
         self._weight = _MEMORY * self._weight + 1.0
