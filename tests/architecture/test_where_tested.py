@@ -52,7 +52,6 @@ ELSEWHERE = {
     "cli/loading.py": "integration/test_surroundings.py",
     "cli/played_episodes.py": "integration/test_variant_runs.py",
     "cli/film.py": "integration/test_pixels.py",
-    "cli/finding.py": "unit/cli/test_containers.py",
     "cli/gpu.py": "unit/cli/test_doctor.py",
     "cli/health.py": "integration/test_services.py",
     "cli/help_page.py": "unit/cli/test_options.py",

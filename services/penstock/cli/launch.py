@@ -25,10 +25,10 @@ from penstock.local import variables
 from penstock.local.environment_check import check_environment
 from penstock.local.first_checks import with_run_dir
 from penstock.local.store_size import with_store
+from penstock.local.template import PENSTOCK
 from penstock.run_folder import RunFolder
 from penstock.summary import nothing_left
 
-_PENSTOCK = (sys.executable, "-Pm", "penstock")
 _SPARE_SHARE = 4
 """Actors for each spare one by default."""
 
@@ -189,7 +189,7 @@ def _run_of(config: Config, more: argparse.Namespace) -> SlurmRun:
             more=(*more.sbatch, *more.actor_sbatch),
         ),
         setup=tuple(more.setup),
-        penstock=tuple(shlex.split(more.penstock)) if more.penstock else _PENSTOCK,
+        penstock=tuple(shlex.split(more.penstock)) if more.penstock else tuple(PENSTOCK),
     )
 
 
