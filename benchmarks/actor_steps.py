@@ -16,13 +16,13 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from helpers.environments import weights_of
 from helpers.provenance import of_this_run
 from penstock import library_variables
 from penstock.acting.collector import Collector
 from penstock.acting.environments import Environments
 from penstock.acting.runners import runner_of
 from penstock.acting.spaces import segment_schema
-from penstock.algo import weights as policy_weights
 from penstock.algo.network import Network
 from penstock.algo.policies import Policy
 from penstock.apps.environments import make_configured
@@ -81,7 +81,7 @@ def main() -> int:
         config = preset(name)
         for count in arguments.environments:
             environments = make_configured(config.environment, count)
-            weights = policy_weights.dump(Policy(environments.spec, Network(**dict(config.policy))), 0)
+            weights = weights_of(Policy(environments.spec, Network(**dict(config.policy))), 0)
             for library, inference in LIBRARIES.items():
                 found = read(config, environments, weights, inference, arguments.seconds)
                 reading = Reading(name, count, library, statistics.median(found), min(found), max(found))

@@ -186,9 +186,15 @@ def fresh_policy(spec: EnvironmentSpec, seed: int = 0, network: Network | None =
         return Policy(spec, network or Network(hidden_sizes=(16, 16)))
 
 
+def weights_of(policy: Policy, version: int) -> Weights:
+    """Returns the published form of a policy on any device, including its normalisers."""
+    encoder = policy_weights.Encoder(policy)
+    return encoder.encode(version, {name: each.cpu().contiguous() for name, each in encoder.state().items()})
+
+
 def fresh_weights(spec: EnvironmentSpec, seed: int = 0, version: int = 0) -> Weights:
     """Returns the weights of an untrained policy."""
-    return policy_weights.dump(fresh_policy(spec, seed), version)
+    return weights_of(fresh_policy(spec, seed), version)
 
 
 def remembering_policy(spec: EnvironmentSpec, kind: MemoryKind) -> Policy:
@@ -207,7 +213,7 @@ def decided_weights(spec: EnvironmentSpec, seed: int = 0, version: int = 0) -> W
     policy = fresh_policy(spec, seed)
     with torch.no_grad():
         policy.get_parameter("actor.4.weight").mul_(100.0)
-    return policy_weights.dump(policy, version)
+    return weights_of(policy, version)
 
 
 def assignment(*environments: int, seed: int = 7, incarnation: int = 1, slot: int = 0) -> Assignment:

@@ -5,12 +5,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from helpers.environments import assignment, fresh_policy, spec_of
+from helpers.environments import assignment, fresh_policy, spec_of, weights_of
 from penstock.acting.collector import Collector
 from penstock.acting.environments import make_environments
 from penstock.acting.inference import PolicyRunner
 from penstock.acting.spaces import segment_schema
-from penstock.algo import weights as policy_weights
 from penstock.algo.network import Network
 from penstock.config import Execution, PPOConfig, Precision, SamplingConfig
 from penstock.learning.batches import TrainingBatch, to_tensors
@@ -68,7 +67,7 @@ def collect_batch(
     `learner`, or an untrained one with this network, acts. With memory, segments begin with `burn_in` earlier rows.
     """
     policy = learner.policy if learner else fresh_policy(spec_of(env_id), seed=9, network=network)
-    runner = PolicyRunner(policy_weights.dump(policy, version), module=policy.network.module)
+    runner = PolicyRunner(weights_of(policy, version), module=policy.network.module)
     environments = make_environments(env_id, segments, kwargs={})
     schema = segment_schema(environments.spec, unroll_length, memory=policy.memory_shape, burn_in=burn_in)
     collector = Collector(environments, assignment(*range(segments)), schema=schema, discount=0.99)

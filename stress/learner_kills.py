@@ -95,7 +95,7 @@ class LearnerKiller:
             fresh_segments=sampling.fresh_segments,
             off_policy_degree=sampling.off_policy_degree,
             publish_interval=sampling.publish_interval,
-            alpha=sampling.first_alpha,
+            alpha=sampling.alpha,
             epsilon=sampling.epsilon,
             half_life=sampling.half_life,
             max_staleness=sampling.max_staleness,

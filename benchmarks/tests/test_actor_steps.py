@@ -1,7 +1,7 @@
 import pytest
 
 from benchmarks.actor_steps import LIBRARIES, read
-from penstock.algo import weights as policy_weights
+from helpers.environments import weights_of
 from penstock.algo.network import Network
 from penstock.algo.policies import Policy
 from penstock.apps.environments import make_configured
@@ -12,7 +12,7 @@ from penstock.presets import preset
 def test_a_reading_is_the_processor_time_of_a_step(library: str) -> None:
     config = preset("cartpole")
     environments = make_configured(config.environment, 4)
-    weights = policy_weights.dump(Policy(environments.spec, Network(**dict(config.policy))), 0)
+    weights = weights_of(Policy(environments.spec, Network(**dict(config.policy))), 0)
     readings = read(config, environments, weights, LIBRARIES[library], seconds=0.01)
     environments.close()
     assert readings and min(readings) > 0.0

@@ -125,7 +125,7 @@ def test_presets_are_studied_unchanged(task: str) -> None:
 def test_age_without_priority_leaves_the_age_alone_to_decide() -> None:
     (setting,) = (each for each in REPLAY.settings if each.name == "age without priority")
     sampling = REPLAY.configuration(TASKS[MASKED_TASK], setting, 0).sampling
-    function = MassFunction(sampling.first_alpha, sampling.epsilon, sampling.half_life, reference=0)
+    function = MassFunction(sampling.alpha, sampling.epsilon, sampling.half_life, reference=0)
     # Two segments of each age, with small and large priorities.
     masses = function.masses(np.array([0.0, 100.0, 0.0, 100.0]), np.array([0, 0, 3, 3]))
     assert masses.tolist() == [1.0, 1.0, 2.0, 2.0]

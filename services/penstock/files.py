@@ -115,6 +115,15 @@ def write_atomically(path: Path, data: bytes, mode: int = PRIVATE_FILE) -> None:
     sync_folder(path.parent)
 
 
+def mark_of(path: Path) -> tuple[int, int] | None:
+    """Returns a value that changes when a file is replaced; None if there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
 def remove_leftovers(folder: Path) -> list[Path]:
     """Removes the temporary files of processes that died in `write_atomically`, and returns them.
 

@@ -16,7 +16,7 @@ import pytest
 import tomli_w
 
 import penstock
-from helpers.environments import fresh_policy, spec_of
+from helpers.environments import fresh_policy, spec_of, weights_of
 from helpers.other_ranks import led
 from helpers.processes import WITH_HELPERS, Command, end_of
 from helpers.segments import PLAN
@@ -25,7 +25,6 @@ from helpers.training import make_learner
 from penstock import checkpoint_file
 from penstock.acting.spaces import segment_schema
 from penstock.algo import published
-from penstock.algo import weights as policy_weights
 from penstock.algo.network import Network
 from penstock.cli.main import main
 from penstock.config import Config
@@ -361,7 +360,7 @@ def test_an_actor_imports_no_module_of_a_learner_but_its_own(form: str, canary: 
     name = f"{canary.place(form)}:Net"
     spec = spec_of(ENV_ID)
     schema = segment_schema(spec, **Config().recorded)
-    weights = naming(policy_weights.dump(fresh_policy(spec, network=NETWORK), 0).data, name)
+    weights = naming(weights_of(fresh_policy(spec, network=NETWORK), 0).data, name)
     with Loopback() as loopback:
         run, replay = loopback.run(canary.folder / "roster.json"), loopback.replay(schema=schema, rows=200)
         run.thread.call(run.places.note, 0, Place((replay.address,)))
@@ -390,7 +389,7 @@ def test_an_evaluator_fails_tasks_that_name_code_and_goes_on(canary: Canary) -> 
 
             def failure(number: int, module: str | None) -> str:
                 network = NETWORK if module else dataclasses.replace(NETWORK, module=None)
-                data = naming(policy_weights.dump(fresh_policy(spec, network=network), 0).data, module)
+                data = naming(weights_of(fresh_policy(spec, network=network), 0).data, module)
                 run.servicer.ask(EvaluationTask(number, Weights.of(0, data), 1, deterministic=True, seed=1))
                 result = evaluator.until(lambda: run.servicer.result(0.1), "a result")
                 assert result.id == number

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from helpers.environments import weights_of
 from helpers.training import make_batch, make_learner
-from penstock.algo import weights as policy_weights
 from penstock.learning import checkpoints
 from penstock.learning.checkpoints import RunProgress
 from penstock.learning.host_copies import HostCopy
@@ -31,7 +31,7 @@ def test_versions_are_published_as_they_were_while_training_continues(cuda: torc
     with contextlib.closing(Publication(learner, sink)) as publication:
         for version in range(6):
             learner.train(batch, 0.0)
-            expected.append(policy_weights.dump(learner.policy, version))
+            expected.append(weights_of(learner.policy, version))
             publication.publish(version)
         publication.finish()
     assert sink.published == expected

@@ -159,14 +159,6 @@ def test_all_certificates_are_renewed_while_the_run_trains(services: Services) -
     late.until(lambda: '"joined"' in late.stderr, "a new actor")
 
 
-def test_a_new_authority_takes_over_step_by_step(services: Services) -> None:
-    for option in ("--new-authority", "--renew", "--drop-old-authority"):
-        services.change(option)
-    version = services.until_version(0)
-    services.until_version(version + 2)
-    assert not any(services.log(name, "trying again") for name in services.commands)
-
-
 def test_clients_whose_process_was_paused_take_no_memory_and_train_on(services: Services) -> None:
     """Their connections' keepalives have expired meanwhile. gRPC's own retries took all memory in one case of three.
 

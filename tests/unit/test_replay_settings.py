@@ -4,13 +4,9 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-import pytest
-import torch
 
 from helpers.single_process import train
-from penstock.algo.priorities import preferences
 from penstock.config import build
-from penstock.learning import priority_gain
 from penstock.types.replay import Batch
 
 BATCHES = 40
@@ -70,23 +66,6 @@ def test_alpha_draws_segments_of_high_priority_more_often() -> None:
 def test_neither_priority_nor_age_replays_uniformly() -> None:
     for batch in batches_of(alpha=0.0, half_life=math.inf)[2:]:
         assert np.ptp(batch.head.probabilities[batch.fresh_segments :]) < 1e-12
-
-
-@pytest.mark.parametrize("enough", [-math.inf, math.inf])
-def test_alpha_auto_draws_by_age_alone_until_priorities_gain_enough(
-    enough: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(priority_gain, "_ENOUGH", enough)
-    monkeypatch.setattr(priority_gain, "_TOO_LITTLE", enough)
-    batches = batches_of(alpha="auto", batches=60)
-    spreads = []
-    for batch in batches:
-        replayed = slice(batch.fresh_segments, None)
-        probabilities, ages = (torch.from_numpy(each[replayed]) for each in (batch.head.probabilities, batch.ages))
-        spreads.append(float(np.ptp(preferences(probabilities, ages, 8.0).numpy())) if len(ages) else 0.0)
-    # The first batch with replay is the second, and the eighth of them is measured after its draw.
-    assert max(spreads[:9]) < 1e-9
-    assert (max(spreads[-10:]) > 0.1) == (enough < 0.0)
 
 
 def test_a_large_epsilon_makes_probabilities_similar() -> None:

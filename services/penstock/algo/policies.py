@@ -197,11 +197,6 @@ class Policy(nn.Module):
             return value
         return (value / self.return_moments.scale() + self.return_offset).float()
 
-    def learn_moments(self, observation: tuple[Tensor, ...], discounted_return: Tensor) -> MomentsUpdates:
-        """Updates the normalisers as `begin_observations` and `begin_returns` do, and waits for the device."""
-        begun = self.begin_observations(observation), self.begin_returns(discounted_return)
-        return end_moments(begun, [each.findings.cpu() for each in begun if each is not None])
-
     @torch.no_grad()
     def begin_observations(self, observation: tuple[Tensor, ...]) -> BegunUpdate | None:
         """Updates a normaliser with fresh raw observations, [N, ...].

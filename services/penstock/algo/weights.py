@@ -46,12 +46,6 @@ def build(metadata: str, module: str | None = None) -> Policy:
     return Policy(description.spec, description.network)
 
 
-def dump(policy: Policy, version: int) -> Weights:
-    """Returns the published form of a policy, including its normalisers."""
-    state = {name: tensor.detach().cpu().contiguous() for name, tensor in policy.state_dict().items()}
-    return encode(policy, version, state)
-
-
 class Encoder:
     """Encoder of the versions of one policy. It keeps what they share: names, shapes, spaces and architecture."""
 
@@ -82,11 +76,6 @@ class Encoder:
         arrays = [state[name].numpy().reshape(-1).view(np.uint8).data for name in self._order]
         assert sum(map(len, arrays)) == self._bytes
         return Weights.of(version, b"".join((len(head).to_bytes(8, "little"), head.encode(), *arrays)))
-
-
-def encode(policy: Policy, version: int, state: State) -> Weights:
-    """Returns the published form of a policy with this state, as `Encoder.encode`."""
-    return Encoder(policy).encode(version, state)
 
 
 def _slots(policy: Policy) -> Iterator[tuple[str, Mapping[str, Any], str]]:

@@ -13,7 +13,7 @@ from penstock.cli.program import program
 from penstock.errors import ConfigurationError
 from penstock.known_runs import RUNS
 from penstock.run_folder import RunFolder
-from penstock.security.authority import DAYS, Issued, issue, run_of, trusted
+from penstock.security.authority import DAYS, Issued, issue, run_of
 from penstock.security.roles import ROLES, Role, is_ambiguous, run_name_of
 
 
@@ -31,7 +31,6 @@ def command(arguments: Sequence[str]) -> int:
         now=time.time(),
         renew=given.renew,
         new_authority=given.new_authority,
-        drop_old_authority=given.drop_old_authority,
     )
     for each in issued:
         end = datetime.fromtimestamp(each.expires, UTC).strftime("%Y-%m-%d %H:%M UTC")
@@ -41,7 +40,7 @@ def command(arguments: Sequence[str]) -> int:
             f"the certificates name the run {name}, which is cut from the folder's name, so that another run may have"
             f" the same; for a name of its own, end the run, remove {shlex.quote(str(folder))} and repeat the command"
         )
-    for line in _next_steps(issued, run, folder):
+    for line in _next_steps(issued, folder):
         print(line)
     return 0
 
@@ -69,12 +68,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--new-authority",
         action="store_true",
-        help="make a new authority, which signs from now on; the old one remains trusted",
-    )
-    parser.add_argument(
-        "--drop-old-authority",
-        action="store_true",
-        help="trust only the newest authority; together with the two options above, it revokes all former certificates",
+        help="make a new authority and all certificates, which revokes the former ones; all services of the run need"
+        " the new files",
     )
     return parser
 
@@ -99,9 +94,8 @@ def _by_role(hosts: Sequence[str]) -> Mapping[Role, Sequence[str]]:
     return found
 
 
-def _next_steps(issued: Sequence[Issued], run: Path, folder: Path) -> list[str]:
+def _next_steps(issued: Sequence[Issued], folder: Path) -> list[str]:
     """Returns what the user has to do with the certificates."""
-    again = f"{program()} certificates {shlex.quote(str(run))}"
     path = shlex.quote(str(issued[0].files.certificate))
     lines = [f"set security.certificate of each service to its file, such as {program()} actor --certificate {path}"]
     lines.append(
@@ -110,11 +104,4 @@ def _next_steps(issued: Sequence[Issued], run: Path, folder: Path) -> list[str]:
     )
     if any(each.is_new for each in issued):
         lines.append("services that are running read renewed files by themselves")
-    if trusted(folder) > 1:
-        lines.append(
-            f"an old authority has signed some: when all services have these files, run {again} --renew"
-            if any(each.is_of_old for each in issued)
-            else f"an old authority is still trusted: when all services have these files, run {again}"
-            " --drop-old-authority"
-        )
     return lines

@@ -5,10 +5,10 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock.cli.finding import Finding
 from penstock.config import setting_names
 from penstock.errors import ConfigurationError
 from penstock.local.ports import refusal
@@ -25,6 +25,18 @@ _HOOK = "nvidia-container-runtime-hook"
 COMPOSE_FILE, VARIABLES_FILE = "docker-compose.yml", ".env"
 PUBLISHED = (("PROMETHEUS_PORT", "9090-9099"), ("GRAFANA_PORT", "3000-3009"))
 """Variable and default of each host port that docker-compose.yml publishes: a number, or a range to choose from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Result of one check of `penstock doctor`: its subject, and the result and remedy in one line.
+
+    `fit` is whether the check passed; None if the subject is missing and may not be needed, or can't be examined.
+    """
+
+    subject: str
+    fit: bool | None
+    detail: str
 
 
 def check_containers(folder: Path) -> Iterator[Finding]:

@@ -13,8 +13,7 @@ from rich.text import Text
 
 from penstock import extras, installation
 from penstock.addresses import Address
-from penstock.cli.containers import check_containers, check_passed_on
-from penstock.cli.finding import Finding
+from penstock.cli.containers import Finding, check_containers, check_passed_on
 from penstock.cli.lines import Line, show
 from penstock.cli.loading import loading
 from penstock.cli.one_line_parser import OneLineParser

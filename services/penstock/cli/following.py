@@ -2,22 +2,23 @@
 
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 
 from rich.console import Console
 
 from penstock.cli.coordination import show_end
 from penstock.cli.display import make_display
-from penstock.cli.operator import operator_of
+from penstock.cli.operator import asking, operator_of
 from penstock.cli.program import TRUST_CODE, program
 from penstock.config import Config
 from penstock.errors import PenstockError, Unavailable
+from penstock.files import mark_of
 from penstock.local.child_log import ChildLog
+from penstock.local.startup import beginning
 from penstock.rpc.clients.status import StatusClient
-from penstock.rpc.loop import LoopThread
 from penstock.run_folder import LEARNER, RunFolder
 from penstock.summary import Summary
-from penstock.types.extents import Extent
 from penstock.types.place import Place
 from penstock.types.status import RunStatus
 
@@ -35,16 +36,14 @@ class Follower:
     def __init__(self, folder: RunFolder, config: Config) -> None:
         """Prepares to follow the run in a folder, before it starts."""
         self._folder = folder
-        self._status = RunStatus(
-            environment_id=config.environment.short_name, limit=config.run.limits.nearest(Extent())
-        )
+        self._status = beginning(config)
         self._trust = TRUST_CODE if config.names_code else ""
-        self._before = _identity(folder)
+        self._before = mark_of(folder.summary)
         # What earlier turns of the run have logged is no reason for the end of this one.
         paths = [folder.logs / f"{name}.log" for name in ("learner", "replay", "evaluator", "services")]
         self._logs = [ChildLog(path, path.stat().st_size if path.exists() else 0) for path in paths]
         self._place: Place | None = None
-        self._thread: LoopThread | None = None
+        self._connection = ExitStack()
         self._client: StatusClient | None = None
         self._notices = 0
 
@@ -53,26 +52,21 @@ class Follower:
 
         `engine_state` returns what the run waits for, as far as the engine knows, and whether the engine has ended it.
         """
-        with make_display(console, verbose=verbose) as display:
-            try:
-                waiting, ended = "", False
-                began = asked = time.monotonic()
-                while not ended and not self._finished:
-                    now = time.monotonic()
-                    if now - asked >= min(_ENGINE_INTERVAL_S, (now - began) * _ENGINE_SHARE):
-                        asked = now
-                        waiting, ended = engine_state()
-                    if not ended:
-                        display(*self._look(waiting))
-                        time.sleep(_INTERVAL_S)
-                if self._finished:
-                    display(replace(self._status, phase="finished", waiting_for=""), [])
-            finally:
-                self._close()
+        with make_display(console, verbose=verbose) as display, self._connection:
+            waiting, ended = "", False
+            began = asked = time.monotonic()
+            while not ended and not self._finished:
+                now = time.monotonic()
+                if now - asked >= min(_ENGINE_INTERVAL_S, (now - began) * _ENGINE_SHARE):
+                    asked = now
+                    waiting, ended = engine_state()
+                if not ended:
+                    display(*self._look(waiting))
+                    time.sleep(_INTERVAL_S)
+            if self._finished:
+                display(replace(self._status, phase="finished", waiting_for=""), [])
         if not self._finished:
-            reasons = [log.own_reason() for log in self._logs]
-            cause = next(filter(None, reasons), f"see the logs in {self._folder.logs}")
-            raise PenstockError(f"the run ended without a summary, and {waiting}: {cause}")
+            raise PenstockError(f"the run ended without a summary, and {waiting}: {self._cause()}")
         # The learner's path may be that of another machine.
         summary = replace(Summary.read(self._folder.summary), run_dir=str(self._folder.root))
         show_end(console, summary, penstock=program(), trust=self._trust, verbose=verbose)
@@ -80,16 +74,25 @@ class Follower:
     @property
     def _finished(self) -> bool:
         """Whether the learner has written the summary and ended."""
-        return _identity(self._folder) != self._before and not self._folder.services.exists()
+        return mark_of(self._folder.summary) != self._before and not self._folder.services.exists()
+
+    def _cause(self) -> str:
+        """Returns the reason that a service has logged, or where to look for it."""
+        if not any(log.path.exists() for log in self._logs):
+            return (
+                f"there is no log in {self._folder.logs}; if the job had started, its node does not share this folder:"
+                " choose a --run-dir that all nodes share"
+            )
+        return next(filter(None, (log.own_reason() for log in self._logs)), f"see the logs in {self._folder.logs}")
 
     def _look(self, waiting: str) -> tuple[RunStatus, list[str]]:
         """Returns the status and the new notices."""
         try:
             place = self._folder.places()[LEARNER]
             if self._client is None or place != self._place:
-                self._close()
-                self._thread = LoopThread(operator_of(self._folder))
-                self._place, self._client = place, StatusClient(self._thread, place)
+                self._connection.close()
+                self._client = self._connection.enter_context(asking(place, operator_of(self._folder)))
+                self._place = place
             self._status = self._client.get(_ANSWER_S)
         except (OSError, ValueError, KeyError, Unavailable):
             # A list of services without a learner that answers is left over from a killed one, or no route leads there.
@@ -99,23 +102,5 @@ class Follower:
                 else "the services"
             )
             return replace(self._status, waiting_for=reached), []
-        news = [notice.text for notice in self._status.notices if notice.number > self._notices]
-        self._notices = max([self._notices, *(notice.number for notice in self._status.notices)])
+        news, self._notices = self._status.notices_after(self._notices)
         return self._status, news
-
-    def _close(self) -> None:
-        if self._client is not None:
-            self._client.close()
-            self._client = None
-        if self._thread is not None:
-            self._thread.close()
-            self._thread = None
-
-
-def _identity(folder: RunFolder) -> tuple[int, int] | None:
-    """Returns a value that changes when the summary is replaced; None if there is none."""
-    try:
-        found = folder.summary.stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns

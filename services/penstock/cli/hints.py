@@ -308,7 +308,7 @@ def _priorities_cost(run: _Run) -> str:
     gain = run.statistics.last.priority_gain if run.statistics.last else None
     if gain is None or gain >= -MOST_GAIN_LOST or not run.statistics.alpha:
         return ""
-    return f"priorities raise the variance of the gradient by {-gain:.0%}: set sampling.alpha auto"
+    return f"priorities raise the variance of the gradient by {-gain:.0%}: set sampling.alpha 0"
 
 
 def _too_large_steps(run: _Run) -> str:

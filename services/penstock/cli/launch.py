@@ -18,22 +18,19 @@ from penstock.cli.one_line_parser import OneLineParser
 from penstock.cli.options import Options, parse
 from penstock.cli.program import program
 from penstock.config import Config
-from penstock.errors import ConfigurationError, PenstockError
-from penstock.launch import slurm, slurm_certificates, slurm_jobs
-from penstock.launch.slurm_node_run import NodeRun
+from penstock.errors import ConfigurationError
+from penstock.launch import slurm, slurm_jobs
 from penstock.launch.slurm_scripts import JobOptions, SlurmRun, actors_script, services_script
 from penstock.local import variables
 from penstock.local.environment_check import check_environment
 from penstock.local.first_checks import with_run_dir
 from penstock.local.store_size import with_store
+from penstock.local.template import PENSTOCK
 from penstock.run_folder import RunFolder
 from penstock.summary import nothing_left
 
-_PENSTOCK = (sys.executable, "-Pm", "penstock")
 _SPARE_SHARE = 4
 """Actors for each spare one by default."""
-
-_START_INTERVAL_S = 2.0
 
 _DESCRIPTION = "Start a run on a Slurm cluster: one job with the services, and an array of actors."
 
@@ -77,7 +74,8 @@ def _launch(arguments: Sequence[str]) -> int:
     slurm_jobs.prepare(run, now=time.time())
     show(console, *filter(None, [batch_line(config, resumed=resumes), steps_line(config)]))
     follower = Follower(run.folder, config)
-    node_run, jobs = _submitted(run, console)
+    inherited = variables.without_settings(os.environ)
+    jobs = slurm_jobs.submit_actors(run.folder, slurm_jobs.submit_services(run.folder, inherited), inherited)
     spare = f", and {run.all_tasks - run.tasks} more in their place" if run.all_tasks > run.tasks else ""
     show(
         console,
@@ -86,43 +84,13 @@ def _launch(arguments: Sequence[str]) -> int:
     )
     try:
         if not options.more.detach:
-            follower.follow(console, lambda: _state(jobs.services, node_run), verbose=options.verbose)
+            follower.follow(console, lambda: _state(jobs.services), verbose=options.verbose)
             return 0
     except KeyboardInterrupt:
         console.print("the run goes on")
-    place = f"; its folder stays on {node_run.place}" if node_run is not None else ""
     watch = f"watch it with {program()} status {shlex.quote(os.path.relpath(run.folder.root))} --watch"
-    show(console, f"{watch}, end it with scancel {jobs}{place}")
+    show(console, f"{watch}, end it with scancel {jobs}")
     return 0
-
-
-def _submitted(run: SlurmRun, console: Console) -> tuple[NodeRun | None, slurm_jobs.Jobs]:
-    """Submits both jobs. Without a shared folder, it waits for the services, whose address actors are told."""
-    inherited = variables.without_settings(os.environ)
-    if run.shared:
-        services = slurm_jobs.submit_services(run.folder, inherited)
-        return None, slurm_jobs.submit_actors(run.folder, services, inherited)
-    of_services, of_actors = (
-        {**inherited, "CERTIFICATES": slurm_certificates.packed(run.folder, roles)}
-        for roles in (slurm_certificates.OF_SERVICES, slurm_certificates.OF_ACTORS)
-    )
-    services = slurm_jobs.submit_services(run.folder, of_services)
-
-    def submit_actors(address: str) -> slurm_jobs.Jobs:
-        return slurm_jobs.submit_actors(run.folder, services, {**of_actors, "LEARNER": address})
-
-    node_run = NodeRun(run.folder, services, submit_actors)
-    show(console, f"job {services}: the services; the actors follow once these have started")
-    try:
-        while node_run.jobs is None:
-            waiting, ended = _state(services, node_run)
-            if ended:
-                raise PenstockError(f"the services ended before the actors were submitted: {waiting}")
-            time.sleep(_START_INTERVAL_S)
-    except BaseException:
-        slurm.cancel(services)
-        raise
-    return node_run, node_run.jobs
 
 
 def _own_options() -> argparse.ArgumentParser:
@@ -160,12 +128,6 @@ def _own_options() -> argparse.ArgumentParser:
     group.add_argument(
         "--penstock", metavar="COMMAND", help="command that runs Penstock on the nodes [the Python that runs this]"
     )
-    group.add_argument(
-        "--no-shared-folder",
-        action="store_true",
-        help="the nodes share no file system with this machine: the run's folder is on the services' node, and copied"
-        " here at the end",
-    )
     group.add_argument("--no-check", action="store_true", help="do not create the environment on this machine first")
     group.add_argument("--print", action="store_true", help="print both scripts and start nothing")
     group.add_argument(
@@ -200,12 +162,11 @@ def _run_of(config: Config, more: argparse.Namespace) -> SlurmRun:
             f"a launched run has one replay service, and train.replay_shards is {config.train.replay_shards}; set it to"
             " 1, or write scripts of your own after those of --print"
         )
-    slurm_certificates.refuse_others(config.security)
+    slurm_jobs.refuse_other_protection(config.security)
     folder, (actors, spare) = RunFolder(Path(config.run.dir or ".")), _numbers(config, more)
     listen = config.replay.listen
     return SlurmRun(
         folder=folder,
-        shared=not more.no_shared_folder,
         settings=slurm_jobs.shared_settings(config).to_toml(),
         store=config.replay.folder,
         snapshots=config.replay.snapshot_folder,
@@ -228,7 +189,7 @@ def _run_of(config: Config, more: argparse.Namespace) -> SlurmRun:
             more=(*more.sbatch, *more.actor_sbatch),
         ),
         setup=tuple(more.setup),
-        penstock=tuple(shlex.split(more.penstock)) if more.penstock else _PENSTOCK,
+        penstock=tuple(shlex.split(more.penstock)) if more.penstock else tuple(PENSTOCK),
     )
 
 
@@ -245,14 +206,12 @@ def _numbers(config: Config, more: argparse.Namespace) -> tuple[int, int]:
     return least, config.learner.most_wanted_actors - least + (more.spare or 0)
 
 
-def _state(services: int, node_run: NodeRun | None) -> tuple[str, bool]:
+def _state(services: int) -> tuple[str, bool]:
     """Returns what the run waits for, as far as Slurm knows, and whether its services have ended."""
     state = slurm.state_of(services)
     if state.ended:
         return f"job {services} is {state.state}", True
     if state.state == "RUNNING":
-        if node_run is not None:
-            node_run.update()
         return "", False
     reason = f" ({state.reason})" if state.reason else ""
     return f"job {services}, which is {state.state}{reason}", False

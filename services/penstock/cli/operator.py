@@ -1,12 +1,17 @@
 """The credentials of commands that ask the services of a run, which are the operator's."""
 
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Final
 
 from penstock.config.security import SecurityConfig
 from penstock.errors import ConfigurationError
 from penstock.local.variables import settings_of_variables
+from penstock.rpc.clients.status import StatusClient
+from penstock.rpc.loop import LoopThread
 from penstock.run_folder import RunFolder
 from penstock.security.configured import credentials_of
+from penstock.types.place import Place
 
 if TYPE_CHECKING:
     from penstock.security.credentials import Credentials
@@ -40,6 +45,13 @@ def operator_of(folder: RunFolder | None, security: SecurityConfig | None = None
             " operator's in the variable PENSTOCK__SECURITY__CERTIFICATE"
         )
     return credentials_of(SecurityConfig(certificate=str(own)), _ROLE)
+
+
+@contextmanager
+def asking(learner: Place, credentials: "Credentials | None") -> Iterator[StatusClient]:
+    """Yields a client of a learner, with these credentials."""
+    with closing(LoopThread(credentials)) as thread, closing(StatusClient(thread, learner)) as client:
+        yield client
 
 
 def _of_variables() -> SecurityConfig:

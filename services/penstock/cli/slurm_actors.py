@@ -3,16 +3,13 @@
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import closing
 from typing import NoReturn
 
 from penstock.cli.named_run import chosen_run
 from penstock.cli.one_line_parser import OneLineParser
-from penstock.cli.operator import operator_of
+from penstock.cli.operator import asking, operator_of
 from penstock.errors import ConfigurationError, PenstockError, Unavailable
 from penstock.launch import slurm, slurm_jobs
-from penstock.rpc.clients.status import StatusClient
-from penstock.rpc.loop import LoopThread
 from penstock.run_folder import LEARNER, RunFolder
 
 _AUTO_INTERVAL_S = 10.0
@@ -57,10 +54,7 @@ def _follow_the_learner(folder: RunFolder, actors_per_task: int) -> NoReturn:
     changed_to: int | None = None
     while True:
         try:
-            with (
-                closing(LoopThread(operator_of(folder))) as thread,
-                closing(StatusClient(thread, folder.places()[LEARNER])) as client,
-            ):
+            with asking(folder.places()[LEARNER], operator_of(folder)) as client:
                 wanted = client.get(_ANSWER_S).wanted_actors
             array = slurm_jobs.jobs_of(folder).actors
             tasks = min(-(-wanted // actors_per_task), slurm.size_of(array)) if wanted is not None else changed_to
@@ -79,10 +73,7 @@ def _follow_the_learner(folder: RunFolder, actors_per_task: int) -> NoReturn:
 def _restart(folder: RunFolder, array: int) -> None:
     """Replaces the running tasks in some steps. Each step waits until as many actors as before have joined."""
     tasks = slurm.running_tasks(array)
-    with (
-        closing(LoopThread(operator_of(folder))) as thread,
-        closing(StatusClient(thread, folder.places()[LEARNER])) as client,
-    ):
+    with asking(folder.places()[LEARNER], operator_of(folder)) as client:
         actors = client.get(_ANSWER_S).actors
         size = -(-len(tasks) // _RESTART_STEPS)
         for first in range(0, len(tasks), size):

@@ -3,7 +3,6 @@
 import json
 import time
 from collections.abc import Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ from penstock.cli.coordination import sections, summary_lines
 from penstock.cli.lines import Line, named, show
 from penstock.cli.named_run import chosen_run, note_removed_settings
 from penstock.cli.one_line_parser import OneLineParser
-from penstock.cli.operator import operator_of
+from penstock.cli.operator import asking, operator_of
 from penstock.cli.program import how_to_resume
 from penstock.cli.run_facts import duration, fact_lines, variant_lines
 from penstock.config import read_settings
@@ -25,7 +24,6 @@ from penstock.errors import ConfigurationError, Unavailable
 from penstock.remote_copies import shown
 from penstock.rpc.clients.status import StatusClient
 from penstock.rpc.health import storage_fails
-from penstock.rpc.loop import LoopThread
 from penstock.run_folder import LEARNER, RunFolder
 from penstock.summary import Summary, nothing_left, raised_limits
 from penstock.types.place import Place
@@ -59,10 +57,7 @@ def command(arguments: Sequence[str]) -> int:
     folder, console = RunFolder(Path(run)), Console(highlight=False)
     if not is_ended(folder):
         credentials = operator_of(folder)
-        with (
-            closing(LoopThread(credentials)) as thread,
-            closing(StatusClient(thread, _places(run)[LEARNER])) as client,
-        ):
+        with asking(_places(run)[LEARNER], credentials) as client:
             if not options.watch:
                 _show(run, client.get(_TIMEOUT_S), console, credentials, as_json=options.json)
                 return 0

@@ -42,7 +42,10 @@ REMOVED: Final = {
 """Removed settings by their names."""
 
 REFUSED_VALUES: Final = {
-    ("sampling.off_policy_degree", "-1"): "since 0.2.0 the learner does not choose the degree; set it to 1, the default"
+    ("sampling.alpha", "auto"): "since 0.3.0 the learner does not choose the exponent; set it to 0.6, the default, or"
+    " to 0 if priorities raise the variance of the gradient",
+    ("sampling.off_policy_degree", "-1"): "since 0.2.0 the learner does not choose the degree; set it to 1, the"
+    " default",
 }
 """What to do instead of a value that an earlier release accepted with a meaning of its own, by setting and text.
 

@@ -28,9 +28,8 @@ class SamplingConfig(Section):
     """Batches that collection may run ahead of training. 0: synchronous."""
     publish_interval: PositiveInt = 1
     """Batches from one publication of the weights to the next."""
-    alpha: Annotated[float, Field(ge=0.0, le=replay_law.LARGEST_ALPHA)] | Literal["auto"] = _ALPHA
-    """Exponent of the priority in the draw, at most 10; 0: priority does not matter. auto: 0.6 while the learner
-    estimates that priorities lower the second moment of the gradient by at least a fifth, else 0."""
+    alpha: Annotated[float, Field(ge=0.0, le=replay_law.LARGEST_ALPHA)] = _ALPHA
+    """Exponent of the priority in the draw, at most 10; 0: priority does not matter."""
     beta: UnitInterval = 0.4
     """Exponent of the importance correction at the start, as in Schaul et al. 2016."""
     final_beta: UnitInterval = 1.0
@@ -60,13 +59,8 @@ class SamplingConfig(Section):
 
     @property
     def usual_alpha(self) -> float:
-        """Exponent of the draws by priority, and of the estimate of what they gain."""
-        return self.alpha if isinstance(self.alpha, float) and self.alpha > 0.0 else _ALPHA
-
-    @property
-    def first_alpha(self) -> float:
-        """Exponent of the priority in the draws at the start of a run."""
-        return 0.0 if self.alpha == "auto" else self.alpha
+        """Exponent for which the gain of draws by priority is estimated: the default if `alpha` is 0."""
+        return self.alpha or _ALPHA
 
     @pydantic.model_validator(mode="after")
     def _check_share(self) -> "SamplingConfig":

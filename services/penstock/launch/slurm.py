@@ -5,7 +5,6 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from penstock.errors import ConfigurationError, PenstockError
 
@@ -16,9 +15,6 @@ Jobs inherit them, and in the locale C, Python does not start from a folder with
 """
 _PATIENCE_S = 120.0
 """Limit of one command in seconds. A loaded controller may take half a minute; one that does not answer, for ever."""
-
-_COPY_S = 600.0
-"""Limit of a command on a node in seconds. It may copy the run's folder."""
 
 _ENDED = (
     "BOOT_FAIL",
@@ -40,12 +36,10 @@ class JobState:
     Attributes:
         state: Slurm's name of it, such as PENDING or RUNNING.
         reason: Slurm's reason for it; empty if there is none.
-        node: Node on which the job runs; empty if it does not.
     """
 
     state: str
     reason: str = ""
-    node: str = ""
 
     @property
     def ended(self) -> bool:
@@ -74,7 +68,7 @@ def submit(script: Path, variables: Mapping[str, str], *options: str) -> int:
 
 def state_of(job: int) -> JobState:
     """Returns the state of a job; `GONE` if Slurm has forgotten it. Raises `PenstockError` if Slurm does not answer."""
-    ended = _run("squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T|%r|%N")
+    ended = _run("squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T|%r")
     if ended.returncode:
         if "Invalid job id" in ended.stderr:
             return GONE
@@ -82,8 +76,8 @@ def state_of(job: int) -> JobState:
     lines = ended.stdout.splitlines()
     if not lines:
         return GONE
-    state, reason, node = (lines[0].split("|") + ["", ""])[:3]
-    return JobState(state.strip(), "" if reason in ("None", "") else reason, node.strip())
+    state, _, reason = lines[0].partition("|")
+    return JobState(state.strip(), "" if reason == "None" else reason)
 
 
 def cancel(*jobs: int) -> None:
@@ -111,19 +105,6 @@ def set_limit(array: int, tasks: int) -> None:
 def requeue(task: str) -> None:
     """Ends a running task of an array and puts it back into the queue."""
     _checked("scontrol", "requeue", task)
-
-
-def run_in_job(job: int, script: str, output: IO[bytes]) -> None:
-    """Runs a script of bash on the node of a running job, beside what runs there, and writes its output to a file."""
-    command = ("srun", f"--jobid={job}", "--overlap", "--nodes=1", "--ntasks=1", "--quiet", "bash", "-c", script)
-    try:
-        ended = subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.PIPE, timeout=_COPY_S, check=False
-        )
-    except subprocess.TimeoutExpired:
-        raise PenstockError(f"srun in job {job} did not end within {_COPY_S:.0f} s; try again later") from None
-    if ended.returncode:
-        raise PenstockError(f"srun in job {job} failed: {' '.join(ended.stderr.decode(errors='replace').split())}")
 
 
 def _checked(*command: str) -> "subprocess.CompletedProcess[str]":

@@ -10,11 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.config import Config
+from penstock.config.security import SecurityConfig
 from penstock.errors import ConfigurationError
 from penstock.files import make_folder, write_atomically
-from penstock.launch import slurm, slurm_certificates
+from penstock.launch import slurm
 from penstock.launch.slurm_scripts import SlurmRun, actors_script, services_script
 from penstock.run_folder import RunFolder
+from penstock.security.authority import DAYS, issue, run_of
+from penstock.security.roles import run_name_of
 
 _SERVICES, _ACTORS = "services", "actors"
 
@@ -70,6 +73,17 @@ def shared_settings(config: Config) -> Config:
     return config.changed(changes).repeatable()
 
 
+def refuse_other_protection(security: SecurityConfig) -> None:
+    """Raises `ConfigurationError` if the user has chosen how services are protected; a launched run has its way."""
+    plain = SecurityConfig()
+    chosen = [name for name in SecurityConfig.model_fields if getattr(security, name) != getattr(plain, name)]
+    if chosen:
+        raise ConfigurationError(
+            f"a launched run has certificates of its own, and security.{chosen[0]} is {getattr(security, chosen[0])};"
+            " unset it, or write scripts of your own after those of --print"
+        )
+
+
 def check_folder(folder: RunFolder, *, resume: bool) -> None:
     """Raises `ConfigurationError` if a folder holds a run that is not to be resumed, or one that is not over."""
     if not resume and (folder.config.exists() or folder.launch.exists()):
@@ -88,7 +102,7 @@ def check_folder(folder: RunFolder, *, resume: bool) -> None:
 
 
 def prepare(run: SlurmRun, *, now: float) -> None:
-    """Writes settings, scripts and certificates into the run's folder.
+    """Writes settings, scripts and certificates, as far as these are missing or due, into the run's folder.
 
     `now` is the Unix time in seconds. Raises `ConfigurationError` if that is not possible.
     """
@@ -99,7 +113,8 @@ def prepare(run: SlurmRun, *, now: float) -> None:
         "actors.sh": actors_script(run),
     }
     run.folder.create()
-    slurm_certificates.make(run.folder, now=now)
+    certificates = run.folder.certificates
+    issue(certificates, run_of(certificates) or run_name_of(run.folder.root.name), days=DAYS, hosts={}, now=now)
     make_folder(run.folder.launch)
     for name in (_SERVICES, _ACTORS):
         job_file(run.folder, name).unlink(missing_ok=True)

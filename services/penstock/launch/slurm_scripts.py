@@ -1,6 +1,6 @@
 """The two batch scripts of a run on Slurm: one job with the services, and an array of actors.
 
-`launch.slurm_jobs` submits them. With a shared file system, `sbatch` of the scripts in the run's folder does the same.
+`launch.slurm_jobs` submits them, and `sbatch` of the scripts in the run's folder does the same.
 """
 
 import shlex
@@ -16,10 +16,6 @@ _RESTARTS = 20
 
 _SERVICE_CORES = 4
 """Processor cores of the services by default: one each for learner, replay service and evaluator, and one to spare."""
-
-
-LINGER_S = 60
-"""Seconds for which the services' job waits for the launcher to copy the run's folder, where none is shared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +40,7 @@ class SlurmRun:
     """A run on Slurm.
 
     Attributes:
-        folder: Folder of the run, with an absolute path.
-        shared: Whether all nodes share that folder. If not, the run's folder is `node_folder` of the services' node.
+        folder: Folder of the run, which all nodes share, with an absolute path.
         settings: Settings of all services, as TOML.
         store: Folder of the store on the services' node; None: local scratch, removed at the end.
         snapshots: Folder of snapshots of the store; None: one in the run's folder.
@@ -60,7 +55,6 @@ class SlurmRun:
     """
 
     folder: RunFolder
-    shared: bool
     settings: str
     store: str | None
     snapshots: str | None
@@ -85,20 +79,12 @@ class SlurmRun:
         return -(-(self.actors + self.spare) // self.actors_per_task)
 
 
-def node_folder(job: str) -> str:
-    """Returns the run's folder on the node of a job, where no folder is shared.
-
-    It is not in the job's own scratch, which may be emptied at the job's end.
-    """
-    return f"/tmp/penstock-{job}/run"
-
-
 def services_script(run: SlurmRun) -> str:
     """Returns the script of the job with replay service, learner and evaluator."""
     folder = run.folder
     directives = _directives(
         f"--job-name=penstock-{folder.root.name}",
-        _output(run, "services.log", "/tmp/penstock-%j.log"),
+        _output(run, "services.log"),
         "--nodes=1",
         "--ntasks=1",
         f"--cpus-per-task={_SERVICE_CORES}",
@@ -110,9 +96,7 @@ def services_script(run: SlurmRun) -> str:
         _preparation(run, templates.SERVICES_JOB, *_places(run)),
         templates.KEEP.format(restarts=_RESTARTS),
         templates.SERVICES.format(
-            renewal=templates.RENEWAL if run.shared else "",
             scaling=templates.SCALING.format(actors_per_task=run.actors_per_task) if run.scales else "",
-            linger="" if run.shared else templates.LINGER.format(seconds=LINGER_S),
             remove=templates.REMOVE_STORE if run.store is None else "",
         ),
     ]
@@ -125,7 +109,7 @@ def actors_script(run: SlurmRun) -> str:
     directives = _directives(
         f"--job-name=penstock-{folder.root.name}-actors",
         f"--array=0-{run.all_tasks - 1}%{run.tasks}",
-        _output(run, "actors-%a.log", "/tmp/penstock-%A_%a.log"),
+        _output(run, "actors-%a.log"),
         "--nodes=1",
         "--ntasks=1",
         f"--cpus-per-task={run.actors_per_task}",
@@ -137,11 +121,7 @@ def actors_script(run: SlurmRun) -> str:
         directives,
         _preparation(run, templates.TASK),
         templates.KEEP.format(restarts=_RESTARTS),
-        templates.ACTORS.format(
-            numbers=f"{{1..{run.actors_per_task}}}",
-            learner=templates.RUN if run.shared else templates.ADDRESS,
-            remove="" if run.shared else templates.REMOVE_FOLDER,
-        ),
+        templates.ACTORS.format(numbers=f"{{1..{run.actors_per_task}}}"),
     ]
     return "\n\n".join(parts)
 
@@ -174,27 +154,22 @@ def _quoted(option: str) -> str:
     return f'"{escaped}"'
 
 
-def _output(run: SlurmRun, shared: str, of_node: str) -> str:
+def _output(run: SlurmRun, name: str) -> str:
     """Returns the option for a file of output. Raises `ConfigurationError` if Slurm would write to another one."""
     logs = run.folder.logs
-    if not run.shared:
-        return f"--output={of_node}"
     if "%" in str(logs) or "\\" in str(logs):
         raise ConfigurationError(
             f"Slurm replaces % and \\ in paths, and the run is in {logs.parent}; choose another --run-dir"
         )
-    return f"--output={logs / shared}"
+    return f"--output={logs / name}"
 
 
 def _preparation(run: SlurmRun, job: str, *more: str) -> str:
     command = " ".join(map(shlex.quote, run.penstock))
-    own = f"run={shlex.quote(str(run.folder.root))}"
-    if not run.shared:
-        own = templates.NODE_FOLDER.format(folder=node_folder("$SLURM_JOB_ID"), settings=run.settings.rstrip())
     lines = [
         *run.setup,
         job,
-        own,
+        f"run={shlex.quote(str(run.folder.root))}",
         f"penstock=({command})",
         'settings=(--config="$run/launch/settings.toml" --run-dir="$run" --telemetry.job="$job")',
         *more,

@@ -11,17 +11,6 @@ TASK = (
     "job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID # SLURM_JOB_ID of the last task is the number of the whole array."
 )
 
-NODE_FOLDER = """\
-# No file system is shared, so that this node has a folder of its own.
-run={folder}
-(umask 077; mkdir -p "$run/launch" "$run/logs")
-if [[ ! -O ${{run%/*}} || -L ${{run%/*}} ]]; then echo "${{run%/*}} belongs to another user; remove it" >&2; exit 2; fi
-base64 -d <<<"$CERTIFICATES" | tar --no-same-owner -xz -C "$run"
-unset CERTIFICATES
-cat >"$run/launch/settings.toml" <<'END'
-{settings}
-END"""
-
 STORE = """\
 # On a disk of the node, since a store on a shared file system is refused. A job that is requeued to this node finds it.
 store=${SLURM_TMPDIR:-${TMPDIR:-/tmp}}/penstock-$SLURM_JOB_ID-store"""
@@ -69,13 +58,10 @@ another_turn() {{
 }}
 set -o monitor # Each command below is a process group, which gets a signal as a whole."""
 
-RENEWAL = """\
-# The certificates of a long run are renewed at each turn. Actors that run now read the new ones by themselves.
-"${penstock[@]}" certificates "$run" >/dev/null
-"""
-
 SERVICES = """\
-{renewal}keep learner --learner.replay-addresses="127.0.0.1:${{replay##*:}}" >>"$run/logs/learner.log" 2>&1 &
+# The certificates of a long run are renewed at each turn. Actors that run now read the new ones by themselves.
+"${{penstock[@]}}" certificates "$run" >/dev/null
+keep learner --learner.replay-addresses="127.0.0.1:${{replay##*:}}" >>"$run/logs/learner.log" 2>&1 &
 learner=$! first=("-$!")
 keep replay --replay.listen="$replay" --replay.folder="$store" --replay.snapshot-folder="$snapshots" \\
     >>"$run/logs/replay.log" 2>&1 &
@@ -92,7 +78,7 @@ for other in "${{others[@]}}"; do await_end "${{other#-}}"; done
 
 if [[ $warned ]] && another_turn; then exit 0; fi
 if [[ -s $run/launch/actors.job ]]; then scancel "$(<"$run/launch/actors.job")"; fi
-{linger}{remove}exit $code
+{remove}exit $code
 """
 
 SCALING = """\
@@ -100,20 +86,12 @@ SCALING = """\
 others+=("-$!")
 """
 
-LINGER = """\
-# The launcher copies the run's folder from here, if it still follows the run.
-for _ in {{1..{seconds}}}; do [[ -e $run/launch/copied ]] && break; sleep 1; done
-[[ ! -e $run/launch/copied ]] || rm -rf -- "$run"
-"""
-
-RUN, ADDRESS = '--actor.run="$run"', '--actor.learner-address="$LEARNER"'
-
-REMOVE_STORE, REMOVE_FOLDER = 'rm -rf -- "$store"\n', 'rm -rf -- "$run"\n'
+REMOVE_STORE = 'rm -rf -- "$store"\n'
 
 ACTORS = """\
 actors=()
 for _ in {numbers}; do
-    keep actor {learner} &
+    keep actor --actor.run="$run" &
     actors+=("-$!")
 done
 first=("${{actors[@]}}")
@@ -121,5 +99,5 @@ first=("${{actors[@]}}")
 for actor in "${{actors[@]}}"; do await_end "${{actor#-}}"; done
 
 if [[ $warned ]] && another_turn; then exit 0; fi
-{remove}exit $code
+exit $code
 """

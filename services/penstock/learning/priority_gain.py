@@ -27,21 +27,8 @@ _MEMORY = 0.95
 """Weight of the earlier measurements in the running means: the last 20 measurements count most."""
 
 
-_ENOUGH, _TOO_LITTLE = 0.2, 0.1
-"""Gains at which priorities are used, and below which they no longer are. The gap keeps the choice from wavering."""
-
-
-def chosen_alpha(alpha: float, gain: float, usual: float) -> float:
-    """Returns the exponent of the next draws: `usual` or 0, from the present one and the gain."""
-    return usual if gain >= (_TOO_LITTLE if alpha else _ENOUGH) else 0.0
-
-
 class PriorityGain:
-    """Ratio of second moments, averaged over the measurements. Used by one thread.
-
-    Attributes:
-        measurements: Number of measurements.
-    """
+    """Ratio of second moments, averaged over the measurements. Used by one thread."""
 
     def __init__(self, alpha: float, epsilon: float, updates: int) -> None:
         """Begins without measurements, for draws with these settings and batches with this number of gradient steps."""
@@ -49,7 +36,6 @@ class PriorityGain:
         fewest, most = _INTERVALS
         self._interval = min(max(_UPDATES // updates, fewest), most)
         self._scores, self._gradients, self._weight = 0.0, 0.0, 0.0
-        self.measurements = 0
 
     @property
     def gain(self) -> float | None:
@@ -77,7 +63,6 @@ class PriorityGain:
         found = moments(squared, scores, drawn)
         if found is None:
             return
-        self.measurements += 1
         self._scores = _MEMORY * self._scores + found.scores
         self._gradients = _MEMORY * self._gradients + float(np.mean(found.gradients))
         self._weight = _MEMORY * self._weight + 1.0

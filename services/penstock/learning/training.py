@@ -22,7 +22,6 @@ from penstock.learning.checkpoints import RunProgress
 from penstock.learning.collection import CollectionWeights
 from penstock.learning.evaluations import Evaluations
 from penstock.learning.learner import TrainingOutcome
-from penstock.learning.priority_gain import chosen_alpha
 from penstock.learning.publication import Publication
 from penstock.learning.records import Record, Records
 from penstock.learning.recurrence import Recurrence
@@ -236,7 +235,6 @@ class TrainingRun:
             samples_per_insert=self._samples_per_insert(),
             train_s=train_s,
         )
-        self._choose_alpha(outcome)
         self._choose_weights(batch, outcome)
         self._refusals.observe(outcome)
 
@@ -269,24 +267,13 @@ class TrainingRun:
         if answered.exception() is None:
             self._statistics.session.committed(answered.result())
 
-    def _choose_alpha(self, outcome: TrainingOutcome) -> None:
-        sampling, gain = self._config.sampling, outcome.statistics.learning.priority_gain
-        if sampling.alpha != "auto" or gain is None:
-            return
-        alpha = chosen_alpha(self._plan.alpha, gain, sampling.usual_alpha)
-        if alpha != self._plan.alpha:
-            self._adjust(alpha=alpha)
-
-    def _adjust(self, **changes: Any) -> None:
-        self._plan = dataclasses.replace(self._plan, **changes)
-        self._source.adjust(self._plan)
-        self._note_plan()
-
     def _choose_weights(self, batch: Batch, outcome: TrainingOutcome) -> None:
         self._collection.observe(batch.head.slots, outcome.fresh_errors)
         weights = self._collection.review(self._statistics.variant_returns)
         if weights is not None and weights != self._plan.slot_weights:
-            self._adjust(slot_weights=weights)
+            self._plan = dataclasses.replace(self._plan, slot_weights=weights)
+            self._source.adjust(self._plan)
+            self._note_plan()
 
     def _note_plan(self) -> None:
         self._statistics.set_plan(self._plan)
@@ -387,7 +374,6 @@ def plan_of(sampling: SamplingConfig, *, session: int, next_batch: int, seed: in
         "next_batch": next_batch,
         "seed": seed,
         "off_policy_degree": sampling.off_policy_degree,
-        "alpha": sampling.first_alpha,
     }
     names = {field.name for field in dataclasses.fields(SamplingPlan) if hasattr(sampling, field.name)} - own.keys()
     return SamplingPlan(**own, **{name: getattr(sampling, name) for name in names})

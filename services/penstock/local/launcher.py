@@ -11,7 +11,7 @@ from penstock.config import Config
 from penstock.errors import ConfigurationError, PenstockError, Unavailable
 from penstock.exit_codes import exit_code
 from penstock.file_systems import free_bytes
-from penstock.files import write_atomically
+from penstock.files import mark_of, write_atomically
 from penstock.local import stopping
 from penstock.local.aborted_start import AbortedStart
 from penstock.local.actor_count import ActorCount
@@ -22,7 +22,7 @@ from penstock.local.first_checks import check_at_once, with_run_dir
 from penstock.local.learning_curves import draw, why_not_drawn
 from penstock.local.places import Places, choose_places
 from penstock.local.sockets import sockets_of
-from penstock.local.startup import Startup
+from penstock.local.startup import Startup, beginning
 from penstock.local.store_size import conversion, with_store
 from penstock.local.template import Template
 from penstock.rpc.clients.status import StatusClient
@@ -32,7 +32,6 @@ from penstock.run_folder import LEARNER, RunFolder
 from penstock.store_place import StorePlace, choose_place, record_place, remove_store
 from penstock.summary import Summary
 from penstock.system_errors import in_words
-from penstock.types.extents import Extent
 from penstock.types.status import RESUMABLE, RunStatus
 
 _POLL_S, _START_POLL_S = 0.2, 0.02
@@ -82,59 +81,41 @@ def train(
     with Template() as template:
         count = ActorCount.of(config)
         first = count.number if count else config.train.least_actors
-        startup = Startup(_beginning(config), template, replays=config.train.replay_shards, actors=first)
-
-        def look(*news: str) -> None:
-            observer(startup.status("checking"), [*news])
-
-        if line := obstacle(config.run.on_end):
-            look(line)
-        config, store_bytes = check_environment(config, look, look)
-        if line := why_not_drawn():
-            look(line)
+        startup = Startup(beginning(config), template, replays=config.train.replay_shards, actors=first)
+        config, place = _prepared(config, lambda *news: observer(startup.status("checking"), [*news]))
         folder = RunFolder(Path(config.run.dir or "."))
-        place = choose_place(folder, config.replay.folder)
-        config = with_store(config, store_bytes, free_bytes(place.root))
-        for line in [*place.notes, conversion(config, store_bytes)]:
-            if line:
-                look(line)
         start = AbortedStart(folder)
         with start.undone():
             folder.create()
             start.made(place.root)
             with _failing_in_words(folder):
                 record_place(folder, place)
-                earlier = _identity(folder.summary)
                 session = _Session(
-                    config, folder, place, start, observer=observer, template=template, startup=startup, count=count
+                    config, place, start, observer=observer, template=template, startup=startup, count=count
                 )
-                by_observer = False
-                try:
-                    session.run()
-                except stopping.StopTraining:
-                    by_observer = True
-                except Exception as error:
-                    session.announce(RunEnd.of_fault(folder, error, exit_code(error), config.environment.short_name))
-                    raise
-                except stopping.Interrupted:
-                    session.show("drawing the learning curve")
-                    with contextlib.suppress(OSError, PenstockError):
-                        if _identity(folder.summary) == earlier:
-                            _draw(folder)
-                        else:
-                            _conclude(folder, place, started, by_observer=False)
-                    raise
-    if _identity(folder.summary) == earlier:
-        raise PenstockError(f"the run ended without a summary; see the logs in {folder.logs}")
-    summary = _conclude(folder, place, started, by_observer=by_observer)
+                by_observer = session.run(started)
+    summary = session.conclude(started, by_observer=by_observer)
     if summary.stopped not in RESUMABLE:
         session.announce(RunEnd.of_summary(folder, summary))
     return summary
 
 
-def _beginning(config: Config) -> RunStatus:
-    """Returns the status that is shown before the learner's."""
-    return RunStatus(environment_id=config.environment.short_name, limit=config.run.limits.nearest(Extent()))
+def _prepared(config: Config, look: Callable[..., None]) -> tuple[Config, StorePlace]:
+    """Checks the environment, and returns the settings with a store that fits it, and the place of the store.
+
+    `look` receives lines of news. Raises `ConfigurationError` as `train`.
+    """
+    if line := obstacle(config.run.on_end):
+        look(line)
+    config, store_bytes = check_environment(config, look, look)
+    if line := why_not_drawn():
+        look(line)
+    place = choose_place(RunFolder(Path(config.run.dir or ".")), config.replay.folder)
+    config = with_store(config, store_bytes, free_bytes(place.root))
+    for line in [*place.notes, conversion(config, store_bytes)]:
+        if line:
+            look(line)
+    return config, place
 
 
 @contextlib.contextmanager
@@ -156,7 +137,6 @@ class _Session:
     def __init__(
         self,
         config: Config,
-        folder: RunFolder,
         place: StorePlace,
         start: AbortedStart,
         *,
@@ -165,15 +145,60 @@ class _Session:
         startup: Startup,
         count: ActorCount | None,
     ) -> None:
-        self._config, self._folder, self._stores = config, folder, place.root
+        folder = RunFolder(Path(config.run.dir or "."))
+        self._config, self._folder, self._place = config, folder, place
         self._start, self._observer = start, observer
         self._template, self._startup, self._count = template, startup, count
-        self._status = _beginning(config)
+        self._status, self._summary_before = beginning(config), mark_of(folder.summary)
         self._children = Children(config.train.max_restarts, template, folder.newest_checkpoint_steps() or 0)
         self._thread = LoopThread()
         self._newest_notice, self._errors_at = 0, 0.0
 
-    def run(self) -> None:
+    def run(self, started: float) -> bool:
+        """Runs the services until the run ends; returns whether the observer has ended it. `started` as for `train`."""
+        try:
+            self._run_services()
+        except stopping.StopTraining:
+            return True
+        except Exception as error:
+            self.announce(RunEnd.of_fault(self._folder, error, exit_code(error), self._config.environment.short_name))
+            raise
+        except stopping.Interrupted:
+            self.show("drawing the learning curve")
+            with contextlib.suppress(OSError, PenstockError):
+                if self._has_summary:
+                    self.conclude(started)
+                else:
+                    _draw(self._folder)
+            raise
+        return False
+
+    def conclude(self, started: float, *, by_observer: bool = False) -> Summary:
+        """Draws the curve, completes the summary and returns it. Raises `PenstockError` if there is none."""
+        folder = self._folder
+        if not self._has_summary:
+            raise PenstockError(f"the run ended without a summary; see the logs in {folder.logs}")
+        try:
+            _draw(folder)
+            summary = Summary.read(folder.summary).timed(time.monotonic() - started)
+            if by_observer and summary.stopped == "interrupted":
+                summary = dataclasses.replace(summary, stopped="callback")
+            summary.write(folder.summary)
+        except OSError as error:
+            raise PenstockError(
+                f"the run has ended, but its summary or curve could not be written in {folder.root}:"
+                f" {in_words(error, folder.root)}; the checkpoints are complete, and penstock plot draws the curve"
+            ) from error
+        if summary.stopped not in RESUMABLE:
+            # If a finished run is extended later, it starts from new experience.
+            remove_store(folder, self._place)
+        return summary
+
+    @property
+    def _has_summary(self) -> bool:
+        return mark_of(self._folder.summary) != self._summary_before
+
+    def _run_services(self) -> None:
         """Runs the services until the learner exits with code 0, or an error or a signal ends the run."""
         folder, config = self._folder, self._config
         try:
@@ -225,7 +250,7 @@ class _Session:
     def _start_services(self, places: Places, actors: Actors) -> None:
         settings, logs = places.options, self._folder.logs
         for shard, name in enumerate(places.replay_names):
-            own = places.replay_options(shard, self._config, self._folder, self._stores)
+            own = places.replay_options(shard, self._config, self._folder, self._place.root)
             self._children.add(name, service_command("replay", *settings, *own), logs / f"{name}.log")
         copy_to = self._config.checkpoint.copy_to
         for name in ("learner", "evaluator"):
@@ -287,8 +312,7 @@ class _Session:
         if status.coordinator is not None and status.coordinator.batches_trained:
             self._start.note_training()
         self._children.progressed(_progress(status, [child.name for child in self._children.members]))
-        news = [notice.text for notice in status.notices if notice.number > self._newest_notice]
-        self._newest_notice = max([self._newest_notice, *(notice.number for notice in status.notices)])
+        news, self._newest_notice = status.notices_after(self._newest_notice)
         return news
 
     def _stop(self, error: BaseException) -> None:
@@ -319,29 +343,6 @@ def _progress(status: RunStatus, names: list[str]) -> dict[str, int]:
     return done | {name: delivered.get(name, 0) for name in names if name.startswith("actor")}
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
-    """Returns a value that changes when the file is replaced; None if there is no file."""
-    return (path.stat().st_ino, path.stat().st_mtime_ns) if path.exists() else None
-
-
 def _draw(folder: RunFolder) -> None:
     if folder.metrics.exists() and not why_not_drawn():
         draw([folder], folder.learning_curve)
-
-
-def _conclude(folder: RunFolder, place: StorePlace, started: float, *, by_observer: bool) -> Summary:
-    try:
-        _draw(folder)
-        summary = Summary.read(folder.summary).timed(time.monotonic() - started)
-        if by_observer and summary.stopped == "interrupted":
-            summary = dataclasses.replace(summary, stopped="callback")
-        summary.write(folder.summary)
-    except OSError as error:
-        raise PenstockError(
-            f"the run has ended, but its summary or curve could not be written in {folder.root}:"
-            f" {in_words(error, folder.root)}; the checkpoints are complete, and penstock plot draws the curve"
-        ) from error
-    if summary.stopped not in RESUMABLE:
-        # If a finished run is extended later, it starts from new experience.
-        remove_store(folder, place)
-    return summary

@@ -7,13 +7,20 @@ health), and the learner about what it waits for.
 import dataclasses
 import time
 
+from penstock.config import Config
 from penstock.local.children import Child, Children
 from penstock.local.template import Template
 from penstock.rpc.health import is_serving
 from penstock.run_folder import LEARNER
+from penstock.types.extents import Extent
 from penstock.types.status import BETWEEN, Phase, RunStatus
 
 _ANSWER_S = 0.2
+
+
+def beginning(config: Config) -> RunStatus:
+    """Returns the status of a run before the learner's."""
+    return RunStatus(environment_id=config.environment.short_name, limit=config.run.limits.nearest(Extent()))
 
 
 class Startup:

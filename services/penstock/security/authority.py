@@ -1,12 +1,11 @@
 """The certificates of a run in a folder: an authority, and a folder for each role that can be given to its service.
 
-authority.pem          certificates of the authorities that are trusted, the newest first
+authority.pem          its certificate, which all services trust
 authority-key.pem      key with which new certificates are signed; no service needs it
 <role>/                certificate.pem, key.pem and authority.pem of the services with this role
 
-`issue` makes what is missing or due, so that it can be run at every start. An authority is replaced in three steps,
-between which the services get their folders, and after each of which every service accepts all others: a new authority
-that is trusted beside the old one, certificates signed by the new one, and the removal of the old one.
+`issue` makes what is missing or due, so that it can be run at every start. Another authority revokes all certificates
+of the one before it, so all services of a run need their new folders at once.
 """
 
 import contextlib
@@ -25,7 +24,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, load_pem_priv
 from penstock.errors import ConfigurationError
 from penstock.files import make_folder, write_atomically
 from penstock.security import signing
-from penstock.security.certificate import Files, covers, is_signed, read, stated
+from penstock.security.certificate import Files, covers, in_utc, read, stated
 from penstock.security.pem_files import certificates, content, private_content
 from penstock.security.roles import ROLES, Identity, Role, check_run_name
 from penstock.system_errors import in_words
@@ -51,14 +50,12 @@ class Issued:
         files: Its files.
         expires: End of its validity, in Unix seconds.
         is_new: Whether it was made now.
-        is_of_old: Whether an authority before the newest has signed it.
     """
 
     identity: Identity
     files: Files
     expires: float
     is_new: bool
-    is_of_old: bool
 
 
 def issue(
@@ -70,7 +67,6 @@ def issue(
     now: float,
     renew: bool = False,
     new_authority: bool = False,
-    drop_old_authority: bool = False,
 ) -> list[Issued]:
     """Makes the certificates of a run that are missing, damaged, or valid for less than a third of their life.
 
@@ -81,29 +77,25 @@ def issue(
         hosts: Further DNS names and IP addresses by role, which are added to those of its former certificate.
         now: Unix time in seconds.
         renew: Whether all services get new certificates.
-        new_authority: Whether a new authority signs from now on. The old ones remain trusted.
-        drop_old_authority: Whether only the newest authority is trusted from now on.
+        new_authority: Whether to make another authority, which signs all of them.
 
     Returns:
         The certificate of each role.
 
     Raises:
-        ConfigurationError: An argument can't be used, the folder belongs to another run or can't be written, the
-            authority can't be used, or a certificate would lose its authority.
+        ConfigurationError: An argument can't be used, the folder belongs to another run or can't be written, or the
+            authority can't be used.
     """
     check_run_name(run)
     _check_wanted(days, hosts)
     try:
         with _locked(folder):
             authority = _AuthorityFiles(folder, run, now)
-            if new_authority or authority.is_due:
+            if new_authority or not authority.trusted:
                 authority.replace()
-            issued = [
+            return [
                 _of_role(authority, Identity(run, role), hosts.get(role, ()), days=days, renew=renew) for role in ROLES
             ]
-            if drop_old_authority:
-                authority.drop_old(issued)
-            return issued
     except OSError as error:
         reason = in_words(error, folder, "choose another folder")
         raise ConfigurationError(f"can't write certificates in {folder}: {reason}") from None
@@ -115,25 +107,26 @@ def run_of(folder: Path) -> str:
     return signing.run_of(certificates(content(bundle), bundle)[0]) if bundle.exists() else ""
 
 
-def trusted(folder: Path) -> int:
-    """Returns the number of authorities that are trusted in a folder. Raises `ConfigurationError`."""
-    bundle = folder / _BUNDLE
-    return len(certificates(content(bundle), bundle))
-
-
 def files_of(folder: Path) -> Files:
     """Returns the files in the folder of a role."""
     return Files(folder / "certificate.pem", folder / "key.pem", folder / _BUNDLE)
 
 
 class _AuthorityFiles:
-    """The authorities in a folder, which is locked."""
+    """The authority in a folder, which is locked.
+
+    Attributes:
+        folder: The folder.
+        now: Unix time in seconds.
+        trusted: The certificates that services trust: that of the authority, and in a folder of an earlier release
+            maybe those before it; empty if there is none yet.
+    """
 
     def __init__(self, folder: Path, run: str, now: float) -> None:
         self.folder, self.now = folder, now
         self._run, self._bundle, self._key = run, folder / _BUNDLE, folder / _KEY
-        self._trusted = certificates(content(self._bundle), self._bundle) if self._bundle.exists() else []
-        former = signing.run_of(self._trusted[0]) if self._trusted else run
+        self.trusted = certificates(content(self._bundle), self._bundle) if self._bundle.exists() else []
+        former = signing.run_of(self.trusted[0]) if self.trusted else run
         if former != run:
             raise ConfigurationError(
                 f"{folder} has the certificates of {f'run {former}' if former else 'another authority'}, not of run"
@@ -141,55 +134,36 @@ class _AuthorityFiles:
             )
 
     @property
-    def is_due(self) -> bool:
-        """Whether there is no authority, or the newest should be replaced."""
-        return not self._trusted or _is_due(self.newest, self.now)
-
-    @property
-    def newest(self) -> x509.Certificate:
-        """The authority that signs new certificates. Raises `ConfigurationError` as `signer`."""
-        # Without the key, which may be kept elsewhere, the first is the newest.
-        return self.signer().certificate if self._key.exists() else self._trusted[0]
-
-    @property
     def pem(self) -> bytes:
         """The trusted certificates."""
-        return b"".join(each.public_bytes(Encoding.PEM) for each in self._trusted)
+        return b"".join(each.public_bytes(Encoding.PEM) for each in self.trusted)
 
     def replace(self) -> None:
-        """Makes a new authority; those before it remain trusted until they expire. Raises `OSError`."""
+        """Makes an authority in place of the one before. Raises `OSError`."""
         made = signing.Authority.new(self._run, now=self.now)
-        kept = [each for each in self._trusted if each.not_valid_after_utc.timestamp() > self.now]
-        self._trusted = [made.certificate, *kept]
-        # The key comes second: a certificate without its key does no harm, and the old key continues to sign.
-        write_atomically(self._bundle, self.pem)
+        self.trusted = [made.certificate]
+        # The certificate comes second: services never get one whose key is lost.
         write_atomically(self._key, signing.key_pem(made.key))
+        write_atomically(self._bundle, self.pem)
 
     def signer(self) -> signing.Authority:
         """Returns the authority that signs. Raises `ConfigurationError` if it can't be used."""
-        remedy = "restore it, or make a new authority with --new-authority"
+        remedy = "make a new authority with --new-authority, and start all services again"
         if not self._key.exists():
-            raise ConfigurationError(f"the key of the authority, {self._key}, is missing; {remedy}")
+            raise ConfigurationError(f"the key of the authority, {self._key}, is missing; restore it, or {remedy}")
         try:
             key = load_pem_private_key(private_content(self._key), password=None)
         except (ValueError, TypeError):
-            raise ConfigurationError(f"{self._key} holds no usable key; {remedy}") from None
-        found = [each for each in self._trusted if each.public_key() == key.public_key()]
+            raise ConfigurationError(f"{self._key} holds no usable key; restore it, or {remedy}") from None
+        found = [each for each in self.trusted if each.public_key() == key.public_key()]
         if not found or not isinstance(key, ec.EllipticCurvePrivateKey):
-            raise ConfigurationError(f"{self._key} is not the key of an authority in {self._bundle}; {remedy}")
-        return signing.Authority(found[0], key)
-
-    def drop_old(self, issued: Sequence[Issued]) -> None:
-        """Removes all authorities but the one that signs. Raises `ConfigurationError` if one is in use."""
-        users = [str(each.identity.role) for each in issued if each.is_of_old]
-        if users:
             raise ConfigurationError(
-                f"the old authority has signed the certificates of {', '.join(users)}; make new ones with --renew, and"
-                " give them to all services before you drop it"
+                f"{self._key} is not the key of an authority in {self._bundle}; restore it, or {remedy}"
             )
-        self._trusted = [self.newest]
-        for path in (self._bundle, *(each.files.authority for each in issued)):
-            write_atomically(path, self.pem)
+        end = found[0].not_valid_after_utc.timestamp()
+        if end <= self.now:
+            raise ConfigurationError(f"{self._bundle} expired at {in_utc(end)}; {remedy}")
+        return signing.Authority(found[0], key)
 
 
 def _of_role(authority: _AuthorityFiles, identity: Identity, hosts: Sequence[str], *, days: int, renew: bool) -> Issued:
@@ -208,8 +182,7 @@ def _of_role(authority: _AuthorityFiles, identity: Identity, hosts: Sequence[str
         write_atomically(files.key, key_pem)
         write_atomically(files.certificate, pem)
     leaf = certificates(content(files.certificate), files.certificate)[0]
-    expires = leaf.not_valid_after_utc.timestamp()
-    return Issued(identity, files, expires, is_new, is_of_old=not is_signed(leaf, authority.newest))
+    return Issued(identity, files, leaf.not_valid_after_utc.timestamp(), is_new)
 
 
 def _former_names(files: Files, identity: Identity) -> Sequence[str]:

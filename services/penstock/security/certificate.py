@@ -151,15 +151,6 @@ def stated(certificate: x509.Certificate, path: Path) -> tuple[Identity, tuple[s
     return identity, (*found.get_values_for_type(x509.DNSName), *addresses)
 
 
-def is_signed(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
-    """Returns whether a certificate has the signature and the name of this issuer."""
-    try:
-        certificate.verify_directly_issued_by(issuer)
-    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
-        return False
-    return True
-
-
 def in_utc(unix_s: float) -> str:
     """Returns a time in words."""
     return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
@@ -219,6 +210,15 @@ def _check_purposes(certificate: x509.Certificate, role: Role, path: Path) -> No
         )
 
 
+def _is_signed(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
+    """Returns whether a certificate has the signature and the name of this issuer."""
+    try:
+        certificate.verify_directly_issued_by(issuer)
+    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
+        return False
+    return True
+
+
 def _signers(
     leaf: x509.Certificate, between: Sequence[x509.Certificate], authorities: Sequence[x509.Certificate]
 ) -> list[x509.Certificate]:
@@ -227,10 +227,10 @@ def _signers(
     current = leaf
     while True:
         # An authority that was renewed with its key is there twice.
-        trusted = [each for each in authorities if is_signed(current, each)]
+        trusted = [each for each in authorities if _is_signed(current, each)]
         if trusted:
             return [*found, max(trusted, key=lambda each: each.not_valid_after_utc)]
-        above = next((each for each in between if each not in found and is_signed(current, each)), None)
+        above = next((each for each in between if each not in found and _is_signed(current, each)), None)
         if above is None:
             return []
         found.append(above)

@@ -122,3 +122,8 @@ class RunStatus:
     nodes: tuple[NodeState, ...] = ()
     wanted_actors: int | None = None
     missing_actors: MissingActors | None = None
+
+    def notices_after(self, number: int) -> tuple[list[str], int]:
+        """Returns the texts of the notices after this one, and the number of the last notice."""
+        news = [notice.text for notice in self.notices if notice.number > number]
+        return news, max([number, *(notice.number for notice in self.notices)])

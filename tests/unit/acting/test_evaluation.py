@@ -10,7 +10,7 @@ import torch
 from gymnasium.wrappers import Autoreset, TimeLimit
 from numpy.typing import NDArray
 
-from helpers.environments import fresh_weights, remembering_policy, spec_of
+from helpers.environments import fresh_weights, remembering_policy, spec_of, weights_of
 from helpers.exact_tasks import STEPS
 from penstock.acting.environments import make_environments
 from penstock.acting.evaluation import evaluate
@@ -18,7 +18,6 @@ from penstock.acting.inference import PolicyRunner
 from penstock.acting.randomness import Streams
 from penstock.acting.single_environments import SingleEnvironments, StepOutcome
 from penstock.acting.variants import MixedEnvironments
-from penstock.algo import weights as policy_weights
 from penstock.algo.policies import Policy
 from penstock.errors import EnvironmentFailed
 from penstock.types.evaluation import EvaluationResult, EvaluationTask
@@ -233,7 +232,7 @@ def test_a_policy_with_memory_carries_its_state_through_an_episode_and_begins_th
 
     monkeypatch.setattr(environments, "step", noted)
     policy = remembering_policy(environments.spec, kind)
-    task = EvaluationTask(1, policy_weights.dump(policy, 0), 6, deterministic=True, seed=3)
+    task = EvaluationTask(1, weights_of(policy, 0), 6, deterministic=True, seed=3)
     result = evaluate(task, environments, lambda: False)
     assert result is not None
     # Environments with short episodes begin another one while the rest still play.

@@ -7,14 +7,13 @@ import torch
 from gymnasium.spaces import Box, Discrete
 from numpy.typing import NDArray
 
-from helpers.environments import assignment, same_step_counting
+from helpers.environments import assignment, same_step_counting, weights_of
 from penstock.acting.collector import Collector
 from penstock.acting.environments import Environments, make_environments
 from penstock.acting.frames import with_frames
 from penstock.acting.inference import PolicyRunner
 from penstock.acting.spaces import segment_schema
 from penstock.acting.variants import EnvironmentVariants
-from penstock.algo import weights as policy_weights
 from penstock.algo.network import Network
 from penstock.algo.policies import Policy
 from penstock.errors import ConfigurationError
@@ -65,7 +64,7 @@ class Recording:
 
 def runner_of(environments: Environments) -> PolicyRunner:
     network = Network(hidden_sizes=(16,), trunk="shared", normalise_observations=False)
-    return PolicyRunner(policy_weights.dump(Policy(environments.spec, network), 0))
+    return PolicyRunner(weights_of(Policy(environments.spec, network), 0))
 
 
 def learner_tensors(collector: Collector, runner: PolicyRunner, windows: int) -> tuple[Any, Any]:

@@ -5,9 +5,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from helpers.environments import decided_weights, fresh_policy, remembering_policy, spec_of
+from helpers.environments import decided_weights, fresh_policy, remembering_policy, spec_of, weights_of
 from penstock.acting.inference import PolicyRunner
-from penstock.algo import weights as policy_weights
 from penstock.algo.network import Network
 from penstock.algo.policies import Policy
 from penstock.types.networks import MemoryKind
@@ -77,7 +76,7 @@ def test_a_tempered_runner_returns_the_log_probabilities_at_its_temperature(
     policy = fresh_policy(spec, network=network)
     with torch.no_grad():
         policy.get_parameter("actor.4.weight").mul_(100.0)
-    runner = PolicyRunner(policy_weights.dump(policy, 0), temperature=temperature)
+    runner = PolicyRunner(weights_of(policy, 0), temperature=temperature)
     observation = generator.normal(size=(ROWS, *shape_of(spec))).astype(np.float32)
     noise = generator.random((ROWS, noise_size(policy)), np.float32)
     (action,), log_prob = runner.act((observation,), noise)
@@ -89,9 +88,9 @@ def test_a_tempered_runner_returns_the_log_probabilities_at_its_temperature(
     assert np.array_equal(log_prob, tempered.log_prob(taken).numpy())
     assert np.abs(log_prob - plain.log_prob(taken).numpy()).max() > 0.1
     # Newer weights are tempered too, and the most likely action never is.
-    runner.refresh(policy_weights.dump(policy, 1))
+    runner.refresh(weights_of(policy, 1))
     assert np.array_equal(runner.act((observation,), noise)[1], log_prob)
-    plain_runner = PolicyRunner(policy_weights.dump(policy, 0))
+    plain_runner = PolicyRunner(weights_of(policy, 0))
     (greedy,), (plain_greedy,) = runner.act_greedily((observation,)), plain_runner.act_greedily((observation,))
     assert np.array_equal(greedy, plain_greedy)
 
@@ -134,7 +133,7 @@ STATES: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
 def test_no_state_in_which_an_environment_leaves_its_libraries_changes_the_policy(
     change: Callable[[], object], undo: Callable[[], object], kind: MemoryKind
 ) -> None:
-    weights = policy_weights.dump(remembering_policy(spec_of("CartPole-v1"), kind), 0)
+    weights = weights_of(remembering_policy(spec_of("CartPole-v1"), kind), 0)
     observation, noise = (np.full((2, 4), 0.3, np.float32),), np.full((2, 1), 0.5, np.float32)
 
     def answers() -> list[NDArray[np.float32]]:
@@ -157,7 +156,7 @@ def test_a_policy_acts_alike_and_keeps_the_defaults_that_an_environment_has_set_
     kind: MemoryKind, data_type: torch.dtype | None, device: str
 ) -> None:
     spec = spec_of("CartPole-v1")
-    weights, later = (policy_weights.dump(remembering_policy(spec, kind), version) for version in (0, 1))
+    weights, later = (weights_of(remembering_policy(spec, kind), version) for version in (0, 1))
     observation, noise = (np.ones((2, 4), np.float32),), np.full((2, 1), 0.5, np.float32)
     expected = PolicyRunner(weights).act(observation, noise)[1]
     usual = torch.get_default_dtype()

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from helpers.environments import TAXI, decided_weights, fresh_policy, spec_of
+from helpers.environments import TAXI, decided_weights, fresh_policy, spec_of, weights_of
 from helpers.processes import WITH_HELPERS
 from helpers.spaces import LEAVES, OBSERVED_LEAVES, nested
 from helpers.timing import PATIENCE_S
@@ -26,7 +26,6 @@ from penstock.acting.numpy_policy import NumpyRunner, obstacle
 from penstock.acting.protocols import Runner
 from penstock.acting.runners import runner_of
 from penstock.algo import published
-from penstock.algo import weights as policy_weights
 from penstock.algo.distributions import Categorical, DiagonalGaussian, Joint, MultiCategorical
 from penstock.algo.network import Network
 from penstock.algo.policies import Policy
@@ -57,7 +56,7 @@ class Case:
 
     @property
     def weights(self) -> Weights:
-        return policy_weights.dump(self.policy, 3)
+        return weights_of(self.policy, 3)
 
     @property
     def rows(self) -> int:
@@ -282,7 +281,7 @@ def test_a_masked_choice_is_never_illegal_for_any_noise() -> None:
 )
 def test_torch_acts_with_policies_that_numpy_can_not_compute(network: Network) -> None:
     spec = spec_of(TAXI)
-    weights = policy_weights.dump(fresh_policy(spec, network=network), 0)
+    weights = weights_of(fresh_policy(spec, network=network), 0)
     assert isinstance(runner_of(weights), PolicyRunner)
 
 
@@ -327,7 +326,7 @@ def test_damaged_weights_are_refused_in_one_line(length: int) -> None:
 
 def test_weights_of_another_architecture_are_refused() -> None:
     runner = runner_of(decided_weights(spec_of("CartPole-v1")))
-    other = policy_weights.dump(fresh_policy(spec_of("CartPole-v1"), network=Network(hidden_sizes=(8,))), 1)
+    other = weights_of(fresh_policy(spec_of("CartPole-v1"), network=Network(hidden_sizes=(8,))), 1)
     with pytest.raises(ConfigurationError, match=r"actor\.0\.weight has the shape \(8, 4\), where \(16, 4\)"):
         runner.refresh(other)
 

@@ -9,7 +9,7 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete
 
 import penstock
-from helpers.environments import assignment, fresh_policy
+from helpers.environments import assignment, fresh_policy, weights_of
 from helpers.processes import WITH_HELPERS
 from helpers.single_process import train
 from penstock.acting.collector import Collector
@@ -21,7 +21,6 @@ from penstock.acting.offsets import find_offsets, offsets_of
 from penstock.acting.runners import runner_of
 from penstock.acting.spaces import segment_schema
 from penstock.acting.trained import TrainedPolicy
-from penstock.algo import weights as policy_weights
 from penstock.algo.network import Network
 from penstock.config import Config, build
 from penstock.errors import ConfigurationError
@@ -85,7 +84,7 @@ def made(frames: int = 1, **kwargs: Any) -> Environments:
 
 def weights_with(offsets: tuple[float, ...], environments: Environments) -> Weights:
     network = Network(hidden_sizes=(8,), observation_offsets=offsets)
-    return policy_weights.dump(fresh_policy(environments.spec, network=network), 0)
+    return weights_of(fresh_policy(environments.spec, network=network), 0)
 
 
 def test_the_check_finds_large_numbers_that_hardly_change() -> None:

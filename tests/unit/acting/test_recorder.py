@@ -13,14 +13,13 @@ from numpy.typing import NDArray
 
 import helpers.exact_tasks
 import helpers.failing
-from helpers.environments import Drifting, assignment, fresh_policy, remembering_policy, spec_of
+from helpers.environments import Drifting, assignment, fresh_policy, remembering_policy, spec_of, weights_of
 from penstock.acting.collector import Collector
 from penstock.acting.environments import Environments, SameStepEnvironments, make_environments
 from penstock.acting.frames import with_frames
 from penstock.acting.inference import PolicyRunner
 from penstock.acting.randomness import Streams
 from penstock.acting.spaces import segment_schema
-from penstock.algo import weights as policy_weights
 from penstock.algo.policies import Inputs, Policy
 from penstock.errors import EnvironmentFailed
 from penstock.types.block import Column, Schema
@@ -67,7 +66,7 @@ def drifting(mode: AutoresetMode = AutoresetMode.NEXT_STEP) -> Environments:
 
 
 def runner_of(policy: Policy) -> PolicyRunner:
-    return PolicyRunner(policy_weights.dump(policy, 0))
+    return PolicyRunner(weights_of(policy, 0))
 
 
 def start(environments: Environments, policy: Policy, burn_in: int = 0) -> Collector:

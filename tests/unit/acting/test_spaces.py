@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from helpers.environments import fresh_policy, spec_of
+from helpers.environments import fresh_policy, spec_of, weights_of
 from helpers.spaces import ACTIONS, NAMES, OBSERVATION, OBSERVATION_NAMES, OBSERVATIONS, masked
 from penstock.acting.environments import make_environments
 from penstock.acting.frames import with_frames
@@ -20,7 +20,6 @@ from penstock.acting.leaves import ActionForm, action_types, flatten
 from penstock.acting.randomness import Streams
 from penstock.acting.runners import runner_of
 from penstock.acting.spaces import ActionMap, describe, segment_schema
-from penstock.algo import weights as policy_weights
 from penstock.algo.network import Network
 from penstock.algo.spaces import check_spaces
 from penstock.errors import ConfigurationError
@@ -50,7 +49,7 @@ def mapped(
 def test_a_policy_acts_in_every_kind_of_action_space(space: gymnasium.Space[object], tree: Tree) -> None:
     assert describe("Some-v0", PLANE, space).action == tree
     environment = EnvironmentSpec("Some-v0", Tree.of(OBSERVATION), tree)
-    runner = PolicyRunner(policy_weights.dump(fresh_policy(environment), 0))
+    runner = PolicyRunner(weights_of(fresh_policy(environment), 0))
     noise = Streams(0, 0, np.arange(7, dtype=np.uint32)).draw(runner.policy.noise, 0, 1)
     actions, log_prob = runner.act((np.zeros((7, 3), np.float32),), noise[:, 0])
     schema = segment_schema(environment, 4)
@@ -75,7 +74,7 @@ def test_a_policy_acts_on_every_kind_of_observation(space: gymnasium.Space[objec
         for values, column in zip(zip(*samples, strict=True), columns, strict=True)
     )
     assert [leaf.shape[1:] for leaf in leaves] == [column.shape for column in columns]
-    runner = PolicyRunner(policy_weights.dump(fresh_policy(environment), 0))
+    runner = PolicyRunner(weights_of(fresh_policy(environment), 0))
     noise = Streams(0, 0, np.arange(5, dtype=np.uint32)).draw(runner.policy.noise, 0, 1)
     (action,), log_prob = runner.act(leaves, noise[:, 0])
     assert set(action.tolist()) <= {0, 1}
@@ -338,7 +337,7 @@ NO_BOUNDS = [
 def test_actions_without_two_bounds_that_are_meant_begin_within_one_unit_of_them(space: Box, first: float) -> None:
     tree = describe("Some-v0", PLANE, Dict(other=Box(-1.0, 1.0, (1,)), odd=Tuple([space]))).action
     spec = EnvironmentSpec("Some-v0", Tree.of(OBSERVATION), tree)
-    weights = policy_weights.dump(fresh_policy(spec, network=Network(hidden_sizes=(8,), widest_range=1e4)), 0)
+    weights = weights_of(fresh_policy(spec, network=Network(hidden_sizes=(8,), widest_range=1e4)), 0)
     noise = np.random.default_rng(0).standard_normal((200, 3)).astype(np.float32)
     for runner in (PolicyRunner(weights), runner_of(weights, inference="auto")):
         with warnings.catch_warnings():

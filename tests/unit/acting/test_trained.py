@@ -14,7 +14,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 import helpers.exact_tasks  # noqa: F401 - registers tasks with masks
-from helpers.environments import fresh_weights, remembering_policy
+from helpers.environments import fresh_weights, remembering_policy, weights_of
 from helpers.exact_tasks import STEPS, Convention
 from penstock.acting.environments import make_environments
 from penstock.acting.trained import TrainedPolicy
@@ -53,7 +53,7 @@ def remembering(request: pytest.FixtureRequest) -> Policy:
 
 
 def test_a_policy_with_memory_carries_its_state_and_forgets_it_at_a_reset(remembering: Policy) -> None:
-    trained, played = TrainedPolicy(policy_weights.dump(remembering, 0)), []
+    trained, played = TrainedPolicy(weights_of(remembering, 0)), []
     episodes = [observations(6, seed=1), observations(9, seed=2)]
     for episode in episodes:
         trained.reset()
@@ -67,13 +67,13 @@ def test_a_policy_with_memory_carries_its_state_and_forgets_it_at_a_reset(rememb
 
 
 def test_a_new_policy_begins_an_episode_without_a_reset(remembering: Policy) -> None:
-    trained, episode = TrainedPolicy(policy_weights.dump(remembering, 0)), observations(4, seed=3)
+    trained, episode = TrainedPolicy(weights_of(remembering, 0)), observations(4, seed=3)
     played = [float(trained.act(observation)[0]) for observation in episode]
     np.testing.assert_allclose(played, expected_actions(remembering, episode), atol=1e-4)
 
 
 def test_sampled_actions_of_a_policy_with_memory_follow_the_same_states(remembering: Policy) -> None:
-    trained, episode = TrainedPolicy(policy_weights.dump(remembering, 0)), observations(3, seed=4)
+    trained, episode = TrainedPolicy(weights_of(remembering, 0)), observations(3, seed=4)
     sampled = []
     for _ in range(400):
         trained.reset()
@@ -191,7 +191,7 @@ def test_the_actions_of_a_batch_are_those_of_its_rows() -> None:
 
 
 def test_a_batch_of_a_policy_with_memory_is_a_batch_of_episodes(remembering: Policy) -> None:
-    trained = TrainedPolicy(policy_weights.dump(remembering, 0))
+    trained = TrainedPolicy(weights_of(remembering, 0))
     episodes = [observations(6, seed=1), observations(6, seed=2)]
     played = np.stack([trained.act(np.stack(rows))[:, 0] for rows in zip(*episodes, strict=True)], axis=1)
     expected = [expected_actions(remembering, episode) for episode in episodes]
@@ -203,7 +203,7 @@ def test_a_batch_of_a_policy_with_memory_is_a_batch_of_episodes(remembering: Pol
 
 
 def test_values_and_probabilities_are_not_remembered(remembering: Policy) -> None:
-    trained, episode = TrainedPolicy(policy_weights.dump(remembering, 0)), observations(6, seed=1)
+    trained, episode = TrainedPolicy(weights_of(remembering, 0)), observations(6, seed=1)
     played = []
     for observation in episode:
         trained.values(observation)
@@ -213,10 +213,10 @@ def test_values_and_probabilities_are_not_remembered(remembering: Policy) -> Non
 
 def test_values_are_in_units_of_the_rewards() -> None:
     policy = policy_weights.load(fresh_weights(make_environments("Drifting-v0", 1, kwargs={}).spec))
-    before = TrainedPolicy(policy_weights.dump(policy, 0)).values([0.3, -0.2])
+    before = TrainedPolicy(weights_of(policy, 0)).values([0.3, -0.2])
     policy.return_moments.variance.fill_(25.0)
     policy.return_moments.count.fill_(1.0)
-    after = TrainedPolicy(policy_weights.dump(policy, 0)).values([0.3, -0.2])
+    after = TrainedPolicy(weights_of(policy, 0)).values([0.3, -0.2])
     assert before != 0.0 and after == pytest.approx(5.0 * before, rel=1e-5)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.environments import fresh_policy
+from helpers.environments import fresh_policy, weights_of
 from penstock.algo import weights as policy_weights
 from penstock.algo.distributions import Categorical
 from penstock.algo.masks import unpack
@@ -149,7 +149,7 @@ def test_the_network_is_traced_as_one_graph() -> None:
 
 def test_the_policy_is_restored_from_its_weights_alone() -> None:
     policy = policy_of()
-    loaded = policy_weights.load(policy_weights.dump(policy, version=3))
+    loaded = policy_weights.load(weights_of(policy, version=3))
     assert loaded.network.moves == "board"
     assert torch.equal(logits(loaded, boards()), logits(policy, boards()))
 

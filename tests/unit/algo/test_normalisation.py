@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from helpers.environments import fresh_policy, spec_of
+from helpers.policy_outputs import learn_moments
 from penstock.algo.advantages import Estimates, estimate
 from penstock.algo.network import Network
 from penstock.algo.normalisation import RunningMoments
@@ -97,7 +98,7 @@ def test_small_rewards_are_scaled_as_large_ones() -> None:
     for unit in (1e-12, 1e-9, 1.0, 1e12):
         network = Network(hidden_sizes=(4,), variance_epsilon=0.0)
         policy = fresh_policy(spec_of("Counting-v0"), network=network)
-        policy.learn_moments((torch.zeros(1000, 2),), unit * rewards)
+        learn_moments(policy, (torch.zeros(1000, 2),), unit * rewards)
         found.append(policy.scale_rewards(unit * rewards, torch.ones(1000, dtype=torch.bool), 0.99))
         torch.testing.assert_close(policy.unscale_values(found[-1]), unit * rewards, rtol=1e-4, atol=1e-4 * unit)
     for each in found:
@@ -114,7 +115,7 @@ def test_outliers_are_clipped_at_ten_deviations() -> None:
 def test_a_policy_learns_the_moments_it_uses(on: bool) -> None:
     network = Network(hidden_sizes=(4,), normalise_observations=on, normalise_returns=on)
     policy = fresh_policy(spec_of("Counting-v0"), network=network)
-    policy.learn_moments((torch.tensor([[1.0, 2.0], [3.0, 4.0]]),), torch.tensor([10.0, 30.0]))
+    learn_moments(policy, (torch.tensor([[1.0, 2.0], [3.0, 4.0]]),), torch.tensor([10.0, 30.0]))
     count = 2.0 if on else 0.0
     assert policy.observation_moments.count.item() == count
     assert policy.return_moments.count.item() == count

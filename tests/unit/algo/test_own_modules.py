@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import penstock
 from examples.residual_network import Residual
-from helpers.environments import fresh_policy, remembering_policy, spec_of
+from helpers.environments import fresh_policy, remembering_policy, spec_of, weights_of
 from helpers.training import make_batch, make_learner, parameters_of
 from penstock.algo import weights
 from penstock.algo.network import Network
@@ -86,8 +86,8 @@ def test_a_module_takes_the_place_of_the_encoders_before_memory() -> None:
 def test_weights_restore_a_module_by_its_name() -> None:
     policy = fresh_policy(NESTED, network=Network(hidden_sizes=(8,), module=RESIDUAL))
     with pytest.raises(ForeignCode, match=RESIDUAL):
-        weights.load(weights.dump(policy, 3))
-    restored = weights.load(weights.dump(policy, 3), RESIDUAL)
+        weights.load(weights_of(policy, 3))
+    restored = weights.load(weights_of(policy, 3), RESIDUAL)
     assert restored.network.module == RESIDUAL
     ours, theirs = policy.state_dict(), restored.state_dict()
     assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)

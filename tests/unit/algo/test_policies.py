@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.environments import fresh_policy, spec_of
-from helpers.policy_outputs import distribution_of, value_of
+from helpers.environments import fresh_policy, spec_of, weights_of
+from helpers.policy_outputs import distribution_of, learn_moments, value_of
 from penstock.algo import published
 from penstock.algo import weights as policy_weights
 from penstock.algo.distributions import Categorical, DiagonalGaussian, SquashedGaussian
@@ -48,7 +48,7 @@ def observations(count: int = 5) -> torch.Tensor:
 def seasoned_policy(spec: EnvironmentSpec) -> Policy:
     """Returns a policy in which every tensor differs from that of a new policy."""
     policy = fresh_policy(spec, seed=3)
-    policy.learn_moments((observations(20) * 3.0 + 1.0,), torch.arange(20.0))
+    learn_moments(policy, (observations(20) * 3.0 + 1.0,), torch.arange(20.0))
     with torch.no_grad():
         for parameter in policy.parameters():
             parameter.add_(0.1)
@@ -58,7 +58,7 @@ def seasoned_policy(spec: EnvironmentSpec) -> Policy:
 @SPECS
 def test_a_policy_is_restored_from_its_weights_alone(spec: EnvironmentSpec) -> None:
     policy = seasoned_policy(spec)
-    weights = policy_weights.dump(policy, version=12)
+    weights = weights_of(policy, version=12)
     loaded = policy_weights.load(weights)
     assert loaded.spec == policy.spec
     assert loaded.network == policy.network
@@ -76,13 +76,13 @@ def test_a_policy_is_restored_from_its_weights_alone(spec: EnvironmentSpec) -> N
 def test_weights_replace_those_of_a_policy_in_place(spec: EnvironmentSpec) -> None:
     old, new = fresh_policy(spec), seasoned_policy(spec)
     assert not torch.equal(value_of(old, observations()), value_of(new, observations()))
-    policy_weights.load_into(old, policy_weights.dump(new, version=1))
+    policy_weights.load_into(old, weights_of(new, version=1))
     assert torch.equal(value_of(old, observations()), value_of(new, observations()))
 
 
 def test_dumped_weights_do_not_change_with_the_policy() -> None:
     policy = fresh_policy(DISCRETE)
-    weights = policy_weights.dump(policy, version=1)
+    weights = weights_of(policy, version=1)
     before = value_of(policy, observations()).detach().clone()
     with torch.no_grad():
         for parameter in policy.parameters():
@@ -92,7 +92,7 @@ def test_dumped_weights_do_not_change_with_the_policy() -> None:
 
 @pytest.mark.parametrize("length", [0, 5, 100, -1])
 def test_truncated_weights_are_refused(length: int) -> None:
-    data = policy_weights.dump(fresh_policy(DISCRETE), version=1).data[:length]
+    data = weights_of(fresh_policy(DISCRETE), version=1).data[:length]
     with pytest.raises(ConfigurationError):
         policy_weights.load(Weights.of(1, data))
 
@@ -104,7 +104,7 @@ def test_bytes_that_are_not_weights_are_refused(data: bytes) -> None:
 
 
 def test_weights_of_another_architecture_are_refused() -> None:
-    weights = policy_weights.dump(fresh_policy(DISCRETE, network=Network(hidden_sizes=(8,))), version=1)
+    weights = weights_of(fresh_policy(DISCRETE, network=Network(hidden_sizes=(8,))), version=1)
     with pytest.raises(ConfigurationError, match=r"do not fit") as caught:
         policy_weights.load_into(fresh_policy(DISCRETE), weights)
     assert "\n" not in str(caught.value)
@@ -177,7 +177,7 @@ def test_pixels_of_any_type_are_divided_by_255() -> None:
 
 def test_a_policy_of_images_is_restored_from_its_weights_alone() -> None:
     policy = fresh_policy(IMAGES)
-    weights = policy_weights.dump(policy, version=1)
+    weights = weights_of(policy, version=1)
     loaded = policy_weights.load(weights)
     assert loaded.spec == IMAGES
     assert torch.equal(value_of(loaded, images(8)), value_of(policy, images(8)))
@@ -187,7 +187,7 @@ def test_a_policy_of_images_is_restored_from_its_weights_alone() -> None:
 def test_images_do_not_change_the_normaliser_of_flat_observations() -> None:
     policy = fresh_policy(IMAGES)
     before = value_of(policy, images(8))
-    policy.learn_moments((images(8),), torch.arange(8.0))
+    learn_moments(policy, (images(8),), torch.arange(8.0))
     assert torch.equal(value_of(policy, images(8)), before)
     assert policy.return_moments.scale() != 1.0
 
@@ -233,7 +233,7 @@ def test_every_architecture_is_restored_from_its_weights_and_evaluates_alike(
     spec: EnvironmentSpec, network: Network
 ) -> None:
     policy = Policy(spec, network)
-    restored = policy_weights.load(policy_weights.dump(policy, 3))
+    restored = policy_weights.load(weights_of(policy, 3))
     assert restored.network == network
     noise = torch.full((5, sum(part.size for part in policy.noise)), 0.3)
     distribution, value = policy.evaluate(Inputs((observations(),)))
@@ -276,7 +276,7 @@ def test_a_policy_sees_standardised_observations() -> None:
     policy = fresh_policy(DISCRETE)
     before = value_of(policy, observations())
     moments = torch.cat([observations(), -observations()]) * 7.0
-    policy.learn_moments((moments,), torch.zeros(10))
+    learn_moments(policy, (moments,), torch.zeros(10))
     deviation = moments.std(0, unbiased=False)
     torch.testing.assert_close(value_of(policy, observations() * deviation), before)
 
@@ -299,7 +299,7 @@ def test_actions_of_integers_in_boxes_are_refused(dtype: str) -> None:
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1", "Acrobot-v1"])
 def test_the_tasks_of_the_presets_are_supported(env_id: str) -> None:
     spec = spec_of(env_id)
-    loaded = policy_weights.load(policy_weights.dump(fresh_policy(spec), version=0))
+    loaded = policy_weights.load(weights_of(fresh_policy(spec), version=0))
     assert dataclasses.asdict(loaded.spec) == dataclasses.asdict(spec)
 
 

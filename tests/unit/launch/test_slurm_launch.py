@@ -3,23 +3,20 @@
 Programs that note how they were called take the place of Slurm's commands. `make e2e-slurm` uses a real Slurm.
 """
 
-import base64
 import os
-import subprocess
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from penstock.cli import launch
 from penstock.config import Config, load_toml
-from penstock.errors import ConfigurationError
-from penstock.launch import slurm, slurm_certificates
+from penstock.errors import ConfigurationError, PenstockError
+from penstock.launch import slurm
 from penstock.run_folder import RunFolder
 from penstock.security.authority import files_of, issue
 from penstock.security.certificate import read
-from penstock.security.roles import ROLES, Role
+from penstock.security.roles import ROLES
 from penstock.summary import Summary
 
 COMMAND = """#!/bin/bash
@@ -115,7 +112,7 @@ def test_every_role_of_the_run_gets_a_certificate_which_a_resumed_run_keeps(clus
     files = [files_of(RunFolder(Path("runs/a")).certificates / role) for role in ROLES]
     found = [read(each, role, now=time.time()) for each, role in zip(files, ROLES, strict=True)]
     assert {each.identity.run for each in found} == {"a"}
-    cluster.prints("squeue", "TIMEOUT|None|\n")
+    cluster.prints("squeue", "TIMEOUT|None\n")
     launch.command(["slurm", "--resume=runs/a", "--no-check", "--detach"])
     assert [read(each, None, now=time.time()) for each in files] == found
 
@@ -125,7 +122,8 @@ def test_certificates_that_expire_soon_are_renewed_when_a_run_is_resumed(cluster
     folder = RunFolder(Path("runs/a"))
     issue(folder.certificates, "a", days=90, hosts={}, now=time.time() - 80 * 86_400, renew=True)
     former = files_of(folder.certificates / "actor").certificate.read_bytes()
-    slurm_certificates.make(folder, now=time.time())
+    cluster.prints("squeue", "TIMEOUT|None\n")
+    launch.command(["slurm", "--resume=runs/a", "--no-check", "--detach"])
     assert files_of(folder.certificates / "actor").certificate.read_bytes() != former
 
 
@@ -137,18 +135,6 @@ def test_other_protection_than_the_certificates_of_the_run_is_refused(cluster: S
     with pytest.raises(ConfigurationError, match=rf"has certificates of its own, and security\.{name} is .*; unset it"):
         launched(f"--security.{chosen}")
     assert not Path("runs").exists()
-
-
-@pytest.mark.parametrize("roles", [slurm_certificates.OF_SERVICES, slurm_certificates.OF_ACTORS])
-def test_a_job_without_a_shared_folder_gets_the_files_of_its_roles_alone(tmp_path: Path, roles: Sequence[Role]) -> None:
-    folder, node = RunFolder(tmp_path / "run"), tmp_path / "node"
-    slurm_certificates.make(folder, now=time.time())
-    node.mkdir()
-    packed = base64.b64decode(slurm_certificates.packed(folder, roles))
-    subprocess.run(["tar", "--no-same-owner", "-xz", "-C", node], input=packed, check=True)
-    assert sorted(path.name for path in (node / "certificates").iterdir()) == sorted(roles)
-    for role in roles:
-        assert read(files_of(node / "certificates" / role), role, now=time.time()).identity.run == "run"
 
 
 def test_jobs_inherit_no_settings(cluster: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,6 +178,25 @@ def test_nothing_is_left_in_the_queue_if_the_array_is_refused(cluster: Slurm) ->
     assert cluster.calls()[-1] == "scancel 41"
 
 
+@pytest.mark.parametrize(
+    ("has_log", "reason"),
+    [
+        (False, r"there is no log in .*/runs/a/logs; .*: choose a --run-dir that all nodes share"),
+        (True, r"see the logs in .*/runs/a/logs"),
+    ],
+)
+def test_a_folder_that_the_nodes_do_not_share_is_named_if_the_job_fails(
+    cluster: Slurm, tmp_path: Path, has_log: bool, reason: str
+) -> None:
+    cluster.prints("squeue", "FAILED|NonZeroExitCode\n")
+    if has_log:
+        # Slurm creates it on the job's node.
+        (tmp_path / "runs" / "a" / "logs").mkdir(parents=True)
+        (tmp_path / "runs" / "a" / "logs" / "services.log").touch()
+    with pytest.raises(PenstockError, match=rf"^the run ended without a summary, and job 41 is FAILED: {reason}$"):
+        launch.command(["slurm", "--preset=cartpole", "--no-check", "--run-dir=runs/a"])
+
+
 def test_a_folder_with_a_run_needs_resume(cluster: Slurm) -> None:
     launched()
     with pytest.raises(ConfigurationError, match=r"already contains a run; resume it with --resume "):
@@ -200,7 +205,7 @@ def test_a_folder_with_a_run_needs_resume(cluster: Slurm) -> None:
 
 def test_an_active_run_is_not_resumed(cluster: Slurm) -> None:
     launched()
-    cluster.prints("squeue", "RUNNING|None|node1\n")
+    cluster.prints("squeue", "RUNNING|None\n")
     with pytest.raises(
         ConfigurationError, match=r"still active as job 41; wait for its end, or end it with scancel 41 42"
     ):
@@ -209,7 +214,7 @@ def test_an_active_run_is_not_resumed(cluster: Slurm) -> None:
 
 def test_an_ended_run_is_resumed_with_its_settings(cluster: Slurm) -> None:
     launched("--ppo.epochs=7")
-    cluster.prints("squeue", "TIMEOUT|None|\n")
+    cluster.prints("squeue", "TIMEOUT|None\n")
     assert launch.command(["slurm", "--resume=runs/a", "--no-check", "--detach", "--seed=3"]) == 0
     settings = Config(**load_toml(Path("runs/a/launch/settings.toml")))
     assert (settings.ppo.epochs, settings.run.seed) == (7, 3)
@@ -248,7 +253,7 @@ def test_a_run_that_was_not_launched_has_no_tasks(cluster: Slurm) -> None:
 
 @pytest.mark.parametrize(
     ("printed", "state", "ended"),
-    [("PENDING|Priority|\n", "PENDING", False), ("RUNNING|None|n1\n", "RUNNING", False), ("", "COMPLETED", True)],
+    [("PENDING|Priority\n", "PENDING", False), ("RUNNING|None\n", "RUNNING", False), ("", "COMPLETED", True)],
 )
 def test_the_state_of_a_job(cluster: Slurm, printed: str, state: str, ended: bool) -> None:
     cluster.prints("squeue", printed)

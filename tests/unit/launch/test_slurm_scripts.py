@@ -8,19 +8,15 @@ import os
 import shutil
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from helpers.timing import PATIENCE_S, wait_for
 from penstock.errors import ConfigurationError
-from penstock.launch import slurm_certificates
-from penstock.launch.slurm_scripts import JobOptions, SlurmRun, actors_script, node_folder, services_script
+from penstock.launch.slurm_scripts import JobOptions, SlurmRun, actors_script, services_script
 from penstock.run_folder import RunFolder
-from penstock.security.authority import files_of
-from penstock.security.certificate import read
 
 PROGRAM = """#!/bin/bash
 echo "$*" >>"$CALLS.arguments"
@@ -62,7 +58,6 @@ def made(folder: RunFolder, tmp_path: Path) -> Change:
     def make(**changes: object) -> SlurmRun:
         values: dict[str, object] = {
             "folder": folder,
-            "shared": True,
             "settings": "[run]\nseed = 1\n",
             "store": None,
             "snapshots": None,
@@ -146,44 +141,6 @@ def test_each_service_gets_the_certificate_of_its_role(made: Change, folder: Run
     for line in (*others, *actors.lines("arguments")):
         role = line.split()[0]
         assert line.endswith(f" --security.certificate={folder.certificates / role / 'certificate.pem'}")
-
-
-@pytest.fixture
-def own_place() -> Iterator[Path]:
-    """The folder among temporary files in which a node without a shared folder keeps the run of one job."""
-    place = Path(node_folder(f"test-{os.getpid()}")).parent
-    yield place
-    if place.is_symlink():
-        place.unlink()
-    shutil.rmtree(place, ignore_errors=True)
-
-
-def test_a_node_without_a_shared_folder_unpacks_the_certificates_of_its_job(
-    made: Change, folder: RunFolder, own_place: Path, tmp_path: Path
-) -> None:
-    slurm_certificates.make(folder, now=time.time())
-    packed = slurm_certificates.packed(folder, slurm_certificates.OF_SERVICES)
-    script, number = services_script(made(shared=False)), own_place.name.removeprefix("penstock-")
-    job = Job(script, tmp_path, SLURM_JOB_ID=number, CERTIFICATES=packed)
-    job.until_started("learner", "replay", "evaluator")
-    node = RunFolder(own_place / "run")
-    assert own_place.stat().st_mode & 0o077 == 0
-    for role in slurm_certificates.OF_SERVICES:
-        assert read(files_of(node.certificates / role), role, now=time.time()).identity.role == role
-    assert "PRIVATE" not in script
-    (node.launch / "copied").touch()
-    job.warn()
-    job.end()
-
-
-def test_a_node_does_not_use_a_folder_that_another_user_may_have_made(
-    made: Change, own_place: Path, tmp_path: Path
-) -> None:
-    own_place.symlink_to(tmp_path, target_is_directory=True)
-    number = own_place.name.removeprefix("penstock-")
-    job = Job(services_script(made(shared=False)), tmp_path, SLURM_JOB_ID=number, CERTIFICATES="")
-    assert job.end() == 2
-    assert not job.lines("started")
 
 
 def test_the_job_ends_with_the_learner_and_cancels_the_actors(made: Change, tmp_path: Path) -> None:

@@ -5,9 +5,9 @@ from contextlib import closing
 import pytest
 import torch
 
+from helpers.environments import weights_of
 from helpers.timing import PATIENCE_S
 from helpers.training import make_batch, make_learner
-from penstock.algo import weights as policy_weights
 from penstock.errors import Diverged
 from penstock.learning.publication import Publication
 from penstock.types.run import Weights
@@ -43,7 +43,7 @@ def test_each_version_is_published_with_the_parameters_that_it_had(sink: Sink, b
     with closing(Publication(learner, sink, beside=beside)) as publication:
         for version in (3, 4):
             learner.train(batch, 0.0)
-            expected.append(policy_weights.dump(learner.policy, version))
+            expected.append(weights_of(learner.policy, version))
             publication.publish(version)
         # Changes the parameters while both versions wait to be encoded.
         learner.train(batch, 0.0)

@@ -16,7 +16,7 @@ from cryptography import x509
 
 from helpers.certificates import DAY_S, RUN, certificates_of
 from penstock.errors import ConfigurationError
-from penstock.security.authority import DAYS, Issued, files_of, issue, run_of, trusted
+from penstock.security.authority import DAYS, Issued, files_of, issue, run_of
 from penstock.security.certificate import Files, expiry_of, read
 from penstock.security.roles import ROLES, SERVERS, Identity, Role
 
@@ -29,7 +29,6 @@ def make(
     hosts: Mapping[Role, Sequence[str]] | None = None,
     renew: bool = False,
     new_authority: bool = False,
-    drop_old_authority: bool = False,
 ) -> dict[Role, Issued]:
     issued = issue(
         folder,
@@ -39,7 +38,6 @@ def make(
         now=time.time() + in_days * DAY_S,
         renew=renew,
         new_authority=new_authority,
-        drop_old_authority=drop_old_authority,
     )
     return {each.identity.role: each for each in issued}
 
@@ -277,58 +275,42 @@ def copied(folder: Path, to: Path) -> tuple[Files, Files]:
     return files_of(to / "replay"), files_of(to / "actor")
 
 
-def test_an_authority_is_replaced_in_steps_after_each_of_which_all_services_accept_each_other(tmp_path: Path) -> None:
+def test_a_new_authority_revokes_everything_before(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    make(folder)
-    hosts = [copied(folder, tmp_path / "0")]
-    steps = [({"new_authority": True}, 2, True), ({"renew": True}, 2, False), ({"drop_old_authority": True}, 1, False)]
-    for number, (step, authorities, is_of_old) in enumerate(steps, 1):
-        issued = make(folder, **step)  # type: ignore[arg-type]
-        assert {each.is_of_old for each in issued.values()} == {is_of_old}
-        assert trusted(folder) == trusted(folder / "actor") == authorities
-        hosts.append(copied(folder, tmp_path / str(number)))
-        before, after = hosts[-2], hosts[-1]
-        assert verified([before[0], after[0]], [before[1], after[1]]), step
-    # At the end, the first certificates are revoked.
-    assert not verified([hosts[3][0]], [hosts[0][1]])
-
-
-def test_in_one_step_everything_before_is_revoked(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    make(folder)
+    make(folder, hosts={"replay": ["node1"]})
     server, client = copied(folder, tmp_path / "old")
-    issued = make(folder, new_authority=True, renew=True, drop_old_authority=True)
+    issued = make(folder, new_authority=True)
     assert new_roles(issued) == set(ROLES)
     assert verified([issued["replay"].files], [issued["actor"].files])
     assert not verified([issued["replay"].files], [client])
     assert not verified([server], [issued["actor"].files])
+    assert read(issued["replay"].files, "replay", now=time.time()).names == (f"replay.{RUN}.penstock", "node1")
+    assert new_roles(make(folder)) == set()
 
 
-def test_an_authority_in_use_is_not_dropped(tmp_path: Path) -> None:
-    make(tmp_path)
-    make(tmp_path, new_authority=True)
-    before = contents(tmp_path)
-    with pytest.raises(
-        ConfigurationError, match=r"^the old authority has signed the certificates of actor, learner, replay, .*--renew"
-    ):
-        make(tmp_path, drop_old_authority=True)
-    assert contents(tmp_path) == before
-
-
-def test_without_an_old_authority_there_is_nothing_to_drop(tmp_path: Path) -> None:
+def test_an_expired_authority_signs_nothing(tmp_path: Path) -> None:
     make(tmp_path)
     before = contents(tmp_path)
-    make(tmp_path, drop_old_authority=True)
+    with pytest.raises(ConfigurationError, match=r"authority\.pem expired at .* UTC; make a new authority with --new-"):
+        make(tmp_path, in_days=4000.0)
     assert contents(tmp_path) == before
+    assert new_roles(make(tmp_path, in_days=4000.0, new_authority=True)) == set(ROLES)
 
 
-def test_an_authority_with_less_than_a_third_of_its_life_left_gets_a_successor(tmp_path: Path) -> None:
-    make(tmp_path)
-    assert new_roles(make(tmp_path, in_days=2500.0)) == set(ROLES)
-    assert trusted(tmp_path / "replay") == 2
-    # An expired one is trusted no longer.
-    make(tmp_path, in_days=6000.0)
-    assert trusted(tmp_path / "replay") == 2
+def test_a_folder_with_an_older_authority_that_is_still_trusted_is_used_as_it_is(tmp_path: Path) -> None:
+    """Earlier releases replaced an authority in steps, and a run may have ended between two of them."""
+    former, folder = tmp_path / "former", tmp_path / "run"
+    make(former)
+    make(folder)
+    bundle = (folder / "authority.pem").read_bytes() + (former / "authority.pem").read_bytes()
+    (folder / "authority.pem").write_bytes(bundle)
+    (folder / "actor" / "certificate.pem").write_bytes((former / "actor" / "certificate.pem").read_bytes())
+    (folder / "actor" / "key.pem").write_bytes((former / "actor" / "key.pem").read_bytes())
+    issued = make(folder)
+    assert new_roles(issued) == set()
+    assert verified([issued["replay"].files], [issued["actor"].files])
+    issued = make(folder, renew=True)
+    assert verified([issued["replay"].files], [issued["actor"].files])
 
 
 def test_without_the_authoritys_key_valid_certificates_are_kept(tmp_path: Path) -> None:
@@ -338,40 +320,37 @@ def test_without_the_authoritys_key_valid_certificates_are_kept(tmp_path: Path) 
     assert new_roles(make(tmp_path)) == set()
     with pytest.raises(ConfigurationError, match=rf"^the key of the authority, {key}, is missing; restore it, or make"):
         make(tmp_path, renew=True)
-    assert new_roles(make(tmp_path, renew=True, new_authority=True)) == set(ROLES)
+    assert new_roles(make(tmp_path, new_authority=True)) == set(ROLES)
 
 
-def test_a_new_authority_whose_key_was_not_written_does_no_harm(tmp_path: Path) -> None:
-    make(tmp_path)
-    key = (tmp_path / "authority-key.pem").read_bytes()
-    make(tmp_path, new_authority=True)
-    (tmp_path / "authority-key.pem").write_bytes(key)
-    issued = make(tmp_path, renew=True, drop_old_authority=True)
-    handshake(issued["replay"].files, issued["actor"].files)
-    assert trusted(tmp_path) == 1
-
-
-def test_if_a_new_authority_can_not_be_written_the_old_one_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("written", [0, 1])
+def test_a_new_authority_that_can_not_be_written_revokes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int
 ) -> None:
-    make(tmp_path)
-    before = contents(tmp_path)
+    issued = make(tmp_path)
+    fsync, left = os.fsync, [written]
 
     def full(descriptor: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            if not left[0]:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            left[0] -= 1
+        fsync(descriptor)
 
     with monkeypatch.context() as disk, pytest.raises(ConfigurationError, match="can't write certificates in"):
         disk.setattr(os, "fsync", full)
         make(tmp_path, new_authority=True)
-    assert contents(tmp_path) == before
-    assert new_roles(make(tmp_path, renew=True)) == set(ROLES)
+    handshake(issued["replay"].files, issued["actor"].files)
+    assert new_roles(make(tmp_path)) == set()
+    assert new_roles(make(tmp_path, new_authority=True)) == set(ROLES)
 
 
 def test_authorities_of_a_run_have_different_names(tmp_path: Path) -> None:
-    make(tmp_path)
-    make(tmp_path, new_authority=True)
-    bundle = x509.load_pem_x509_certificates((tmp_path / "authority.pem").read_bytes())
-    assert bundle[0].subject != bundle[1].subject
+    names = []
+    for _ in range(2):
+        make(tmp_path, new_authority=True)
+        names.append(x509.load_pem_x509_certificate((tmp_path / "authority.pem").read_bytes()).subject)
+    assert names[0] != names[1]
 
 
 @pytest.mark.parametrize("content", [b"", b"text"])
