@@ -237,6 +237,14 @@ class Command:
         return f"penstock {' '.join(self.arguments)}"
 
 
+def is_alive(pid: int) -> bool:
+    """Returns whether a process runs; one that has ended and was not reaped does not."""
+    try:
+        return _is_alive(psutil.Process(pid))
+    except psutil.NoSuchProcess:
+        return False
+
+
 def _is_alive(process: psutil.Process) -> bool:
     try:
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
