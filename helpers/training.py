@@ -28,7 +28,7 @@ def make_learner(
     seed: int = 0,
     device: torch.device = CPU,
     precision: Precision = "float32",
-    execution: Execution = "eager",
+    execution: Execution = "auto",
     sampling: SamplingConfig | None = None,
     **ppo: object,
 ) -> Learner:

@@ -247,6 +247,13 @@ def test_each_leaf_masks_and_states_have_columns() -> None:
     assert columns["memory"] == ("float32", (1, 2, 16))
 
 
+@pytest.mark.parametrize(("bits", "packed"), [(2, 1), (8, 1), (9, 2), (16, 2), (17, 3), (65, 9)])
+def test_a_mask_takes_a_bit_for_each_alternative(bits: int, packed: int) -> None:
+    spec = masked(describe("Some-v0", PLANE, Discrete(bits)))
+    columns = {column.name: column.shape for column in segment_schema(spec, 4).columns}
+    assert columns["action_mask"] == (packed,)
+
+
 def test_only_observations_that_are_stacked_have_frames_before_the_first_row() -> None:
     observation = Tree.of(BoxSpace("float32", (6,), (0.0,) * 6, (1.0,) * 6))
     nested = Tree((*describe("Some-v0", Dict(code=Discrete(3)), Discrete(2)).observation.leaves,))
