@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from helpers.environments import assignment, fresh_policy, spec_of
+from helpers.environments import assignment, spec_of
+from helpers.policies import fresh_policy
 from penstock.acting.collector import Collector
 from penstock.acting.environments import make_environments
 from penstock.acting.inference import PolicyRunner

@@ -16,8 +16,9 @@ import pytest
 import tomli_w
 
 import penstock
-from helpers.environments import fresh_policy, spec_of
+from helpers.environments import spec_of
 from helpers.other_ranks import led
+from helpers.policies import fresh_policy
 from helpers.processes import WITH_HELPERS, Command, end_of
 from helpers.segments import PLAN
 from helpers.servers import Loopback

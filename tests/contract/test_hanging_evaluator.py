@@ -5,7 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from helpers.environments import fresh_weights, spec_of
+from helpers.environments import spec_of
+from helpers.policies import fresh_weights
 from helpers.processes import WITH_HELPERS
 from helpers.servers import Loopback
 from helpers.timing import start_patience_s

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from helpers.environments import fresh_weights, spec_of
+from helpers.environments import spec_of
+from helpers.policies import fresh_weights
 from helpers.processes import WITH_HELPERS
 from helpers.servers import LiveRun, Loopback
 from helpers.timing import start_patience_s

@@ -7,7 +7,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from helpers.environments import fresh_weights
+from helpers.policies import fresh_weights
 from helpers.segments import capacity_bytes
 from helpers.servers import (
     SPEC,

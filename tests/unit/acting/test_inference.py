@@ -5,7 +5,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from helpers.environments import decided_weights, fresh_policy, remembering_policy, spec_of
+from helpers.environments import spec_of
+from helpers.policies import decided_weights, fresh_policy, remembering_policy
 from penstock.acting.inference import PolicyRunner
 from penstock.algo import weights as policy_weights
 from penstock.algo.network import Network

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 import helpers.exact_tasks
 import helpers.failing
-from helpers.environments import Drifting, assignment, fresh_policy, remembering_policy, spec_of
+from helpers.environments import Drifting, assignment, spec_of
+from helpers.policies import fresh_policy, remembering_policy
 from penstock.acting.collector import Collector
 from penstock.acting.environments import Environments, SameStepEnvironments, make_environments
 from penstock.acting.frames import with_frames

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.environments import fresh_policy, spec_of
+from helpers.environments import spec_of
+from helpers.policies import fresh_policy
 from helpers.policy_outputs import distribution_of, value_of
 from penstock.algo import published
 from penstock.algo import weights as policy_weights

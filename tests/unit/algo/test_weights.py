@@ -9,7 +9,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from helpers.environments import fresh_policy
+from helpers.policies import fresh_policy
 from penstock.algo import published
 from penstock.algo import weights as policy_weights
 from penstock.algo.network import Network
