@@ -1,8 +1,10 @@
-"""Settings of all tests: one torch thread, reproducible hypothesis examples, default signal handlers, and no lines of
-gRPC's core among the results, which end with the reasons of skipped tests.
+"""Settings of all tests: one torch thread, reproducible hypothesis examples, default signal handlers, and no log lines
+among the results, which end with the reasons of skipped tests and the tools that are missing.
 """
 
+import logging
 import os
+import shutil
 import signal
 from collections import Counter
 from pathlib import Path
@@ -15,6 +17,13 @@ with pytest.MonkeyPatch.context() as during_import:
     # gRPC's core reads it when it is imported. The processes that tests start have their own.
     during_import.setenv("GRPC_VERBOSITY", os.environ.get("GRPC_VERBOSITY", "NONE"))
     import grpc  # noqa: F401
+
+# Without a handler, Python prints what a test's threads log after its end, such as asyncio about a closed loop.
+logging.getLogger().addHandler(logging.NullHandler())
+
+_TOOLS = ("alertmanager", "amtool", "bindfs", "chromium", "docker", "gcc", "g++", "ip", "prometheus", "promtool")
+_TOOLS += ("shellcheck",)
+"""Programs without which tests are skipped."""
 
 _UNIT_TESTS = Path(__file__).parent / "tests" / "unit"
 
@@ -40,8 +49,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Prints each reason for skipped tests once, with their number."""
+    """Prints each reason for skipped tests once, with their number, and the tools that this machine does not have."""
     skipped = (report.longrepr for report in terminalreporter.stats.get("skipped", ()))
     reasons = Counter(str(place[2]).removeprefix("Skipped: ") for place in skipped if isinstance(place, tuple))
     for reason, count in reasons.most_common():
         terminalreporter.write_line(f"{count} skipped: {reason}")
+    missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
+    if reasons and missing:
+        terminalreporter.write_line(f"not installed: {', '.join(missing)}")

@@ -16,7 +16,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from helpers.environments import weights_of
+from helpers.policies import weights_of
 from helpers.provenance import of_this_run
 from penstock import library_variables
 from penstock.acting.collector import Collector

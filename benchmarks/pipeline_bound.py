@@ -24,7 +24,8 @@ from benchmarks.like_for_like import variables
 from benchmarks.observed import ROOT
 from benchmarks.peers import equal_work
 from benchmarks.peers.equal_work import ENVIRONMENTS, HIDDEN, VECTOR_ENVIRONMENTS
-from helpers.environments import fresh_policy, spec_of
+from helpers.environments import spec_of
+from helpers.policies import fresh_policy
 from penstock.algo import direct_gradients
 from penstock.algo.direct_gradients import BLOCK
 from penstock.algo.flat_networks import FlatNetwork

@@ -23,7 +23,7 @@ from benchmarks.medians import median
 from helpers.processes import Command
 from helpers.provenance import of_this_run
 from helpers.switch import Switch, SwitchedHost, unavailable
-from helpers.timing import wait_for
+from helpers.timing import wait_for_run
 from penstock.errors import PenstockError
 from penstock.rpc.clients.status import StatusClient
 from penstock.rpc.loop import LoopThread
@@ -140,7 +140,7 @@ class Run:
     def _counted(self, least_version: int = 0) -> tuple[int, tuple[float, float, float]]:
         """Returns steps and CPU seconds at the next new version, which is at least `least_version`."""
         first = self._status().version
-        status = wait_for(
+        status = wait_for_run(
             lambda: now if (now := self._status()).version > max(first, least_version) else None, "a new version"
         )
         replay, learner, *actors = (sum(each.cpu_times()[:2]) for each in (self.replay, self.learner, *self.actors))

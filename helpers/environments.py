@@ -1,4 +1,4 @@
-"""Tiny deterministic environments with known values, and helpers for acting in them.
+"""Tiny deterministic environments with known values, and their specs. Started services import them, so torch is not.
 
 Importing this module registers Counting-v0, Echo-v0, Drifting-v0, Still-v0, NeverResets-v0 and ResetsAtOnce-v0 with
 Gymnasium.
@@ -8,17 +8,12 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from numpy.typing import NDArray
 
 from penstock.acting.environments import SameStepEnvironments
 from penstock.acting.spaces import describe
-from penstock.algo import weights as policy_weights
-from penstock.algo.network import Network
-from penstock.algo.policies import Policy
-from penstock.types.networks import MemoryKind
-from penstock.types.run import Assignment, Weights
+from penstock.types.run import Assignment
 from penstock.types.spaces import EnvironmentSpec
 
 TAXI = "Taxi-v4" if "Taxi-v4" in gymnasium.registry else "Taxi-v3"
@@ -177,43 +172,6 @@ def spec_of(env_id: str, **kwargs: Any) -> EnvironmentSpec:
     """Returns the spec of a registered environment."""
     env = gymnasium.make(env_id, **kwargs)
     return describe(env_id, env.observation_space, env.action_space)
-
-
-def fresh_policy(spec: EnvironmentSpec, seed: int = 0, network: Network | None = None) -> Policy:
-    """Returns an untrained policy, without using torch's global generator."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return Policy(spec, network or Network(hidden_sizes=(16, 16)))
-
-
-def weights_of(policy: Policy, version: int) -> Weights:
-    """Returns the published form of a policy on any device, including its normalisers."""
-    encoder = policy_weights.Encoder(policy)
-    return encoder.encode(version, {name: each.cpu().contiguous() for name, each in encoder.state().items()})
-
-
-def fresh_weights(spec: EnvironmentSpec, seed: int = 0, version: int = 0) -> Weights:
-    """Returns the weights of an untrained policy."""
-    return weights_of(fresh_policy(spec, seed), version)
-
-
-def remembering_policy(spec: EnvironmentSpec, kind: MemoryKind) -> Policy:
-    """Returns an untrained policy whose actions depend strongly on its state."""
-    policy = fresh_policy(spec, network=Network(hidden_sizes=(16,), memory=kind, memory_size=8))
-    with torch.no_grad():
-        assert policy.memory is not None
-        for layer in (policy.memory.inputs, policy.memory.recurrence):
-            layer.bias.zero_()
-        list(policy.actor.parameters())[-2].mul_(3000.0)
-    return policy
-
-
-def decided_weights(spec: EnvironmentSpec, seed: int = 0, version: int = 0) -> Weights:
-    """Returns untrained weights whose actions depend on the observation, which a new policy's hardly do."""
-    policy = fresh_policy(spec, seed)
-    with torch.no_grad():
-        policy.get_parameter("actor.4.weight").mul_(100.0)
-    return weights_of(policy, version)
 
 
 def assignment(*environments: int, seed: int = 7, incarnation: int = 1, slot: int = 0) -> Assignment:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from helpers.timing import PATIENCE_S
+from helpers.timing import start_patience_s
 from penstock.local.variables import SETTING_PREFIX
 from penstock.run_folder import RunFolder
 
@@ -44,7 +44,7 @@ def digest_here() -> str:
         train = (sys.executable, "-m", "penstock", "train", *options(), f"--run-dir={run}")
         # Settings of the caller's environment do not apply.
         own = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK")}
-        subprocess.run(train, check=True, stdout=subprocess.DEVNULL, env=own, cwd=folder, timeout=PATIENCE_S)
+        subprocess.run(train, check=True, stdout=subprocess.DEVNULL, env=own, cwd=folder, timeout=start_patience_s())
         return digest(run)
 
 

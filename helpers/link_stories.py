@@ -23,7 +23,7 @@ from structlog.testing import capture_logs
 from helpers.link import Host, Link
 from helpers.processes import WITH_HELPERS, Command
 from helpers.store_view import StoreView
-from helpers.timing import PATIENCE_S, Bound, longest_of, seconds_of, wait_for
+from helpers.timing import PATIENCE_S, Bound, longest_of, seconds_of, wait_for_run
 from helpers.torture.actor import TortureActor
 from helpers.torture.content import SCHEMA
 from helpers.torture.learner import TortureLearner
@@ -178,12 +178,14 @@ def play(links: dict[str, Link], cuts: Sequence[str], sides: Sequence[Side], pro
         return all(side.has_logged(kinds(side), before[side.name] + len(seen.early)) for side in sides)
 
     noticed = seconds_of(
-        lambda: wait_for(lambda: all_have_logged(lambda side: side.gone), f"both sides to notice {cuts}")
+        lambda: wait_for_run(lambda: all_have_logged(lambda side: side.gone), f"both sides to notice {cuts}")
     )
     seen.durations.append(Duration("both sides notice", noticed, Bound(_MULTIPLE, baseline, _NOTICED_S)))
     time.sleep(max(0.0, cut_at + _CUT_S - time.monotonic()))
     restore_after(", ".join(cuts))
-    wait_for(lambda: all_have_logged(lambda side: side.back), f"both sides to log the return of the other after {cuts}")
+    wait_for_run(
+        lambda: all_have_logged(lambda side: side.back), f"both sides to log the return of the other after {cuts}"
+    )
     for side in sides:
         seen.lines[side.name] = [event["event"] for event in side.events()[before[side.name] :]]
     return seen
@@ -270,7 +272,7 @@ class _Replay:
             windows = all(now > then for now, then in zip(self._sent(), sent, strict=True))
             return (windows and self.learner.version > version) or bool(self.ledger.violations)
 
-        wait_for(more, "the next batch", poll_s=0.005)
+        wait_for_run(more, "the next batch", poll_s=0.005)
 
     def events(self) -> list[Event]:
         """Returns the service's log."""
@@ -406,13 +408,13 @@ class _Run:
         stack.callback(thread.close)
         self._status = StatusClient(thread, f"{sound.there}:7432")
         stack.callback(self._status.close)
-        wait_for(lambda: self._is_on(0, 0), "training with three actors and an evaluator")
+        wait_for_run(lambda: self._is_on(0, 0), "training with three actors and an evaluator")
 
     def progress(self) -> None:
         """Waits for a version that is trained with all three actors, and for an evaluation of a later one."""
         before = self._look()
         evaluated = before.last_evaluation.version if before.last_evaluation else 0
-        wait_for(lambda: self._is_on(before.version, evaluated), "the next version and its evaluation")
+        wait_for_run(lambda: self._is_on(before.version, evaluated), "the next version and its evaluation")
 
     def events(self) -> list[Event]:
         """Returns the learner's log."""

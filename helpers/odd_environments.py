@@ -25,7 +25,6 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Sequence, Tuple
 
 EPISODE = 50
@@ -189,7 +188,16 @@ def tells_the_time(env: Odd, result: Any) -> Any:
 
 
 def use_float64() -> None:
+    # Here, because its import takes seconds, and most kinds are imported by a process that has no use for it.
+    import torch
+
     torch.set_default_dtype(torch.float64)
+
+
+def disable_gradients() -> None:
+    import torch
+
+    torch.set_grad_enabled(False)
 
 
 def start_timer() -> None:
@@ -216,8 +224,8 @@ def change_the_process() -> None:
     threading.Thread(target=asyncio.new_event_loop().run_forever, daemon=True).start()
     threading.Thread(target=lambda: time.sleep(3600.0), daemon=False).start()
     atexit.register(time.sleep, 3600.0)
-    torch.set_grad_enabled(False)
     use_float64()
+    disable_gradients()
     start_timer()
     np.seterr(all="raise")
     warnings.simplefilter("error")
@@ -228,7 +236,9 @@ def change_the_process() -> None:
     os.umask(0o777)
 
 
-def with_gradient(reward: float) -> torch.Tensor:
+def with_gradient(reward: float) -> object:
+    import torch
+
     return torch.full((), reward, requires_grad=True) * 1.0
 
 

@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from helpers.ports import free_ports
 from helpers.processes import Command
-from helpers.timing import PATIENCE_S
+from helpers.timing import start_patience_s
 from penstock.apps.ranks import leading
 from penstock.config import Config
 from penstock.learning.lead import Lead
@@ -34,14 +34,14 @@ class Led:
 def led(config: Config, count: int = 2, *options: str) -> Iterator[Led]:
     """Connects this process to further ranks on this host, with these options, up to a number of ranks."""
     (port,) = free_ports(1)
-    config = config.changed({"learner": {"rank_timeout_s": PATIENCE_S}})
+    config = config.changed({"learner": {"rank_timeout_s": start_patience_s()}})
     meeting = {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
         "WORLD_SIZE": str(count),
         "LOCAL_WORLD_SIZE": str(count),
     }
-    own = [f"--learner.device={config.learner.device}", f"--learner.rank-timeout-s={PATIENCE_S}"]
+    own = [f"--learner.device={config.learner.device}", f"--learner.rank-timeout-s={config.learner.rank_timeout_s}"]
     os.environ.update(meeting)
     try:
         with ExitStack() as stack:

@@ -22,7 +22,7 @@ import psutil
 
 from helpers.link import Host
 from helpers.switch import SwitchedHost
-from helpers.timing import PATIENCE_S, Bound, wait_for
+from helpers.timing import PATIENCE_S, Bound, start_patience_now_s, wait_for
 from penstock.errors import Unavailable
 from penstock.rpc.clients.status import StatusClient
 from penstock.rpc.loop import LoopThread
@@ -125,7 +125,7 @@ class Command:
     def stderr(self) -> str:
         return self._stderr.read_text(errors="replace")
 
-    def until(self, condition: Callable[[], T | None], what: str, timeout_s: float = PATIENCE_S) -> T:
+    def until(self, condition: Callable[[], T | None], what: str, timeout_s: float | None = None) -> T:
         """Waits like `wait_for`, but fails as soon as the command has ended.
 
         The first wait of a command measures its start, the baseline of `end_bound`.
@@ -137,7 +137,7 @@ class Command:
             assert value or not ended, f"{self} ended before {what}:\n{self.stdout}\n{self.stderr}"
             return value
 
-        value = wait_for(check, what, timeout_s)
+        value = wait_for(check, what, timeout_s, longest_s=start_patience_now_s)
         self._start_s = self._start_s or time.monotonic() - self._started_at
         return value
 
@@ -151,12 +151,17 @@ class Command:
         """Waits until standard output contains this text."""
         self.until(lambda: text in self.stdout, f"{self} to print {text!r}")
 
-    def wait(self, timeout_s: float = PATIENCE_S) -> int:
+    def wait(self, timeout_s: float | None = None) -> int:
         """Waits for the command's end; returns its exit code."""
+
+        def ended() -> bool:
+            return self.process.poll() is not None
+
         try:
-            return self.process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"{self} still runs after {timeout_s:.0f} s:\n{self.stdout}\n{self.stderr}") from None
+            wait_for(ended, f"the end of {self}", timeout_s, poll_s=0.01, longest_s=start_patience_now_s)
+        except AssertionError as error:
+            raise AssertionError(f"{error}:\n{self.stdout}\n{self.stderr}") from None
+        return self.process.wait()
 
     def interrupt(self) -> None:
         """Presses Ctrl-C in the command's terminal, or sends the signal that a terminal would send."""
@@ -232,6 +237,14 @@ class Command:
         return f"penstock {' '.join(self.arguments)}"
 
 
+def is_alive(pid: int) -> bool:
+    """Returns whether a process runs; one that has ended and was not reaped does not."""
+    try:
+        return _is_alive(psutil.Process(pid))
+    except psutil.NoSuchProcess:
+        return False
+
+
 def _is_alive(process: psutil.Process) -> bool:
     try:
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
@@ -258,7 +271,7 @@ class EndedRun:
     ports: set[int]
 
 
-def end_of(command: Command, timeout_s: float = PATIENCE_S) -> Ended:
+def end_of(command: Command, timeout_s: float | None = None) -> Ended:
     """Waits for a command's end; returns its result."""
     code = command.wait(timeout_s)
     return Ended(code, command.stdout, command.stderr, command.left_behind())
@@ -269,7 +282,7 @@ def end_in_time(command: Command) -> Ended:
     return end_of(command, command.end_bound.seconds)
 
 
-def run(*arguments: str, timeout_s: float = PATIENCE_S, **options: Any) -> Ended:
+def run(*arguments: str, timeout_s: float | None = None, **options: Any) -> Ended:
     """Runs a command to its end."""
     with Command(*arguments, **options) as command:
         return end_of(command, timeout_s)
@@ -290,7 +303,7 @@ class Watch:
     def status(self) -> RunStatus:
         return self._client.get(PATIENCE_S)
 
-    def until(self, condition: Callable[[RunStatus], bool], what: str, timeout_s: float = PATIENCE_S) -> RunStatus:
+    def until(self, condition: Callable[[RunStatus], bool], what: str, timeout_s: float | None = None) -> RunStatus:
         """Waits for a matching status, also while the learner is temporarily unavailable."""
 
         def look() -> RunStatus | None:

@@ -105,7 +105,7 @@ AnyServer = TypeVar("AnyServer", bound="LiveServer")
 AnyClient = TypeVar("AnyClient", bound=Closable)
 
 
-def until(condition: Callable[[], T | None], what: str, timeout_s: float = PATIENCE_S) -> T:
+def until(condition: Callable[[], T | None], what: str, timeout_s: float | None = None) -> T:
     """Waits like `wait_for`, for a condition inside this process."""
     return wait_for(condition, what, timeout_s, poll_s=0.002)
 

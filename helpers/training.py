@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from helpers.environments import assignment, fresh_policy, spec_of, weights_of
+from helpers.environments import assignment, spec_of
+from helpers.policies import fresh_policy, weights_of
 from penstock.acting.collector import Collector
 from penstock.acting.environments import make_environments
 from penstock.acting.inference import PolicyRunner
@@ -27,7 +28,7 @@ def make_learner(
     seed: int = 0,
     device: torch.device = CPU,
     precision: Precision = "float32",
-    execution: Execution = "eager",
+    execution: Execution = "auto",
     sampling: SamplingConfig | None = None,
     **ppo: object,
 ) -> Learner:

@@ -28,7 +28,7 @@ from rich.table import Table
 
 from helpers.processes import ROOT
 from helpers.store_view import StoreView
-from helpers.timing import wait_for
+from helpers.timing import wait_for_run
 from penstock.files import decode_record
 from penstock.process import allocator
 from penstock.rpc.health import is_serving
@@ -253,7 +253,7 @@ def attacked_run(root: Path, *, certified: bool, pause_s: float) -> Iterator[Att
             )
         )
         try:
-            wait_for(lambda: view.version > 10, "a steady pace")
+            wait_for_run(lambda: view.version > 10, "a steady pace")
             yield AttackedRun(services, view, attackers)
         finally:
             attackers.close()

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from helpers.processes import Ended, run
-from helpers.timing import PATIENCE_S
+from helpers.timing import DRILL_PATIENCE_S
 from penstock.config import Config, build
 from penstock.run_folder import RunFolder
 from penstock.summary import Summary
@@ -83,7 +83,7 @@ def combinations(
     return [each for each in grid if each.shards <= each.actors]
 
 
-def train_with(combination: Combination, root: Path, patience_s: float = PATIENCE_S) -> Result:
+def train_with(combination: Combination, root: Path, patience_s: float = DRILL_PATIENCE_S) -> Result:
     """Trains with a combination in a new folder below `root`."""
     folder = root / "-".join(str(number) for number in asdict(combination).values())
     config, file = combination.config(folder), root / f"{folder.name}.toml"
@@ -131,7 +131,7 @@ def main() -> int:
     parser.add_argument("--actors", type=_numbers, default=[1, 8], help="default: 1,8")
     parser.add_argument("--shards", type=_numbers, default=[1, 4], help="default: 1,4")
     parser.add_argument("--degrees", type=_numbers, default=[0, 1, 8], help="default: 0,1,8")
-    parser.add_argument("--patience", type=float, default=PATIENCE_S, help="seconds that a run may take")
+    parser.add_argument("--patience", type=float, default=DRILL_PATIENCE_S, help="seconds that a run may take")
     named = parser.parse_args()
     console, trained = Console(highlight=False), []
     table = Table("environments", "actors", "shards", "degree", "batch", "fresh", "batches", "seconds", "faults")

@@ -22,7 +22,7 @@ from rich.table import Table
 
 from helpers.processes import Command, watching
 from helpers.store_view import StoreState, StoreView
-from helpers.timing import wait_for
+from helpers.timing import wait_for_run
 from penstock.config import Config, build
 from penstock.learning import checkpoints
 from penstock.run_folder import RunFolder
@@ -212,7 +212,9 @@ def training_run(folder: RunFolder, config: Config) -> Iterator[Command]:
     with Command("train", "--config", str(settings), f"--run-dir={folder.root}") as command:
         with watching(command, folder.root) as watch:
             watch.until(lambda status: status.version > 20, "the run to train")
-            wait_for(lambda: folder.numbered_checkpoints() and folder.best_checkpoint.exists(), "the first checkpoints")
+            wait_for_run(
+                lambda: folder.numbered_checkpoints() and folder.best_checkpoint.exists(), "the first checkpoints"
+            )
             yield command
         command.interrupt()
         command.wait()

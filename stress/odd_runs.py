@@ -6,7 +6,7 @@ from pathlib import Path
 
 from helpers.odd_environments import KINDS, Where, env_id
 from helpers.processes import WITH_HELPERS, Command, Ended, end_of
-from helpers.timing import PATIENCE_S
+from helpers.timing import DRILL_PATIENCE_S
 from penstock.run_folder import RunFolder
 
 STEPS = 1_600
@@ -54,7 +54,7 @@ def train_with(kind: str, root: Path, patience_s: float, *options: str) -> OddRu
             if time.monotonic() - started > patience_s and not interrupted:
                 command.interrupt()
                 interrupted = True
-            assert time.monotonic() - started < patience_s + PATIENCE_S, f"{kind} can't be interrupted"
+            assert time.monotonic() - started < patience_s + DRILL_PATIENCE_S, f"{kind} can't be interrupted"
             time.sleep(0.1)
         return OddRun(kind, folder, end_of(command), time.monotonic() - started, interrupted)
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from helpers.ports import free_ports
-from helpers.timing import wait_for
+from helpers.timing import wait_for_run
 
 STOP_S = 30.0
 _COMMAND = (sys.executable, "-c", "from penstock.cli.main import main; main()", "replay")
@@ -81,7 +81,7 @@ def replay_process(
     with tempfile.NamedTemporaryFile() as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
         try:
-            wait_for(lambda: process.poll() is not None or _listens(port), "the replay service to listen")
+            wait_for_run(lambda: process.poll() is not None or _listens(port), "the replay service to listen")
             yield ReplayProcess(process, address, metrics_port, Path(log.name))
         finally:
             process.terminate()

@@ -16,7 +16,7 @@ import psutil
 from helpers.certificates import certificates_of
 from helpers.ports import free_ports
 from helpers.processes import PENSTOCK, WITH_HELPERS, Command
-from helpers.timing import wait_for
+from helpers.timing import wait_for_run
 from penstock.replay.store.description import DESCRIPTION_FILE
 from penstock.run_folder import LEARNER, RunFolder, of_service, replay_services
 from penstock.security.certificate import Files
@@ -138,7 +138,7 @@ class Services:
         if name == LEARNER and self.form.ranks > 1:
             process = psutil.Process(self.ranks()[rank])
             process.kill()
-            wait_for(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE, "the rank's end")
+            wait_for_run(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE, "the rank's end")
             return time.monotonic()
         command.kill()
         command.wait()

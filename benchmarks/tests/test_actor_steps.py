@@ -1,7 +1,7 @@
 import pytest
 
 from benchmarks.actor_steps import LIBRARIES, read
-from helpers.environments import weights_of
+from helpers.policies import weights_of
 from penstock.algo.network import Network
 from penstock.algo.policies import Policy
 from penstock.apps.environments import make_configured

@@ -1,12 +1,12 @@
 import json
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from benchmarks.gpu.__main__ import LONG, SHORT, Step, run_all
-from helpers.timing import PATIENCE_S
+from helpers.processes import is_alive
+from helpers.timing import PATIENCE_S, wait_for
 
 
 def python(code: str) -> tuple[str, ...]:
@@ -38,12 +38,10 @@ def test_every_step_runs_and_its_output_is_kept_whatever_happened_to_the_others(
 
 def test_a_step_ends_with_the_processes_that_it_started(tmp_path: Path) -> None:
     mark = tmp_path / "alive"
-    child = f"import pathlib, time\nwhile True: pathlib.Path({str(mark)!r}).touch(); time.sleep(0.05)"
+    child = f"import os, pathlib, time; pathlib.Path({str(mark)!r}).write_text(str(os.getpid())); time.sleep(1000)"
     code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
     run_all([Step("parent", 5.0, python(code))], tmp_path)
-    mark.unlink(missing_ok=True)
-    time.sleep(0.5)
-    assert not mark.exists()
+    wait_for(lambda: not is_alive(int(mark.read_text())), "the end of the process")
 
 
 def test_the_list_has_a_limit_for_each_step_and_no_name_twice() -> None:

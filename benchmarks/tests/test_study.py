@@ -27,7 +27,7 @@ from benchmarks.study.tasks import (
 )
 from helpers.result_files import RESULTS, read_index
 from helpers.single_process import Outcome
-from helpers.timing import PATIENCE_S, wait_for
+from helpers.timing import start_patience_s, wait_for_run
 from penstock.config import Config
 from penstock.presets import preset
 from penstock.replay.masses import MassFunction
@@ -242,7 +242,7 @@ def test_runs_end_when_the_command_is_killed(tmp_path: Path) -> None:
         f"in_parallel(announce_and_wait, {{0: (Path({str(announced)!r}),)}}, Crew(1), print)\n"
     )
     with subprocess.Popen([sys.executable, "-c", program], cwd=Path(__file__).parents[2]) as command:
-        wait_for(announced.exists, "the beginning of the run")
+        wait_for_run(announced.exists, "the beginning of the run")
         worker = psutil.Process(int(announced.read_text()))
         command.kill()
-    worker.wait(PATIENCE_S)
+    worker.wait(start_patience_s())

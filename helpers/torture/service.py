@@ -16,7 +16,7 @@ from helpers.direct_buffer import read_rows
 from helpers.link import Host
 from helpers.ports import free_ports
 from helpers.store_view import StoreView
-from helpers.timing import PATIENCE_S
+from helpers.timing import start_patience_s
 from helpers.torture.content import first_wrong, parts_of
 from helpers.torture.ledger import Ledger
 from penstock.addresses import Address
@@ -96,7 +96,8 @@ class ReplayProcess:
     def wait_until_ready(self) -> float | None:
         """Waits until the service is ready; returns the seconds since its start, or None if it fails to start."""
         assert self._process is not None
-        while time.monotonic() < self._started + PATIENCE_S and self._process.poll() is None:
+        limit = self._started + start_patience_s()
+        while time.monotonic() < limit and self._process.poll() is None:
             if is_serving(self.address, _ANSWER_S):
                 return time.monotonic() - self._started
             time.sleep(_POLL_S)

@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from helpers.odd_environments import env_id
-from helpers.timing import PATIENCE_S
+from helpers.timing import start_patience_s
 from stress.odd_runs import faults_of, train_with
 
 pytestmark = pytest.mark.nightly
 
 
 def test_a_refused_environment_leaves_no_process_and_no_file(tmp_path: Path) -> None:
-    run = train_with("constructor_raises", tmp_path, PATIENCE_S)
+    run = train_with("constructor_raises", tmp_path, start_patience_s())
     assert faults_of(run) == [], run
     assert run.end.stderr.startswith(f"penstock: can't make the environment '{env_id('constructor_raises')}': ")
     assert list(tmp_path.iterdir()) == []
@@ -22,5 +22,5 @@ def test_a_refused_environment_leaves_no_process_and_no_file(tmp_path: Path) -> 
     "kind", ["forked_child", "everything_of_the_process", "late_exit_with_code_2", "late_nan_reward"]
 )
 def test_an_odd_environment_neither_ends_nor_corrupts_a_run_without_a_message(kind: str, tmp_path: Path) -> None:
-    run = train_with(kind, tmp_path, PATIENCE_S)
+    run = train_with(kind, tmp_path, start_patience_s())
     assert faults_of(run) == [], run

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from helpers.environments import assignment, fresh_weights
+from helpers.environments import assignment
+from helpers.policies import fresh_weights
 from helpers.training import CPU, collect_batch
 from penstock.acting.collector import Collector
 from penstock.acting.environments import make_environments

@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 
 from helpers.ports import free_ports
-from helpers.timing import PATIENCE_S, wait_for
+from helpers.timing import PATIENCE_S, wait_for_run
 from penstock.rpc.health import is_serving
 from tests.compatibility.messages import Recorded, read_messages, without_each_field
 from tests.compatibility.services import Release, options_of, unpack
@@ -61,7 +61,7 @@ def refusals(release: Path) -> dict[str, dict[str, str]]:
         unpack(release, folder)
         with Release(folder).services(("replay", "learner"), options_of(replay, learner)) as alive:
             addresses = [f"127.0.0.1:{port}" for port in (replay, learner)]
-            wait_for(lambda: alive() and all(is_serving(each, _HEALTH_S) for each in addresses), "the services")
+            wait_for_run(lambda: alive() and all(is_serving(each, _HEALTH_S) for each in addresses), "the services")
             joined = opening_of(release, "Join")
             actor = Opened(learner, joined.method, joined.data)
             assert not (refusal := actor.refusal()), refusal

@@ -31,7 +31,7 @@ from typing import Any
 import grpc
 
 from helpers.ports import free_ports
-from helpers.timing import wait_for
+from helpers.timing import wait_for_run
 from penstock.config import setting_names
 from penstock.run_folder import RunFolder
 from tests.compatibility import decoding, openings
@@ -154,8 +154,8 @@ def _record_services(release: Release, target: Path, *, is_this: bool) -> list[R
         for proxy in (Proxy(to_replay, replay, kept), Proxy(to_learner, learner, kept)):
             stack.callback(proxy.close)
         alive = stack.enter_context(release.services(("replay", "learner", "actor", "evaluator"), options))
-        wait_for(lambda: alive() and _has(kept, "RunEvaluations", "request", 2), "an evaluation")
-        wait_for(lambda: alive() and _has(kept, "SampleBatches", "response", _KEPT), "batches")
+        wait_for_run(lambda: alive() and _has(kept, "RunEvaluations", "request", 2), "an evaluation")
+        wait_for_run(lambda: alive() and _has(kept, "SampleBatches", "response", _KEPT), "batches")
         release.penstock("replay", "snapshot", SNAPSHOT, *of_snapshots)
         release.penstock("replay", "snapshots", *of_snapshots)
     services = RunFolder(release.folder / "services")

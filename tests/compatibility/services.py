@@ -10,7 +10,7 @@ from pathlib import Path
 
 import tomli_w
 
-from helpers.timing import PATIENCE_S
+from helpers.timing import start_patience_s
 
 ROOT = Path(__file__).parents[2]
 
@@ -57,7 +57,7 @@ class Release:
 
     def penstock(self, *arguments: str) -> None:
         """Runs a command to its end, which must be a success."""
-        code = self.start(*arguments).wait(PATIENCE_S)
+        code = self.start(*arguments).wait(start_patience_s())
         output = (self.folder / f"{arguments[0]}.log").read_text()
         assert code == 0, f"penstock {' '.join(arguments)} ended with code {code}: {output}"
 
@@ -85,7 +85,7 @@ class Release:
             for process in reversed(started):
                 process.terminate()
             for process in started:
-                process.wait(PATIENCE_S)
+                process.wait(start_patience_s())
 
 
 def options_of(

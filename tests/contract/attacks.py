@@ -15,7 +15,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
-from helpers.environments import fresh_weights
+from helpers.policies import fresh_weights
 from helpers.segments import make_window
 from helpers.servers import (
     SPEC,

@@ -93,7 +93,8 @@ def test_an_actor_before_the_first_plan_waits_for_it_and_decides_nothing(loopbac
     forged = loopback.plain(server, methods.APPEND_SEGMENTS)
     forged.send(open_request(0, run=RUN.number, schema=FOREIGN_SCHEMA))
     sink = loopback.sink(0, server, identity=RUN)
-    assert sink.next_grant(0.3) is None
+    until(lambda: loopback.replay_status(server).actors == 2, "both streams to be open")
+    assert sink.next_grant(0.0) is None
     assert server.store.schema is None
     source = loopback.source(server, plan_of(RUN), key=RUN.key)
     pass_windows(sink, source, 1)

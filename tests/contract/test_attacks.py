@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from helpers.environments import fresh_weights
+from helpers.policies import fresh_weights
 from helpers.servers import SPEC, Loopback, hello_request, open_request
 from helpers.timing import PATIENCE_S
 from penstock.rpc import methods

@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from helpers.certificates import certificates_of
-from helpers.environments import fresh_weights
+from helpers.policies import fresh_weights
 from helpers.servers import SPEC, Loopback, PlainClient, hello_request
 from penstock.rpc import methods
 from penstock.security.certificate import Files

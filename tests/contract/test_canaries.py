@@ -16,8 +16,9 @@ import pytest
 import tomli_w
 
 import penstock
-from helpers.environments import fresh_policy, spec_of, weights_of
+from helpers.environments import spec_of
 from helpers.other_ranks import led
+from helpers.policies import fresh_policy, weights_of
 from helpers.processes import WITH_HELPERS, Command, end_of
 from helpers.segments import PLAN
 from helpers.servers import Loopback
@@ -56,6 +57,9 @@ gymnasium.register("Canary-v0", entry_point=Env, max_episode_steps=20)
 """
 
 MODULES = ("an absolute path", "a relative path", "a module", "a link")
+IN_PROCESSES = (MODULES[0], *(pytest.param(form, marks=pytest.mark.nightly) for form in MODULES[1:]))
+"""Forms that are offered to processes of services, whose readers are among those that get all forms in this process."""
+
 ENVIRONMENTS = (*MODULES, "an id with a module", "an import of a file", "an import of a module", "an argument")
 
 
@@ -315,7 +319,7 @@ def test_commands_that_show_runs_import_nothing(canary: Canary, capsys: pytest.C
     assert not canary.sang()
 
 
-@pytest.mark.parametrize("named", ["trust", "name"])
+@pytest.mark.parametrize("named", ["trust", pytest.param("name", marks=pytest.mark.nightly)])
 def test_a_run_of_an_own_environment_is_resumed_when_its_code_is_trusted_or_named(named: str, canary: Canary) -> None:
     environment = canary.environment("an absolute path")
     place = f"{canary.place('an absolute path')}:Net"
@@ -343,7 +347,7 @@ def search_path(canary: Canary) -> dict[str, str]:
     return {"PYTHONPATH": f"{canary.folder}:{WITH_HELPERS['PYTHONPATH']}"}
 
 
-@pytest.mark.parametrize("form", MODULES)
+@pytest.mark.parametrize("form", IN_PROCESSES)
 def test_the_learner_of_a_resumed_run_imports_no_module_but_its_own(form: str, canary: Canary) -> None:
     name = f"{canary.place(form)}:Net"
     canary.write_run(module=name)
@@ -355,7 +359,7 @@ def test_the_learner_of_a_resumed_run_imports_no_module_but_its_own(form: str, c
     assert not canary.sang()
 
 
-@pytest.mark.parametrize("form", MODULES)
+@pytest.mark.parametrize("form", IN_PROCESSES)
 def test_an_actor_imports_no_module_of_a_learner_but_its_own(form: str, canary: Canary) -> None:
     name = f"{canary.place(form)}:Net"
     spec = spec_of(ENV_ID)
@@ -402,7 +406,7 @@ def test_an_evaluator_fails_tasks_that_name_code_and_goes_on(canary: Canary) -> 
             assert failure(len(MODULES) + 1, None) == ""
 
 
-@pytest.mark.parametrize("form", MODULES)
+@pytest.mark.parametrize("form", IN_PROCESSES)
 def test_a_rank_imports_no_module_of_rank_0_but_its_own(
     form: str, canary: Canary, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,5 +1,6 @@
 """Services with certificates: segments and batches over mutual TLS, renewal under load, and failed connections."""
 
+import re
 import signal
 import socket
 import ssl
@@ -86,6 +87,14 @@ def test_unix_sockets_take_certificates_too(certified: Certified, tmp_path: Path
     with Loopback(certified["learner"]) as learner, Loopback(certified["actor"]) as actor:
         server = learner.replay(credentials=certified["replay"], path=str(tmp_path / "replay.sock"))
         pass_windows(actor.sink(0, server), learner.source(server, PLAN), 2)
+
+
+def test_a_client_without_a_certificate_is_refused_at_a_unix_socket(certified: Certified, tmp_path: Path) -> None:
+    with Loopback(certified["learner"]) as learner, Loopback() as stranger:
+        server = learner.replay(credentials=certified["replay"], path=str(tmp_path / "replay.sock"))
+        with pytest.raises(Unavailable, match=re.escape(PLAIN)):
+            stranger.snapshots(server).complete()
+        assert learner.replay_status(server).actors == 0
 
 
 def test_certificates_are_renewed_while_segments_pass(certified: Certified) -> None:

@@ -144,7 +144,10 @@ def test_the_next_evaluator_gets_the_task_of_a_lost_one(loopback: Loopback, serv
     work.deliver(result(1))
     assert server.servicer.result(PATIENCE_S) == result(1)
     # It is done: no evaluator receives it again.
-    assert loopback.work(server).next(0.1) is None
+    other = loopback.work(server)
+    until(lambda: server.servicer.evaluators == 2, "another evaluator to join")
+    server.servicer.ask(task(2))
+    assert until(lambda: other.next(0.5), "a task") == task(2)
 
 
 def test_results_of_other_tasks_are_ignored(loopback: Loopback, server: LiveRun) -> None:

@@ -5,10 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from helpers.environments import fresh_weights, spec_of
+from helpers.environments import spec_of
+from helpers.policies import fresh_weights
 from helpers.processes import WITH_HELPERS
 from helpers.servers import Loopback
-from helpers.timing import PATIENCE_S
+from helpers.timing import start_patience_s
 from penstock.types.evaluation import EvaluationTask
 
 HOUR_S = 3600.0
@@ -24,10 +25,10 @@ def test_an_evaluator_that_hangs_reports_it_and_exits_with_1(loopback: Loopback,
     server.servicer.ask(EvaluationTask(5, weights, 2, deterministic=True, seed=1, max_seconds=2.0))
     with subprocess.Popen(command, env={**os.environ, **WITH_HELPERS}, stderr=subprocess.PIPE, text=True) as evaluator:
         try:
-            result = server.servicer.result(PATIENCE_S)
+            result = server.servicer.result(start_patience_s())
             assert result is not None, "no result"
             assert (result.id, result.returns) == (5, ())
             assert result.failure == "the environment did not return from a step within 2 s"
-            assert evaluator.wait(PATIENCE_S) == 1
+            assert evaluator.wait(start_patience_s()) == 1
         finally:
             evaluator.kill()

@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from helpers.servers import LiveRun, Loopback, PlainStream, hello_request, sample, until
-from helpers.timing import PATIENCE_S
+from helpers.timing import NEVER_S, PATIENCE_S
 from penstock.files import write_atomically
 from penstock.learning import roster
 from penstock.rpc import methods
@@ -136,7 +136,7 @@ def test_the_first_actor_waits_for_the_disk_and_is_refused_if_it_does_not_answer
     code, details = stream.status()
     assert (code, "can't be recorded" in details) == (Code.RESOURCE_EXHAUSTED, True)
     disk.answers.set()
-    monkeypatch.setattr(servicer, "_REFUSED_S", PATIENCE_S)
+    monkeypatch.setattr(servicer, "_REFUSED_S", NEVER_S)
     assert place_of(joining(loopback, server)[0]).slot == 0
     until(lambda: server.roster.connected == 1, "one actor")
 
@@ -172,7 +172,7 @@ def test_more_joins_than_can_wait_are_asked_to_join_again(
     loopback: Loopback, tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(servicer, "_MOST_WAITING", 4)
-    monkeypatch.setattr(servicer, "_RECORDED_S", PATIENCE_S)
+    monkeypatch.setattr(servicer, "_RECORDED_S", NEVER_S)
     server = loopback.run(tmp_path / "roster.json", max_actors=64)
     place_of(joining(loopback, server)[0])
     disk.answers.clear()
@@ -185,7 +185,8 @@ def test_more_joins_than_can_wait_are_asked_to_join_again(
     assert sample("penstock_learner_deferred_joins_total") == before + 1
     # Our own client tries again by itself.
     patient = loopback.membership(server)
-    assert patient.assignment(0.2) is None
+    until(lambda: sample("penstock_learner_deferred_joins_total") > before + 1, "its first attempt")
+    assert patient.assignment(0.0) is None
     disk.answers.set()
     assert until(lambda: patient.assignment(0.2), "its place").slot == 5
     for stream in streams:

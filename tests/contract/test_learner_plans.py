@@ -8,7 +8,7 @@ import pytest
 from helpers.servers import Actor, Loopback, Recorder, Trainer, plan_request, plan_with, until
 from penstock.errors import SchemaMismatch
 from penstock.rpc import methods
-from penstock.telemetry import logs
+from penstock.telemetry import logs, metrics
 from penstock.types.run import LARGEST_VERSION_JUMP
 
 Code = grpc.StatusCode
@@ -46,7 +46,10 @@ def test_a_second_learner_waits_for_the_first_and_logs_the_reason_once(
     trainers.append(trainer := Trainer(waiting := loopback.source(server, successor), recorder, successor))
     until(lambda: any("another learner of this run" in reason for reason in reasons), "the second learner is refused")
     assert former.commit(batch).updated == 4
-    assert waiting.next(1.0) is None
+    refused = metrics.RECONNECTIONS.labels("replay")._value
+    before = refused.get()
+    until(lambda: refused.get() > before + 1.0, "further attempts")
+    assert waiting.next(0.0) is None
     source.close()
     for _ in trainer.train(3):
         pass

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from helpers.environments import fresh_weights, spec_of
+from helpers.environments import spec_of
+from helpers.policies import fresh_weights
 from helpers.processes import WITH_HELPERS
 from helpers.servers import LiveRun, Loopback
-from helpers.timing import PATIENCE_S
+from helpers.timing import start_patience_s
 from penstock.types.evaluation import EvaluationResult, EvaluationTask
 
 
@@ -41,7 +42,7 @@ def evaluated(server: LiveRun, number: int, episodes: int = 2) -> EvaluationResu
     # The spaces of all environments in that module; creating some of them would change this process.
     weights = fresh_weights(spec_of("helpers.failing:Failing-v0"))
     server.servicer.ask(EvaluationTask(number, weights, episodes, deterministic=True, seed=1))
-    result = server.servicer.result(PATIENCE_S)
+    result = server.servicer.result(start_patience_s())
     assert result is not None and result.id == number, result
     return result
 
@@ -51,7 +52,7 @@ def test_an_evaluator_ends_on_a_signal_that_its_environments_ignore(server: Live
         assert evaluated(server, 1).failure == ""
         assert Path(f"/proc/{process.pid}/cwd").readlink() == Path.cwd()
         process.send_signal(signal.SIGTERM)
-        _, log = process.communicate(timeout=PATIENCE_S)
+        _, log = process.communicate(timeout=start_patience_s())
     assert process.returncode == 143, log
     assert "Traceback" not in log
     assert "closing an environment failed" in log
@@ -76,7 +77,7 @@ def test_an_environments_exception_fails_its_evaluation_and_not_the_next_one(
         assert "(Failing-v0)" in reported
         assert evaluated(server, 2).failure == ""
         process.send_signal(signal.SIGTERM)
-        _, log = process.communicate(timeout=PATIENCE_S)
+        _, log = process.communicate(timeout=start_patience_s())
     assert process.returncode == 143, log
     assert "Traceback" not in log
 
@@ -88,7 +89,7 @@ def test_an_evaluation_fails_if_its_environments_can_not_be_created_again(server
         gone.touch()
         reported = evaluated(server, 2, episodes=3).failure
         assert reported.startswith("can't make the environment 'Fragile-v0': SystemExit: simulator gone (")
-        _, log = process.communicate(timeout=PATIENCE_S)
+        _, log = process.communicate(timeout=start_patience_s())
     assert process.returncode == 1, log
     assert "Traceback" not in log
     assert log.rstrip().endswith(f"penstock: {reported}")

@@ -7,7 +7,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from helpers.environments import fresh_weights
+from helpers.policies import fresh_weights
 from helpers.segments import capacity_bytes
 from helpers.servers import (
     SPEC,
@@ -27,6 +27,7 @@ from penstock.replay.store.description import DESCRIPTION_FILE, Owner
 from penstock.replay.store.ring_store import RingStore
 from penstock.rpc import methods
 from penstock.rpc.proofs import public_half
+from penstock.telemetry import metrics
 from penstock.types.evaluation import EvaluationTask
 from penstock.types.replay import SamplingPlan
 from penstock.types.run import Assignment, RunIdentity
@@ -114,8 +115,11 @@ def test_a_run_that_can_not_be_recorded_is_refused_until_it_can(
     source.close()
     (tmp_path / DESCRIPTION_FILE).unlink()
     (tmp_path / DESCRIPTION_FILE).mkdir()
+    refused = metrics.RECONNECTIONS.labels("replay")._value
+    before = refused.get()
     again = loopback.source(server, plan_of(RUN, next_batch=1), key=RUN.key)
-    assert again.next(0.5) is None
+    until(lambda: refused.get() > before, "the refusal")
+    assert again.next(0.0) is None
     assert server.store.owner.run == 0
     (tmp_path / DESCRIPTION_FILE).rmdir()
     until(lambda: server.store.owner.run == RUN.number, "the run to be recorded")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.timing import PATIENCE_S
+from helpers.timing import start_patience_s
 from tests.docs.pages import PAGES, ROOT, Block, blocks
 
 STEPS = 4096
@@ -78,7 +78,7 @@ def test_a_shell_block_runs(block: Block, folders: dict[str, Path]) -> None:
         | {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "PENSTOCK__RUN__TOTAL_STEPS": str(steps)},
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=start_patience_s(),
     )
     assert done.returncode == 0, f"{block}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
 
@@ -97,6 +97,6 @@ def test_a_script_of_a_page_for_users_of_another_library_runs(block: Block, fold
     assert limits == 1
     file.write_text(text)
     done = subprocess.run(
-        [sys.executable, str(file)], cwd=file.parent, capture_output=True, text=True, timeout=PATIENCE_S
+        [sys.executable, str(file)], cwd=file.parent, capture_output=True, text=True, timeout=start_patience_s()
     )
     assert done.returncode == 0, f"{block}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"

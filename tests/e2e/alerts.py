@@ -5,7 +5,7 @@ import time
 
 import yaml
 
-from helpers.timing import wait_for
+from helpers.timing import wait_in_drill
 from tests.e2e.panels import Prometheus
 from tests.e2e.stack import ROOT
 
@@ -39,7 +39,7 @@ class Alert:
         """Waits until the alert fires, or no longer does; returns the seconds that this took."""
         started = time.monotonic()
         what = f"{self.name} {'fires' if firing else 'clears'}"
-        wait_for(lambda: ((self.name, self._job) in self._prometheus.firing()) is firing, what)
+        wait_in_drill(lambda: ((self.name, self._job) in self._prometheus.firing()) is firing, what)
         return time.monotonic() - started
 
 

@@ -3,7 +3,7 @@
 import re
 from functools import partial
 
-from helpers.timing import wait_for
+from helpers.timing import wait_in_drill
 from tests.e2e.progress import SERVICES
 from tests.e2e.report import Report
 from tests.e2e.stack import Container, Failure, Stack, command
@@ -71,7 +71,7 @@ def _renewed(stack: Stack) -> str:
     before = {service: stack.one(service) for service in SERVICES}
     stack.compose("run", "--rm", "--no-TTY", "certificates", "certificates", "/var/lib/penstock", "--renew")
     for service in SERVICES:
-        wait_for(partial(_has_renewed, stack, service), f"{service} to read the new certificate")
+        wait_in_drill(partial(_has_renewed, stack, service), f"{service} to read the new certificate")
     ended = [service for service, container in before.items() if stack.one(service) != container]
     if ended:
         raise Failure(f"{', '.join(ended)} ended")

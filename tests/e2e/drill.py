@@ -18,7 +18,7 @@ from collections import Counter
 from functools import partial
 
 from helpers import equal_run
-from helpers.timing import PATIENCE_S, Bound, wait_for
+from helpers.timing import DRILL_PATIENCE_S, Bound, wait_in_drill
 from tests.e2e.alerts import Alert
 from tests.e2e.baselines import Baseline, compare
 from tests.e2e.certificates import check_certificates
@@ -160,7 +160,7 @@ class Drill:
         stack = Stack(f"{PROJECT}-equal", FILES[:2], {**ENVIRONMENT, **equal_run.variables()})
         try:
             stack.compose("up", "--detach", "--no-build", *SERVICES)
-            wait_for(lambda: not any(each.address for each in stack.containers("learner")), "the end of the run")
+            wait_in_drill(lambda: not any(each.address for each in stack.containers("learner")), "the end of the run")
             folder = FOLDER / "equal"
             stack.compose("cp", f"learner:{RUN}", str(folder))
         finally:
@@ -173,7 +173,7 @@ class Drill:
         self._report.begin("docker compose up")
         self._stack.compose("down", "--volumes")
         seconds = self._up()
-        wait_for(
+        wait_in_drill(
             lambda: all(container.ready for service in SERVICES for container in self._stack.containers(service)),
             "every service to be ready",
         )
@@ -183,7 +183,7 @@ class Drill:
         """Queries Prometheus' HTTP API for all targets, panels and rules."""
         self._report.begin("what Prometheus shows")
         prometheus = Prometheus(self._stack.prometheus())
-        lines, queries = missing_at_last(prometheus, gpu=False, patience_s=PATIENCE_S), len(required(gpu=False))
+        lines, queries = missing_at_last(prometheus, gpu=False, patience_s=DRILL_PATIENCE_S), len(required(gpu=False))
         self._report.check(
             "targets, rules, and the queries of all panels except the GPU's",
             not lines,
@@ -191,7 +191,7 @@ class Drill:
             "all",
         )
         replicas = len(SERVICES) - 1 + ACTORS
-        wait_for(lambda: prometheus.answering() == replicas, f"Prometheus to find {replicas} replicas by DNS")
+        wait_in_drill(lambda: prometheus.answering() == replicas, f"Prometheus to find {replicas} replicas by DNS")
         self._report.note("replicas found by DNS, all up", str(replicas))
 
     def alert(self) -> float:
@@ -243,7 +243,7 @@ class Drill:
     def conclude(self) -> None:
         """Checks the run's folder with the commands of a user."""
         self._report.begin("the outcome of the run")
-        wait_for(lambda: self._environment_steps() >= LEARNT_STEPS, f"{LEARNT_STEPS:,} environment steps")
+        wait_in_drill(lambda: self._environment_steps() >= LEARNT_STEPS, f"{LEARNT_STEPS:,} environment steps")
         self._stack.compose("stop", "learner")
         self._report.attempt(
             f"`docker compose run --rm evaluator evaluate {RUN}`",
@@ -268,7 +268,7 @@ class Drill:
     def _up(self) -> float:
         started = time.monotonic()
         self._stack.up(actors=ACTORS)
-        wait_for(lambda: self._progress.trained() > 0, "the first gradient")
+        wait_in_drill(lambda: self._progress.trained() > 0, "the first gradient")
         return time.monotonic() - started
 
     def _all_bare_s(self) -> float:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from helpers.timing import PATIENCE_S, wait_for
+from helpers.timing import DRILL_PATIENCE_S, wait_in_drill
 from tests.e2e.images import TAG
 from tests.e2e.report import Report
 from tests.e2e.stack import Stack, command
@@ -50,7 +50,7 @@ def _check_s(check: Sequence[str]) -> float:
     try:
         for _ in range(_CONTAINERS):
             ids.append(command(*run, *options, image, "-c", f"touch {_READY_FILE}; {touching}").strip())
-        wait_for(lambda: all(_checks(each) for each in ids), "every container to be healthy")
+        wait_in_drill(lambda: all(_checks(each) for each in ids), "every container to be healthy")
         used_s = _engine_s()
         time.sleep(_MEASURED_S)
         seconds = _engine_s() - used_s
@@ -68,7 +68,7 @@ def _seconds(duration: str) -> float:
 
 def _checks(container: str) -> bool:
     health = command("docker", "inspect", "--format={{.State.Health.Status}}", container).strip()
-    assert health in ("starting", "healthy"), f"a container's health is {health} within {PATIENCE_S:.0f} s"
+    assert health in ("starting", "healthy"), f"a container's health is {health} within {DRILL_PATIENCE_S:.0f} s"
     return health == "healthy"
 
 

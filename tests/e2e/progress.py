@@ -3,7 +3,7 @@
 import time
 from typing import Any
 
-from helpers.timing import wait_for
+from helpers.timing import wait_in_drill
 from tests.e2e.stack import Container, Failure, Metrics, Stack, command, look_again
 
 SERVICES = ("actor", "replay", "learner", "evaluator")
@@ -24,7 +24,7 @@ def work_of(container: Container) -> float:
 
 def answer_of(container: Container) -> Metrics:
     """Waits until the service answers; returns its metrics."""
-    return wait_for(container.metrics, f"{container.service} answers")
+    return wait_in_drill(container.metrics, f"{container.service} answers")
 
 
 def work_before(container: Container) -> float:
@@ -57,7 +57,7 @@ class Progress:
     def trains(self) -> None:
         """Waits until the learner makes another gradient step."""
         trained = work_before(self._stack.one("learner"))
-        wait_for(lambda: self.trained() > trained, "the learner to train")
+        wait_in_drill(lambda: self.trained() > trained, "the learner to train")
 
     def works_again(self, container: Container, before: float) -> None:
         """Waits until a service has worked more than `before`, or at all as a new process, and the learner trains."""
@@ -66,7 +66,7 @@ class Progress:
             now = look_again(container)
             return work_of(now) > (before if now.started_at == container.started_at else 0.0)
 
-        wait_for(works, f"{container.service} to work again")
+        wait_in_drill(works, f"{container.service} to work again")
         self.trains()
 
     def start(self, service: str, *, actors: int) -> float:

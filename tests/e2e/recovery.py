@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from helpers.timing import Bound, wait_for
+from helpers.timing import Bound, wait_in_drill
 from penstock.config import Config
 from tests.e2e.baselines import Baseline, compare
 from tests.e2e.images import bare_start_s
@@ -81,11 +81,11 @@ class Recovery:
         learner, replay = self._stack.one("learner"), self._stack.one("replay")
         command("docker", "pause", learner.id)
         try:
-            wait_for(self._is_at_rest, "all windows to be acknowledged")
+            wait_in_drill(self._is_at_rest, "all windows to be acknowledged")
             stored = self._progress.stored()
             kill_inside(replay)
-            wait_for(lambda: look_again(replay).started_at != replay.started_at, "replay to be restarted")
-            wait_for(lambda: look_again(replay).ready, "replay to be ready again")
+            wait_in_drill(lambda: look_again(replay).started_at != replay.started_at, "replay to be restarted")
+            wait_in_drill(lambda: look_again(replay).ready, "replay to be ready again")
             found = self._progress.last_event("replay", "store recovered")
         finally:
             command("docker", "unpause", learner.id)
@@ -153,7 +153,7 @@ class Recovery:
     def _versions_s(self) -> float:
         """Returns the seconds until the learner has trained `VERSIONS` more versions."""
         started, first = time.monotonic(), self._progress.version()
-        wait_for(lambda: self._progress.version() >= first + VERSIONS, f"{VERSIONS} versions")
+        wait_in_drill(lambda: self._progress.version() >= first + VERSIONS, f"{VERSIONS} versions")
         return time.monotonic() - started
 
     def _check_store(self, stored: float) -> None:

@@ -3,7 +3,7 @@
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from helpers.timing import wait_for
+from helpers.timing import wait_in_drill
 from tests.e2e.baselines import compare
 from tests.e2e.progress import Progress, work_before, work_of
 from tests.e2e.recovery import ACTORS, Recovery
@@ -38,7 +38,9 @@ def _up_and_down(stack: Stack, report: Report) -> float:
     wanted = MANY - len(old)
     report.check("new actors that contribute", len(seconds) == wanted, str(len(seconds)), str(wanted))
     before = {container.id: work_before(container) for container in new}
-    wait_for(lambda: all(work_of(container) > before[container.id] for container in new), "all new actors to continue")
+    wait_in_drill(
+        lambda: all(work_of(container) > before[container.id] for container in new), "all new actors to continue"
+    )
     _wait_for_actors(progress, MANY)
     started = time.monotonic()
     stack.up(actors=ACTORS)
@@ -52,12 +54,12 @@ def _wait_for_actors(progress: Progress, actors: int) -> None:
     def all_joined() -> bool:
         return progress.answer("learner").sum("penstock_learner_actors") == actors
 
-    wait_for(all_joined, f"{actors} actors of the learner")
+    wait_in_drill(all_joined, f"{actors} actors of the learner")
 
 
 def _from_ready_to_contributing(container: Container) -> float:
     """Returns the seconds from readiness to contribution; 0 if the actor contributes before it is seen to be ready."""
-    wait_for(lambda: container.ready, "a new actor to be ready")
+    wait_in_drill(lambda: container.ready, "a new actor to be ready")
     ready = time.monotonic()
-    wait_for(lambda: work_of(container) > 0, "a new actor to contribute")
+    wait_in_drill(lambda: work_of(container) > 0, "a new actor to contribute")
     return time.monotonic() - ready

@@ -3,7 +3,7 @@
 import signal
 import time
 
-from helpers.timing import wait_for
+from helpers.timing import wait_in_drill
 from penstock.exit_codes import BY_SIGNAL
 from tests.e2e.progress import SERVICES
 from tests.e2e.report import Report
@@ -15,7 +15,9 @@ _CODE = BY_SIGNAL + signal.SIGTERM
 
 def stop(stack: Stack, report: Report) -> None:
     """Waits for a line of progress in the learner's log, stops all services, and checks how they ended."""
-    wait_for(lambda: stack.events("learner", "progress"), "a line of progress, one minute after the learner's start")
+    wait_in_drill(
+        lambda: stack.events("learner", "progress"), "a line of progress, one minute after the learner's start"
+    )
     line = stack.events("learner", "progress")[-1]
     report.check(
         "the learner's log has a line of progress per minute",

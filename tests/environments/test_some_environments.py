@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.timing import PATIENCE_S
+from helpers.timing import start_patience_s
 from penstock.run_folder import RunFolder
 from penstock.summary import Summary
 from tests.environments.all_environments import in_turn
@@ -24,14 +24,14 @@ def listed(env_id: str, suite: str = "gymnasium", kind: str = "toy text", error:
 @pytest.mark.parametrize(("env_id", "steps"), [("CliffWalking-v1", 512), ("Blackjack-v1", 512), ("Pendulum-v1", 4096)])
 def test_an_environment_trains_for_two_windows_by_its_id_alone(env_id: str, steps: int, tmp_path: Path) -> None:
     assert steps_of(env_id) == steps
-    result = train_two_windows(env_id, tmp_path, PATIENCE_S)
+    result = train_two_windows(env_id, tmp_path, start_patience_s())
     assert result.outcome is Outcome.TRAINED, result.output
     assert result.steps >= steps and result.batches >= 1 and not result.message
     assert Summary.read(RunFolder(tmp_path / "run").summary).env_id == env_id
 
 
 def test_an_id_that_does_not_exist_is_refused_with_its_message(tmp_path: Path) -> None:
-    result = train_two_windows("CartPole-v7", tmp_path, PATIENCE_S)
+    result = train_two_windows("CartPole-v7", tmp_path, start_patience_s())
     assert result.outcome is Outcome.REFUSED and "CartPole-v7" in result.message
     assert not result.steps and not result.batches
 

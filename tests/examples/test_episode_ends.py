@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import examples.episode_ends as chain
 from examples.episode_ends import DISCOUNT, ENV_ID, REWARDS, STATES, TRUNCATION, Treatment, exact_values, report
-from helpers.timing import PATIENCE_S
+from helpers.timing import start_patience_s
 
 SCRIPT = Path(chain.__file__)
 END = STATES
@@ -123,10 +123,12 @@ def test_other_than_one_finite_value_per_state_is_refused(values: list[float]) -
 )
 def test_the_script_reports_about_values_on_its_command_line(treatment: Treatment, code: int) -> None:
     command = [sys.executable, str(SCRIPT), *(f"{value:.3f}" for value in exact_values(treatment))]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=start_patience_s(), check=False)
     assert (done.returncode, done.stdout.splitlines()[-1]) == (code, f"result: {treatment.value}")
 
 
 def test_the_script_prints_the_values_of_every_treatment() -> None:
-    done = subprocess.run([sys.executable, str(SCRIPT)], capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT)], capture_output=True, text=True, timeout=start_patience_s(), check=True
+    )
     assert [line.split("  ")[-1] for line in done.stdout.splitlines()] == [each.value for each in Treatment]

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from helpers.processes import ROOT, WITH_HELPERS
-from helpers.timing import PATIENCE_S, wait_for
+from helpers.timing import start_patience_s, wait_for_run
 from penstock.summary import Summary
 
 pytest.importorskip("ray", reason="Ray is not installed")
@@ -40,7 +40,7 @@ def job(folder: Path, *options: str) -> Iterator["subprocess.Popen[bytes]"]:
     finally:
         members = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
         process.terminate()
-        process.wait(PATIENCE_S)
+        process.wait(start_patience_s())
         for member in members:
             if member.is_running():
                 member.kill()
@@ -60,7 +60,7 @@ def actors_of(process: "subprocess.Popen[bytes]") -> Sequence[psutil.Process]:
 
 def test_a_run_trains_on_ray_and_all_its_processes_end(tmp_path: Path) -> None:
     with job(tmp_path / "run", "--run.total-steps=5000") as process:
-        assert process.wait(PATIENCE_S) == 0, (tmp_path / "run.log").read_text()
+        assert process.wait(start_patience_s()) == 0, (tmp_path / "run.log").read_text()
     assert Summary.read(tmp_path / "run/summary.json").env_steps >= 5_000
 
 
@@ -68,10 +68,10 @@ def test_ray_replaces_a_killed_actor(tmp_path: Path) -> None:
     with job(
         tmp_path / "run", "--run.total-steps=1000000000", "--env-id=Paced-v0", "--env-import=helpers.paced"
     ) as run:
-        first = wait_for(lambda: [*found] if len(found := actors_of(run)) == ACTORS else None, "all actors run")
+        first = wait_for_run(lambda: [*found] if len(found := actors_of(run)) == ACTORS else None, "all actors run")
         os.kill(first[0].pid, signal.SIGKILL)
         known = {process.pid for process in first}
-        wait_for(
+        wait_for_run(
             lambda: len(now := {process.pid for process in actors_of(run)}) == ACTORS and now != known,
             "another actor takes its place",
         )

@@ -13,7 +13,7 @@ import yaml
 
 from helpers.ports import free_ports
 from helpers.processes import PENSTOCK, ROOT
-from helpers.timing import PATIENCE_S, wait_for
+from helpers.timing import start_patience_s, wait_for_run
 from penstock.summary import Summary
 
 EXAMPLES = ROOT / "examples" / "skypilot"
@@ -67,9 +67,9 @@ def test_actors_find_the_services_and_all_tasks_end_when_the_run_is_over(
             return process
 
         services = started("services")
-        (address,) = wait_for(lambda: re.findall(r"LEARNER=(\S+)", log.read_text()), "the learner's address")
+        (address,) = wait_for_run(lambda: re.findall(r"LEARNER=(\S+)", log.read_text()), "the learner's address")
         actors = started("actors", LEARNER=address)
-        assert (services.wait(PATIENCE_S), actors.wait(PATIENCE_S)) == (0, 0), log.read_text()
+        assert (services.wait(start_patience_s()), actors.wait(start_patience_s())) == (0, 0), log.read_text()
     assert Summary.read(tmp_path / "home/run/summary.json").env_steps >= 3_000
 
 

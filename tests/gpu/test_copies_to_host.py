@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from helpers.environments import weights_of
+from helpers.policies import weights_of
 from helpers.training import make_batch, make_learner
 from penstock.learning import checkpoints
 from penstock.learning.checkpoints import RunProgress

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from helpers.processes import WITH_HELPERS, Command, end_of
-from helpers.timing import wait_for
+from helpers.timing import wait_for_run
 from penstock.local.actor_count import ActorCount
 from penstock.local.actors import Actors
 from penstock.local.children import Children
@@ -65,11 +65,11 @@ def test_a_superfluous_actor_ends_in_order_and_is_not_restarted(tmp_path: Path) 
         assert services(folder) == ["learner", "actor-0", "actor-1"]
         actors.start()
         leaving = children.find("actor-1")
-        wait_for(lambda: is_serving(sockets.address("actor-1"), 5.0), "the actor to start")
+        wait_for_run(lambda: is_serving(sockets.address("actor-1"), 5.0), "the actor to start")
         count.number = 1
         actors.adapt(RunStatus())
         assert services(folder) == ["learner", "actor-0"]
-        wait_for(lambda: children.revive() == [] and not children.dismissed, "the actor to end")
+        wait_for_run(lambda: children.revive() == [] and not children.dismissed, "the actor to end")
         assert leaving.exit_code == 0
         assert [child.name for child in children.members] == ["actor-0"]
         assert children.find("actor-0").exit_code is None

@@ -16,7 +16,7 @@ import pytest
 from helpers.ports import free_ports
 from helpers.processes import WITH_HELPERS, Command
 from helpers.store_view import StoreView
-from helpers.timing import PATIENCE_S, wait_for
+from helpers.timing import PATIENCE_S, wait_for_run
 from helpers.wall_clock import HOUR_S, WallClock, library, unavailable
 from penstock.errors import Unavailable
 from penstock.rpc.clients.status import StatusClient
@@ -118,7 +118,7 @@ class Run:
             trains = now.version > version and now.actors == 2
             return now if trains and evaluation is not None and evaluation.version > evaluated else None
 
-        return wait_for(status, f"training with both actors after version {version}")
+        return wait_for_run(status, f"training with both actors after version {version}")
 
     def incarnations(self) -> dict[int, int]:
         """Returns the incarnation of each slot whose segments the store holds."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from helpers.processes import WITH_HELPERS, run
-from helpers.timing import PATIENCE_S
+from helpers.timing import start_patience_s
 from penstock.config import build, load_toml
 from penstock.run_folder import RunFolder
 
@@ -64,7 +64,7 @@ def run_python(folder: Path, *arguments: str, program: str | None = None) -> Scr
         input=program,
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=start_patience_s(),
     )
     return Script(ended.returncode, ended.stderr, folder / "run")
 

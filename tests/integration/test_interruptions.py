@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from helpers.processes import WITH_HELPERS, Command, Ended, Watch, end_in_time, end_of, listening, watching
-from helpers.timing import Bound, wait_for
+from helpers.timing import Bound, wait_for_run
 from penstock.learning import checkpoints
 from penstock.learning.checkpoints import RunProgress
 from penstock.run_folder import RunFolder
@@ -196,7 +196,7 @@ def orphaned(interrupted: tuple[Session, OtherCommands], folder: Path) -> tuple[
         command.kill()
         killed_at = time.monotonic()
         end = end_of(command)
-        wait_for(lambda: not command.left_behind(), "its services to end")
+        wait_for_run(lambda: not command.left_behind(), "its services to end")
         seconds = time.monotonic() - killed_at
         session = Session(Ended(end.code, end.stdout, end.stderr, []), ports, first, RunState.read(folder))
         return session, seconds, command.end_bound

@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 
 from helpers.processes import Ended
-from helpers.timing import PATIENCE_S, wait_for
+from helpers.timing import PATIENCE_S, wait_for_run
 from penstock.errors import Unavailable
 from penstock.exit_codes import BY_SIGNAL, GAVE_UP, USAGE_ERROR
 from penstock.rpc.clients.status import StatusClient
@@ -131,7 +131,7 @@ def freeze(pod: Running, found: Seen) -> None:
     os.waitid(os.P_PID, pod.command.pid, os.WSTOPPED)
     alive = pod.probe("livenessProbe")
     pod.command.process.send_signal(signal.SIGCONT)
-    found.frozen = (alive, bool(wait_for(lambda: pod.probe("livenessProbe"), "an answer of the thawed process")))
+    found.frozen = (alive, bool(wait_for_run(lambda: pod.probe("livenessProbe"), "an answer of the thawed process")))
 
 
 def drain(cluster: Cluster, running: dict[str, Running], found: Seen) -> None:

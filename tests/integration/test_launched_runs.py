@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from helpers.processes import Command, end_of
-from helpers.timing import wait_for
+from helpers.timing import wait_for_run
 from penstock.run_folder import RunFolder
 
 pytestmark = pytest.mark.nightly
@@ -88,8 +88,8 @@ def test_a_run_is_followed_to_its_end_and_leaves_everything_in_its_folder(
     folder, scratch = RunFolder(tmp_path / "run"), Path(cluster["SLURM_TMPDIR"])
     with launched(cluster, tmp_path) as command:
         end = end_of(command)
-        wait_for(lambda: array_is_cancelled(cluster), "the array to be cancelled")
-        wait_for(lambda: not list(scratch.iterdir()), "the store to be removed")
+        wait_for_run(lambda: array_is_cancelled(cluster), "the array to be cancelled")
+        wait_for_run(lambda: not list(scratch.iterdir()), "the store to be removed")
     assert (end.code, end.stderr) == (0, "")
     assert "\nended  by total_steps after " in end.stdout
     assert str(folder.root) in end.stdout.splitlines()[-1]
@@ -117,7 +117,7 @@ def test_a_setting_that_a_service_refuses_ends_the_command_with_the_reason(
 ) -> None:
     with launched(cluster, tmp_path, "--replay.listen=192.0.2.1:7431") as command:
         end = end_of(command)
-        wait_for(lambda: array_is_cancelled(cluster), "the array to be cancelled")
+        wait_for_run(lambda: array_is_cancelled(cluster), "the array to be cancelled")
     assert end.code == 3
     ended = f"job {FIRST_JOB} is COMPLETED"
     assert f"the run ended without a summary, and {ended}: can't listen on 192.0.2.1:7431" in end.stderr

@@ -16,7 +16,7 @@ import pytest
 from helpers.link import Host, unavailable
 from helpers.link_stories import Event, read_log
 from helpers.processes import WITH_HELPERS, Command
-from helpers.timing import PATIENCE_S, Bound, longest_of, seconds_of, wait_for
+from helpers.timing import PATIENCE_S, Bound, longest_of, seconds_of, wait_for_run
 from penstock.rpc.clients.status import StatusClient
 from penstock.rpc.loop import LoopThread
 from penstock.types.status import RunStatus
@@ -112,7 +112,7 @@ class Run:
         thread = stack.enter_context(closing(LoopThread()))
         self._status = stack.enter_context(closing(StatusClient(thread, f"{direct.there}:7432")))
         for peer in ("actor", "evaluator"):
-            wait_for(partial(self._count, self.learner, f"{peer} joined"), f"the {peer} to join")
+            wait_for_run(partial(self._count, self.learner, f"{peer} joined"), f"the {peer} to join")
 
     def status(self) -> RunStatus:
         """Returns the run's status, by another link."""
@@ -121,7 +121,9 @@ class Run:
     def evaluate(self) -> int:
         """Waits for the next evaluation; returns its version."""
         before = self._evaluated()
-        return wait_for(lambda: max(self._evaluated(), before) if self._evaluated() > before else None, "an evaluation")
+        return wait_for_run(
+            lambda: max(self._evaluated(), before) if self._evaluated() > before else None, "an evaluation"
+        )
 
     def losses(self) -> list[Event]:
         """Returns the events about a lost peer so far."""
@@ -135,7 +137,7 @@ class Run:
 
     def await_play(self) -> None:
         """Waits until training pauses for an evaluation."""
-        wait_for(lambda: self.status().phase == "evaluating", "an evaluation to begin")
+        wait_for_run(lambda: self.status().phase == "evaluating", "an evaluation to begin")
 
     def await_loss(self) -> None:
         """Waits until the evaluator and the learner have logged another loss of each other."""
@@ -145,7 +147,7 @@ class Run:
             now = [self._count(self.evaluator, "trying again"), self._count(self.learner, "evaluator left")]
             return all(count > former for count, former in zip(now, before, strict=True))
 
-        wait_for(noticed, "both sides to notice")
+        wait_for_run(noticed, "both sides to notice")
 
     def _evaluated(self) -> int:
         evaluation = self.status().last_evaluation
@@ -172,7 +174,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
         run.await_play()
         time.sleep(1.0)
         box.forgets_after_s = TOO_SOON_S
-        wait_for(lambda: box.forgotten > seen.kept, "the middlebox to forget a connection")
+        wait_for_run(lambda: box.forgotten > seen.kept, "the middlebox to forget a connection")
         seen.noticed["forgotten"] = seconds_of(run.await_loss)
         box.forgets_after_s = FORGETS_AFTER_S
         seen.evaluations.append(run.evaluate())

@@ -8,7 +8,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from helpers.timing import PATIENCE_S
+from helpers.timing import start_patience_s
 
 pytestmark = pytest.mark.nightly
 
@@ -20,7 +20,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
     """The outputs of each cell of code, by their MIME types; text that was printed is `text/plain`."""
     folder = tmp_path_factory.mktemp("notebook")
     notebook = nbformat.read(NOTEBOOK, as_version=4)  # type: ignore[no-untyped-call]
-    NotebookClient(notebook, timeout=PATIENCE_S, resources={"metadata": {"path": folder}}).execute()
+    NotebookClient(notebook, timeout=start_patience_s(), resources={"metadata": {"path": folder}}).execute()
     return [merged(cell.outputs) for cell in notebook.cells if cell.cell_type == "code"]
 
 

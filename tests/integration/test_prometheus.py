@@ -16,7 +16,7 @@ import yaml
 from helpers.link import Host, unavailable
 from helpers.ports import free_ports
 from helpers.processes import WITH_HELPERS, Command, run
-from helpers.timing import PATIENCE_S, wait_for
+from helpers.timing import wait_for_run
 from penstock.run_folder import RunFolder
 from tests.e2e.panels import JOBS, Prometheus, queries
 
@@ -69,7 +69,7 @@ class PatientPrometheus(Prometheus):
     """Prometheus on a machine that may be too busy to answer, or has not started to."""
 
     def ask(self, path: str, parameters: Mapping[str, object] | None = None) -> Any:
-        return wait_for(partial(self._answer, path, parameters), "an answer of Prometheus")[0]
+        return wait_for_run(partial(self._answer, path, parameters), "an answer of Prometheus")[0]
 
     def _answer(self, path: str, parameters: Mapping[str, object] | None) -> list[Any]:
         try:
@@ -127,7 +127,7 @@ def test_prometheus_finds_every_service_of_a_run_also_after_an_actor_was_replace
         )
         actors = [run.start("actor") for _ in range(3)]
         jobs = ("actor", "actor", "actor", "evaluator", "learner", "replay")
-        labels = wait_for(lambda: up(client, *jobs), "all targets to be up", PATIENCE_S)
+        labels = wait_for_run(lambda: up(client, *jobs), "all targets to be up")
         assert [each.get("slot") for each in labels] == ["0", "1", "2", *[None] * (len(jobs) - 3)]
         assert {each["node"] for each in labels} == {NODE}
         before = {address for job, address in run.listed() if job == "actor"}
@@ -135,9 +135,9 @@ def test_prometheus_finds_every_service_of_a_run_also_after_an_actor_was_replace
 
         actors[0].kill()
         actors[0].wait()
-        wait_for(lambda: up(client, *jobs[1:]), "the target of the killed actor to go")
+        wait_for_run(lambda: up(client, *jobs[1:]), "the target of the killed actor to go")
         run.start("actor")
-        wait_for(lambda: up(client, *jobs), "the target of the other actor")
+        wait_for_run(lambda: up(client, *jobs), "the target of the other actor")
         after = {address for job, address in run.listed() if job == "actor"}
         assert len(after & before) == 2 and len(after) == 3
 
@@ -145,18 +145,18 @@ def test_prometheus_finds_every_service_of_a_run_also_after_an_actor_was_replace
         of_nodes = [query for query in queries() if "node:" in query.expression]
         assert of_nodes
         for query in of_nodes:
-            wait_for(lambda: client.has_data(query), f"data of {query.panel}")  # noqa: B023
-        wait_for(lambda: value(client, "sum(node:penstock_actors:count)") == 3.0, "the number of actors")
+            wait_for_run(lambda: client.has_data(query), f"data of {query.panel}")  # noqa: B023
+        wait_for_run(lambda: value(client, "sum(node:penstock_actors:count)") == 3.0, "the number of actors")
         assert client.ask("label/node/values") == [NODE]
 
         run.learner.process.send_signal(signal.SIGTERM)
         run.learner.wait()
         assert not folder.targets.exists()
-        wait_for(lambda: targets(client) == [], "the end of all targets")
+        wait_for_run(lambda: targets(client) == [], "the end of all targets")
         # The run was interrupted and is not over.
         assert value(client, "run:penstock_learner_finished:last") == 0.0
         condition = {"query": alert("PenstockServiceDown")}
-        wait_for(lambda: len(client.ask("query", condition)["result"]) == len(JOBS), "the alert's condition")
+        wait_for_run(lambda: len(client.ask("query", condition)["result"]) == len(JOBS), "the alert's condition")
 
 
 def test_prometheus_knows_the_end_of_a_run_after_all_its_services_have_ended(tmp_path: Path) -> None:
@@ -166,11 +166,13 @@ def test_prometheus_knows_the_end_of_a_run_after_all_its_services_have_ended(tmp
         # Long enough for several scrapes, and short.
         run = Run(stack, folder, "--run.total-steps=none", "--run.total-minutes=0.3")
         services = [run.replay, run.learner, run.evaluator, run.start("actor")]
-        wait_for(lambda: value(client, "run:penstock_learner_finished:last") == 0.0, "the first scrape of the learner")
+        wait_for_run(
+            lambda: value(client, "run:penstock_learner_finished:last") == 0.0, "the first scrape of the learner"
+        )
         assert [each.wait() for each in services] == [0, 0, 0, 0]
-        wait_for(lambda: value(client, "run:penstock_learner_finished:last") == 1.0, "the learner's last word")
-        wait_for(lambda: targets(client) == [], "the end of all targets")
-        wait_for(lambda: value(client, 'count(up{job!="prometheus"})') is None, "the end of their series")
+        wait_for_run(lambda: value(client, "run:penstock_learner_finished:last") == 1.0, "the learner's last word")
+        wait_for_run(lambda: targets(client) == [], "the end of all targets")
+        wait_for_run(lambda: value(client, 'count(up{job!="prometheus"})') is None, "the end of their series")
         assert value(client, "run:penstock_learner_finished:last") == 1.0
         assert value(client, 'reason:penstock_learner_run_end:last{reason="total_minutes"}') == 1.0
         assert client.ask("query", {"query": alert("PenstockServiceDown")})["result"] == []
@@ -189,11 +191,11 @@ def test_an_actor_of_another_node_is_shown_with_its_node(tmp_path: Path) -> None
         there = ["--telemetry.node=node2", "--telemetry.job=17_4", f"--telemetry.metrics-host={link.there}"]
         # The other namespace has no route to the replay service, so its actor joins and collects nothing.
         remote = services.start("actor", *there, on=other)
-        wait_for(lambda: up(client, "actor", "actor", "evaluator", "learner", "replay"), "all targets to be up")
+        wait_for_run(lambda: up(client, "actor", "actor", "evaluator", "learner", "replay"), "all targets to be up")
         assert {each["labels"]["node"] for each in targets(client)} == {"node1", "node2"}
         of_node = 'sum(node:penstock_actors:count{node="%s"})'
         for node in ("node1", "node2"):
-            wait_for(lambda: value(client, of_node % node) == 1.0, f"the actor of {node}")  # noqa: B023
+            wait_for_run(lambda: value(client, of_node % node) == 1.0, f"the actor of {node}")  # noqa: B023
         shown = run("status", str(folder.root)).stdout
         assert "node1: 1 actor, " in shown and "node2: 1 actor, " in shown
         entries = [json.loads(line) for line in remote.stderr.splitlines()]

@@ -18,7 +18,7 @@ from torch._C._distributed_c10d import TCPStore
 from helpers.ports import free_ports
 from helpers.processes import PENSTOCK, Command, end_in_time, end_of
 from helpers.servers import Loopback
-from helpers.timing import PATIENCE_S
+from helpers.timing import start_patience_s
 from penstock.learning import checkpoints
 from penstock.rpc import methods
 from penstock.run_folder import RunFolder
@@ -102,7 +102,7 @@ def running(folder: Path, program: Sequence[str], *options: str, actors: int = 1
     given = [*options, "--replay.metrics-port=0", "--learner.metrics-port=0", "--actor.metrics-port=0"]
     given += [f"--replay.listen={HOST}:{of_replay}", f"--learner.listen={HOST}:{of_learner}"]
     given += [f"--learner.replay-addresses={HOST}:{of_replay}", f"--actor.learner-address={HOST}:{of_learner}"]
-    given += [f"--learner.rank-timeout-s={PATIENCE_S}"]
+    given += [f"--learner.rank-timeout-s={start_patience_s()}"]
     with ExitStack() as stack:
         stack.enter_context(Command("replay", *given, f"--replay.folder={folder / 'store'}"))
         learner = stack.enter_context(Command("learner", *given, f"--run-dir={run.root}", program=program))
@@ -187,7 +187,11 @@ def test_a_signal_ends_a_rank_that_waits_for_the_others(rank: int) -> None:
         store.set("question of 1", "one")
     meeting = {"MASTER_ADDR": HOST, "MASTER_PORT": str(port), "WORLD_SIZE": "2", "RANK": str(rank)}
     of_agent = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
-    options = (f"--learner.rank-timeout-s={PATIENCE_S}", "--learner.metrics-port=0", f"--learner.listen={HOST}:0")
+    options = (
+        f"--learner.rank-timeout-s={start_patience_s()}",
+        "--learner.metrics-port=0",
+        f"--learner.listen={HOST}:0",
+    )
     with Command("learner", *options, environment={**meeting, **of_agent}) as learner:
         asked = "answer to 1" if rank == 0 else "question of 1"
         learner.until(lambda: store.check([asked]), f"rank {rank} to wait for the other")

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from helpers.processes import WITH_HELPERS, Command, end_in_time, run, watching
-from helpers.timing import wait_for
+from helpers.timing import wait_for_run
 from penstock.replay.store.layout import State
 from penstock.replay.store.ring_store import RingStore
 from penstock.run_folder import RunFolder
@@ -73,7 +73,7 @@ def test_a_run_restored_from_a_snapshot_replays_its_segments(tmp_path: Path) -> 
         with watching(command, new.root) as watch:
             watch.until(lambda now: now.version > version + 10, "training to continue")
             # Automatic snapshots, of which the configured number is kept.
-            wait_for(lambda: _numbers(new.snapshots)[-1:] > [3], "snapshots on the interval")
+            wait_for_run(lambda: _numbers(new.snapshots)[-1:] > [3], "snapshots on the interval")
         command.interrupt()
         ended = end_in_time(command)
     assert ended.code == 130, ended.stdout + ended.stderr

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from helpers.processes import PENSTOCK, run
-from helpers.timing import PATIENCE_S
+from helpers.timing import start_patience_s
 from penstock import load_metrics
 from penstock.run_folder import RunFolder
 
@@ -159,7 +159,7 @@ def test_a_run_continues_to_its_end_after_its_reader_has_left(tmp_path: Path) ->
     ) as command:
         assert command.stdout is not None and command.stdout.readline()
         command.stdout.close()
-        _, errors = command.communicate(timeout=PATIENCE_S)
+        _, errors = command.communicate(timeout=start_patience_s())
     assert command.returncode == 0
     assert errors.decode() == "penstock: the reader of the output has left; the run continues, and Ctrl-C stops it\n"
     folder = RunFolder(tmp_path / "run")

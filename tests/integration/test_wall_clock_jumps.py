@@ -16,7 +16,7 @@ import pytest
 
 from helpers.ports import free_ports
 from helpers.processes import WITH_HELPERS, Command, Ended, Watch, end_in_time, watching
-from helpers.timing import wait_for
+from helpers.timing import wait_for_run
 from helpers.wall_clock import HOUR_S, WallClock, library, unavailable
 from penstock.exit_codes import BY_SIGNAL
 from penstock.learning import checkpoints
@@ -93,8 +93,8 @@ class Seen:
             found = [int(path.stem) for path in run.numbered_checkpoints()]
             return found if len(found) == 2 and found[0] > env_steps else []
 
-        self.kept.append(wait_for(kept, f"two snapshots after version {version}"))
-        self.saved.append(wait_for(saved, f"two checkpoints after step {env_steps}"))
+        self.kept.append(wait_for_run(kept, f"two snapshots after version {version}"))
+        self.saved.append(wait_for_run(saved, f"two checkpoints after step {env_steps}"))
 
 
 def start(stack: ExitStack, folder: Path, clocks: dict[str, WallClock]) -> tuple[dict[str, Command], str]:

@@ -28,6 +28,7 @@ SPACES: dict[str, Callable[[], gymnasium.Space[Any]]] = {
     "image of 12 channels": lambda: Box(0, 255, (36, 36, 12), np.uint8),
     "column of integers": lambda: Box(-5, 5, (6, 1), np.int32),
     "start below 0": lambda: Discrete(3, start=-5),
+    "many": lambda: Discrete(10_000),
     "a million": lambda: Discrete(1_000_000),
     "choices with starts": lambda: MultiDiscrete([2, 3], start=[-4, 7]),
     "choices in two dimensions": lambda: MultiDiscrete(np.full((2, 2), 3), dtype=np.int16),
@@ -113,7 +114,10 @@ def trains(folder: Path, settings: dict[str, Any], **kwargs: Any) -> list[Weight
     return versions
 
 
-@pytest.mark.parametrize("space", SPACES)
+@pytest.mark.parametrize(
+    "space",
+    [pytest.param(space, marks=pytest.mark.nightly) if space == "a million" else space for space in SPACES],
+)
 def test_observations_of_a_space_are_trained_on(space: str, tmp_path: Path) -> None:
     # The parameters of a million observations take most of the time of a gradient step.
     trains(tmp_path, FEW_STEPS if space == "a million" else {}, seen=space)

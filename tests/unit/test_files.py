@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers.timing import PATIENCE_S
 from penstock.errors import DamagedFile
 from penstock.files import (
     READABLE_FILE,
@@ -77,7 +78,7 @@ def test_a_killed_writer_leaves_a_file_that_the_next_process_removes(tmp_path: P
         "os.fsync = lambda descriptor: os.kill(os.getpid(), signal.SIGKILL)\n"
         "write_atomically(Path(sys.argv[1]), b'new')\n"
     )
-    subprocess.run([sys.executable, "-c", program, str(path)], check=False, timeout=120)
+    subprocess.run([sys.executable, "-c", program, str(path)], check=False, timeout=PATIENCE_S)
     (leftover,) = set(tmp_path.iterdir()) - {path}
     assert remove_leftovers(tmp_path) == [leftover]
     assert list(tmp_path.iterdir()) == [path]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from helpers import equal_run
 from helpers.store_ledger import Account, account, acknowledged_in
-from helpers.timing import PATIENCE_S, Bound, wait_for
+from helpers.timing import Bound, wait_in_drill
 from penstock.config import Config
 from tests.e2e.nodes.cluster import ActorPlace, Cluster, Direction, RunPlan
 from tests.e2e.nodes.results import Results
@@ -137,7 +137,7 @@ class Drill:
         self._report.begin("CartPole: from the start to the end of the run")
         began = time.time()
         self._cluster.start(RunPlan("cartpole", CARTPOLE, FEW, FEW))
-        wait_for(self._cluster.ended, "the engine to end the run", PATIENCE_S, poll_s=1.0)
+        wait_in_drill(self._cluster.ended, "the engine to end the run", poll_s=1.0)
         best = json.loads(self._cluster.results().summary.read_text())["best_evaluation"] or {}
         self._report.check(
             "best evaluation",
@@ -151,7 +151,7 @@ class Drill:
         """Compares the best checkpoint of a run whose steps are determined with that of `penstock train`."""
         self._report.begin("degree 0, one actor and one seed: as `penstock train`")
         self._cluster.start(RunPlan("equal", equal_run.SETTINGS, 1, 1, equal_run.PRESET))
-        wait_for(self._cluster.ended, "the engine to end the run", PATIENCE_S, poll_s=1.0)
+        wait_in_drill(self._cluster.ended, "the engine to end the run", poll_s=1.0)
         found, expected = equal_run.digest(self._cluster.results().root), equal_run.digest_here()
         self._report.check("SHA-256 of best.safetensors", found == expected, found[:16], expected[:16])
 

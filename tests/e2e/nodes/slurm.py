@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from helpers.timing import PATIENCE_S, wait_for
+from helpers.timing import DRILL_PATIENCE_S, wait_in_drill
 from penstock.run_folder import RunFolder
 from tests.e2e.nodes.cluster import ActorPlace, Direction, RunPlan, Times
 from tests.e2e.nodes.command import run
@@ -76,7 +76,9 @@ class SlurmCluster:
         with self._shown.open("w") as output:
             self._launch = subprocess.Popen(launch, stdout=output, stderr=subprocess.STDOUT)
         numbers = [self._folder.launch / f"{name}.job" for name in ("services", "actors")]
-        wait_for(lambda: self._launch_failed() or all(path.exists() for path in numbers), "both jobs to be submitted")
+        wait_in_drill(
+            lambda: self._launch_failed() or all(path.exists() for path in numbers), "both jobs to be submitted"
+        )
         if self._launch_failed():
             raise Failure(self._shown.read_text())
         self._jobs = tuple(path.read_text().strip() for path in numbers)
@@ -126,11 +128,11 @@ class SlurmCluster:
         """Presses Ctrl-C in the command that follows the run, which must leave the run alone, and cancels both jobs."""
         if self._launch is not None and self._launch.poll() is None:
             self._launch.send_signal(signal.SIGINT)
-            if self._launch.wait(PATIENCE_S) or "the run goes on" not in self._shown.read_text():
+            if self._launch.wait(DRILL_PATIENCE_S) or "the run goes on" not in self._shown.read_text():
                 raise Failure(f"Ctrl-C ended the command with {self._launch.returncode}: {self._shown.read_text()}")
         self._slurm("scancel", f"--name={OTHERS}")
         self._slurm("scancel", *self._jobs)
-        wait_for(self.ended, "the end of the cancelled jobs", poll_s=0.5)
+        wait_in_drill(self.ended, "the end of the cancelled jobs", poll_s=0.5)
 
     # The nodes
 

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from helpers.timing import wait_for
+from helpers.timing import wait_in_drill
 from penstock.run_folder import RunFolder
 from tests.e2e.nodes.cluster import ActorPlace, Direction, RunPlan, Times
 from tests.e2e.nodes.drill import TASK
@@ -166,7 +166,7 @@ class SwarmCluster:
         """Removes the stack, and waits for its containers and its network. The volumes stay."""
         for stack in self.docker("stack", "ls", "--format={{.Name}}").split():
             self.docker("stack", "rm", stack)
-            wait_for(partial(self._is_gone, stack), f"the stack {stack} to end")
+            wait_in_drill(partial(self._is_gone, stack), f"the stack {stack} to end")
 
     # The nodes
 
@@ -252,7 +252,7 @@ class SwarmCluster:
     def _spread(self) -> None:
         """Waits until all nodes are ready, and spreads the actors over them, as docs/swarm.md says."""
         states = ("node", "ls", "--format={{.Status}}")
-        wait_for(lambda: self.docker(*states).split() == ["Ready"] * len(NODES), "all nodes to be ready")
+        wait_in_drill(lambda: self.docker(*states).split() == ["Ready"] * len(NODES), "all nodes to be ready")
         self._update("--force")
 
     def _update(self, *options: str) -> None:

@@ -2,7 +2,7 @@
 
 import re
 
-from helpers.timing import wait_for
+from helpers.timing import wait_in_drill
 from tests.e2e.nodes.cluster import RunPlan
 from tests.e2e.nodes.drill import FEW, PACED, TASK
 from tests.e2e.nodes.swarm_cluster import REGISTRY, TAG, TOOL, SwarmCluster
@@ -30,7 +30,7 @@ def scale_and_drain(cluster: SwarmCluster, report: Report) -> None:
         report.begin("docker node update --availability drain")
         drained = cluster.actor_nodes[0]
         cluster.docker("node", "update", "--availability=drain", drained)
-        wait_for(lambda: len(_elsewhere(cluster, drained)) == ACTORS, "all actors on the other nodes")
+        wait_in_drill(lambda: len(_elsewhere(cluster, drained)) == ACTORS, "all actors on the other nodes")
         watch.until(lambda sample: sample.actors == ACTORS, f"{ACTORS} actors")
         watch.trains()
         cluster.docker("node", "update", "--availability=active", drained)
@@ -52,8 +52,8 @@ def evaluate(report: Report, name: str) -> None:
 
 def _check_prometheus(cluster: SwarmCluster, report: Report) -> None:
     targets = _SERVICES + ACTORS
-    wait_for(lambda: _query(cluster, "sum(up)") == str(targets), f"Prometheus to find {targets} targets, all up")
-    nodes = wait_for(lambda: _query(cluster, "count(node:penstock_actors:count)"), "Prometheus to name nodes")
+    wait_in_drill(lambda: _query(cluster, "sum(up)") == str(targets), f"Prometheus to find {targets} targets, all up")
+    nodes = wait_in_drill(lambda: _query(cluster, "count(node:penstock_actors:count)"), "Prometheus to name nodes")
     report.check(
         "targets of Prometheus that are up, and nodes of actors",
         nodes == str(len(_nodes(cluster))),

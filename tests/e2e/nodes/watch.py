@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from helpers.timing import wait_for
+from helpers.timing import wait_in_drill
 from tests.e2e.stack import ROOT
 
 T = TypeVar("T")
@@ -89,7 +89,7 @@ class Watch:
             sample = self.now
             return sample if sample.answered and condition(sample) else None
 
-        return wait_for(met, what)
+        return wait_in_drill(met, what)
 
     def trains(self) -> Sample:
         """Waits until a sample is newer than this call and has a newer version; returns it."""

@@ -7,14 +7,8 @@ import torch
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from numpy.typing import NDArray
 
-from helpers.environments import (
-    assignment,
-    counting_vector,
-    decided_weights,
-    fresh_weights,
-    same_step_counting,
-    spec_of,
-)
+from helpers.environments import assignment, counting_vector, same_step_counting, spec_of
+from helpers.policies import decided_weights, fresh_weights
 from penstock.acting.collector import Collector
 from penstock.acting.environments import NextStepEnvironments, SameStepEnvironments, make_environments
 from penstock.acting.inference import PolicyRunner

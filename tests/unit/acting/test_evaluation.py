@@ -10,8 +10,9 @@ import torch
 from gymnasium.wrappers import Autoreset, TimeLimit
 from numpy.typing import NDArray
 
-from helpers.environments import fresh_weights, remembering_policy, spec_of, weights_of
+from helpers.environments import spec_of
 from helpers.exact_tasks import STEPS
+from helpers.policies import fresh_weights, remembering_policy, weights_of
 from penstock.acting.environments import make_environments
 from penstock.acting.evaluation import evaluate
 from penstock.acting.inference import PolicyRunner

@@ -8,7 +8,8 @@ import structlog
 from numpy.typing import NDArray
 from structlog.testing import capture_logs
 
-from helpers.environments import fresh_weights, spec_of
+from helpers.environments import spec_of
+from helpers.policies import fresh_weights
 from penstock.acting.environments import Environments, make_environments
 from penstock.acting.evaluator import Evaluator, play
 from penstock.acting.single_environments import StepOutcome

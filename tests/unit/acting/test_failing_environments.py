@@ -10,7 +10,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from numpy.typing import NDArray
 
 import helpers.failing  # noqa: F401 - registers Failing-v0
-from helpers.environments import assignment, decided_weights, fresh_weights, spec_of
+from helpers.environments import assignment, spec_of
+from helpers.policies import decided_weights, fresh_weights
 from penstock.acting.collector import Collector
 from penstock.acting.environments import Environments, NextStepEnvironments, SameStepEnvironments, make_environments
 from penstock.acting.inference import PolicyRunner

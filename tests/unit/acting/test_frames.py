@@ -7,7 +7,8 @@ import torch
 from gymnasium.spaces import Box, Discrete
 from numpy.typing import NDArray
 
-from helpers.environments import assignment, same_step_counting, weights_of
+from helpers.environments import assignment, same_step_counting
+from helpers.policies import weights_of
 from penstock.acting.collector import Collector
 from penstock.acting.environments import Environments, make_environments
 from penstock.acting.frames import with_frames

@@ -5,7 +5,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from helpers.environments import decided_weights, fresh_policy, remembering_policy, spec_of, weights_of
+from helpers.environments import spec_of
+from helpers.policies import decided_weights, fresh_policy, remembering_policy, weights_of
 from penstock.acting.inference import PolicyRunner
 from penstock.algo.network import Network
 from penstock.algo.policies import Policy

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 import helpers.failing  # noqa: F401 - registers Failing-v0
-from helpers.environments import assignment, fresh_weights, spec_of
+from helpers.environments import assignment, spec_of
+from helpers.policies import fresh_weights
 from penstock.acting.environments import Environments, make_environments
 from penstock.acting.loop import ActorParts, act
 from penstock.acting.progress import Progress

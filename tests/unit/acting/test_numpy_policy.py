@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from helpers.environments import TAXI, decided_weights, fresh_policy, spec_of, weights_of
+from helpers.environments import TAXI, spec_of
+from helpers.policies import decided_weights, fresh_policy, weights_of
 from helpers.processes import WITH_HELPERS
 from helpers.spaces import LEAVES, OBSERVED_LEAVES, nested
 from helpers.timing import PATIENCE_S

@@ -9,7 +9,8 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete
 
 import penstock
-from helpers.environments import assignment, fresh_policy, weights_of
+from helpers.environments import assignment
+from helpers.policies import fresh_policy, weights_of
 from helpers.processes import WITH_HELPERS
 from helpers.single_process import train
 from penstock.acting.collector import Collector

@@ -9,7 +9,8 @@ import pytest
 
 import helpers.exact_tasks  # noqa: F401 - registers tasks with masks and nested spaces
 import penstock
-from helpers.environments import TAXI, fresh_weights
+from helpers.environments import TAXI
+from helpers.policies import fresh_weights
 from penstock.acting.leaves import flatten
 from penstock.acting.trained import TrainedPolicy
 from penstock.apps.environments import variants_of

@@ -11,7 +11,8 @@ import pytest
 import torch
 from gymnasium.vector import SyncVectorEnv
 
-from helpers.environments import fresh_weights, spec_of
+from helpers.environments import spec_of
+from helpers.policies import fresh_weights
 from penstock.acting.environment_check import Checked, Task, check
 from penstock.acting.environments import make_environments
 from penstock.acting.evaluation import evaluate

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from helpers.environments import fresh_policy, spec_of, weights_of
+from helpers.environments import spec_of
+from helpers.policies import fresh_policy, weights_of
 from helpers.spaces import ACTIONS, NAMES, OBSERVATION, OBSERVATION_NAMES, OBSERVATIONS, masked
 from penstock.acting.environments import make_environments
 from penstock.acting.frames import with_frames
@@ -244,6 +245,13 @@ def test_each_leaf_masks_and_states_have_columns() -> None:
     # 3 + 4 pairs of bits.
     assert columns["action_mask"] == ("uint8", (4, 2))
     assert columns["memory"] == ("float32", (1, 2, 16))
+
+
+@pytest.mark.parametrize(("bits", "packed"), [(2, 1), (8, 1), (9, 2), (16, 2), (17, 3), (65, 9)])
+def test_a_mask_takes_a_bit_for_each_alternative(bits: int, packed: int) -> None:
+    spec = masked(describe("Some-v0", PLANE, Discrete(bits)))
+    columns = {column.name: column.shape for column in segment_schema(spec, 4).columns}
+    assert columns["action_mask"] == (packed,)
 
 
 def test_only_observations_that_are_stacked_have_frames_before_the_first_row() -> None:

@@ -14,8 +14,8 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 import helpers.exact_tasks  # noqa: F401 - registers tasks with masks
-from helpers.environments import fresh_weights, remembering_policy, weights_of
 from helpers.exact_tasks import STEPS, Convention
+from helpers.policies import fresh_weights, remembering_policy, weights_of
 from penstock.acting.environments import make_environments
 from penstock.acting.trained import TrainedPolicy
 from penstock.algo import weights as policy_weights

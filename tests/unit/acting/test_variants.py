@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 
-from helpers.environments import fresh_weights, spec_of
+from helpers.environments import spec_of
+from helpers.policies import fresh_weights
 from penstock.acting.environments import make_environments
 from penstock.acting.evaluation import evaluate
 from penstock.acting.variants import EnvironmentVariants

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from helpers.environments import fresh_policy
+from helpers.policies import fresh_policy
 from penstock.algo.encoders import Concatenated, Convolutions, Embeddings, Observer, encoder_layers, scaled_images
 from penstock.algo.network import Network
 from penstock.algo.normalisation import RunningMoments

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.environments import fresh_policy, weights_of
+from helpers.policies import fresh_policy, weights_of
 from penstock.algo import weights as policy_weights
 from penstock.algo.distributions import Categorical
 from penstock.algo.masks import unpack

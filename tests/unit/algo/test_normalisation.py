@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from helpers.environments import fresh_policy, spec_of
+from helpers.environments import spec_of
+from helpers.policies import fresh_policy
 from helpers.policy_outputs import learn_moments
 from penstock.algo.advantages import Estimates, estimate
 from penstock.algo.network import Network

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 import penstock
 from examples.residual_network import Residual
-from helpers.environments import fresh_policy, remembering_policy, spec_of, weights_of
+from helpers.environments import spec_of
+from helpers.policies import fresh_policy, remembering_policy, weights_of
 from helpers.training import make_batch, make_learner, parameters_of
 from penstock.algo import weights
 from penstock.algo.network import Network

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.environments import fresh_policy, spec_of, weights_of
+from helpers.environments import spec_of
+from helpers.policies import fresh_policy, weights_of
 from helpers.policy_outputs import distribution_of, learn_moments, value_of
 from penstock.algo import published
 from penstock.algo import weights as policy_weights

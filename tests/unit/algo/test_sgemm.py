@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from helpers.environments import fresh_policy, spec_of
+from helpers.environments import spec_of
+from helpers.policies import fresh_policy
 from penstock.algo import sgemm
 from penstock.algo.direct_gradients import _AS_IT_IS, _TRANSPOSED, _multiply
 from penstock.algo.flat_networks import FlatNetwork

@@ -9,7 +9,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from helpers.environments import fresh_policy, weights_of
+from helpers.policies import fresh_policy, weights_of
 from helpers.policy_outputs import learn_moments
 from penstock.algo import published
 from penstock.algo import weights as policy_weights

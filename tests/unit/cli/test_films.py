@@ -7,7 +7,8 @@ import gymnasium
 import numpy as np
 import pytest
 
-from helpers.environments import fresh_weights, spec_of
+from helpers.environments import spec_of
+from helpers.policies import fresh_weights
 from penstock.acting.trained import TrainedPolicy
 from penstock.cli.film import check_film, film
 from penstock.config import EnvironmentConfig

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers.timing import start_patience_s
 from penstock.config import Config, build
 from penstock.errors import ConfigurationError
 from penstock.local import launcher
@@ -77,7 +78,7 @@ def test_a_learner_started_on_a_finished_run_logs_this_and_exits_with_code_0(fol
     before = files_of(folder)
     command = [sys.executable, "-m", "penstock", "learner", "--config", str(folder.config)]
     command += [f"--run.dir={folder.root}", "--learner.metrics-port=0", "--ppo.epochs=3"]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240, env=dict(os.environ))
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=start_patience_s(), env=dict(os.environ))
     assert ended.returncode == 0, ended.stderr
     assert "run already finished" in ended.stderr and "1,000 steps" in ended.stderr
     assert "ppo.epochs: 3, was " in ended.stderr and "PENSTOCK_RUN=NAME" in ended.stderr

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
-LONG_S = 300.0
+from helpers.timing import start_patience_s
 
 
 def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, *command], cwd=folder, capture_output=True, text=True, timeout=LONG_S)
+    return subprocess.run(
+        [sys.executable, *command], cwd=folder, capture_output=True, text=True, timeout=start_patience_s()
+    )
 
 
 @pytest.mark.parametrize("name", ["grpc", "numpy", "rich"])
@@ -57,7 +59,9 @@ def test_a_command_whose_reader_has_left_ends_without_a_traceback(
     os.close(reading)
     variables = {**os.environ, "PYTHONUNBUFFERED": "" if buffered else "1"}
     command = [sys.executable, "-m", "penstock", *arguments.split()]
-    end = subprocess.run(command, cwd=tmp_path, stdout=writing, stderr=subprocess.PIPE, env=variables, timeout=LONG_S)
+    end = subprocess.run(
+        command, cwd=tmp_path, stdout=writing, stderr=subprocess.PIPE, env=variables, timeout=start_patience_s()
+    )
     os.close(writing)
     assert (end.returncode, end.stderr) == (0, b"")
 
@@ -81,7 +85,7 @@ def test_an_accent_is_refused_with_a_remedy_if_python_does_not_read_names_as_utf
     folder.mkdir()
     variables = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     command = [sys.executable, "-m", "penstock", "train"]
-    end = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=variables, timeout=LONG_S)
+    end = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=variables, timeout=start_patience_s())
     assert end.returncode == 2 and end.stderr.endswith(
         "rename the file or folder, or start Python in UTF-8 mode, not with ascii (PYTHONUTF8=1)\n"
     )

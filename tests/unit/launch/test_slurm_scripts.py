@@ -150,6 +150,18 @@ def test_the_job_ends_with_the_learner_and_cancels_the_actors(made: Change, tmp_
     assert job.lines("slurm") == ["scancel 78"]
 
 
+def test_the_store_keeps_its_snapshots_in_the_run_or_where_the_user_wants_them(
+    made: Change, folder: RunFolder, tmp_path: Path
+) -> None:
+    for snapshots, expected in ((None, f"{folder.root}/snapshots"), ("/scratch/my $HOME", "/scratch/my $HOME")):
+        place = tmp_path / str(snapshots is None)
+        place.mkdir()
+        job = Job(services_script(made(snapshots=snapshots)), place, CODE_learner="0", STARTED="3")
+        assert job.end() == 0
+        (replay,) = [line for line in job.lines("arguments") if line.startswith("replay ")]
+        assert f" --replay.snapshot-folder={expected} " in replay
+
+
 def test_a_crashed_service_is_started_again(made: Change, tmp_path: Path) -> None:
     job = Job(services_script(made()), tmp_path, CODE_evaluator="139")
     wait_for(lambda: job.lines("started").count("evaluator") >= 2, "another start of the evaluator")

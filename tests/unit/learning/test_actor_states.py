@@ -116,6 +116,13 @@ def test_the_end_of_an_old_stream_leaves_a_rejoined_actor_connected() -> None:
     assert not world.state("actor-0").connected
 
 
+def test_the_end_of_a_stream_of_an_unknown_actor_changes_nothing() -> None:
+    world = World("actor-0")
+    before = world.states.states()
+    world.states.left("stranger")
+    assert world.states.states() == before
+
+
 # Notices to the user
 
 
@@ -228,6 +235,16 @@ def test_nodes_have_the_number_the_speeds_and_the_waits_of_their_connected_actor
     assert (world.state("actor-1").node, world.state("actor-1").job) == ("node1", "job-7")
     world.now += STUCK_AFTER_S + 1.0
     assert [node.stuck for node in world.states.nodes()] == [1, 2]
+
+
+def test_the_share_of_waiting_of_the_first_second_counts() -> None:
+    world = World("actor-0")
+    for _ in range(2):
+        world.now += 0.25
+        world.states.progressed("actor-0", ActorProgress(1, doing="step"))
+        world.states.delivered("actor-0", 1, Timing(environment_s=0.1, waiting_s=0.3))
+    (node,) = world.states.nodes()
+    assert node.waiting_share == pytest.approx(0.75)
 
 
 def test_an_actor_that_returns_from_another_node_counts_there() -> None:

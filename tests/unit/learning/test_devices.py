@@ -9,7 +9,7 @@ from typing import Any, get_args
 import pytest
 import torch
 
-from helpers.environments import fresh_policy
+from helpers.policies import fresh_policy
 from helpers.training import CPU, make_learner
 from penstock.algo.network import Network
 from penstock.config import Precision

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from helpers.environments import fresh_policy, spec_of
+from helpers.environments import spec_of
+from helpers.policies import fresh_policy
 from helpers.training import CPU, make_batch, make_learner
 from penstock.algo import losses
 from penstock.algo.distributions import DiagonalGaussian

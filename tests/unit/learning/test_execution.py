@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from helpers.environments import fresh_policy, spec_of
+from helpers.environments import spec_of
+from helpers.policies import fresh_policy
 from helpers.training import CPU, SMALL, make_batch, make_learner
 from penstock.algo.losses import Losses, LossSettings
 from penstock.algo.network import Network

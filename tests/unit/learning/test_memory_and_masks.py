@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from helpers.environments import fresh_policy, spec_of
+from helpers.environments import spec_of
+from helpers.policies import fresh_policy
 from helpers.statistics import all_finite
 from helpers.training import CPU, SMALL, make_batch, make_learner, same_parameters
 from penstock.algo.memory import Unroll, by_rows, lstm_by_sequences

@@ -42,6 +42,17 @@ def test_the_gain_is_that_of_draws_with_alpha_whatever_the_draws_were(alpha_of_t
     assert gain.gain == pytest.approx(expected, abs=0.05)
 
 
+def test_after_one_measurement_the_gain_is_the_measured_one() -> None:
+    random = np.random.default_rng(3)
+    priorities, squared, epsilon = random.exponential(1.0, 28), random.exponential(1.0, 28), 1e-3
+    scores = (priorities + epsilon) ** 0.6
+    expected = 1.0 - scores.mean() * (squared / scores).mean() / squared.mean()
+    gain = PriorityGain(0.6, epsilon, 1)
+    for _ in range(3):
+        gain.observe(squared[:, None], priorities, np.ones(28))
+        assert gain.gain == pytest.approx(expected, abs=1e-12)
+
+
 def test_a_measurement_that_is_not_finite_counts_for_nothing() -> None:
     gain = PriorityGain(0.6, 1e-3, 1)
     gain.observe(np.full((4, 1), np.nan), np.ones(4), np.ones(4))

@@ -5,7 +5,7 @@ from contextlib import closing
 import pytest
 import torch
 
-from helpers.environments import weights_of
+from helpers.policies import weights_of
 from helpers.timing import PATIENCE_S
 from helpers.training import make_batch, make_learner
 from penstock.errors import Diverged

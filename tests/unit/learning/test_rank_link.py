@@ -2,6 +2,7 @@
 
 import signal
 import subprocess
+import threading
 
 import pytest
 import torch
@@ -108,3 +109,12 @@ def test_a_signal_ends_another_rank_only_when_rank_0_ends() -> None:
         ranks.lead.check()
         ranks.link.close()
         assert end_of(other).code == 128 + signal.SIGTERM
+
+
+def test_a_link_whose_work_does_not_end_lets_its_process_end() -> None:
+    with led(CONFIG) as ranks:
+        connected(ranks.others[0])
+        links = [thread for thread in threading.enumerate() if thread.name == "ranks"]
+        # Python waits for all other threads at the end of a process.
+        assert links and all(thread.daemon for thread in links)
+        ranks.link.close()

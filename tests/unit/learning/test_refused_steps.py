@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from helpers.bandit import Bandit
-from helpers.environments import fresh_policy, spec_of
+from helpers.environments import spec_of
+from helpers.policies import fresh_policy
 from helpers.training import CPU, SMALL
 from penstock.algo.losses import LossSettings
 from penstock.algo.normalisation import MomentsUpdate

@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from helpers.processes import is_alive
 from helpers.timing import wait_for
 from penstock.errors import ConfigurationError, PenstockError
 from penstock.local import child_log, children
@@ -55,13 +56,6 @@ def run(tmp_path: Path) -> Iterator[Run]:
     run = Run(tmp_path)
     with run.children:
         yield run
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from helpers.ports import free_ports
-from helpers.timing import wait_for
+from helpers.timing import wait_for_run
 from penstock.local.children import Children, service_command
 from penstock.local.startup import Startup
 from penstock.local.template import Template
@@ -20,7 +20,7 @@ BEGINNING = RunStatus(environment_id="A-v0")
 @pytest.fixture(scope="module")
 def template() -> Iterator[Template]:
     with Template() as template:
-        wait_for(lambda: not template.pending, "the imports")
+        wait_for_run(lambda: not template.pending, "the imports")
         yield template
 
 
@@ -41,7 +41,7 @@ def test_the_states_are_those_of_the_processes(template: Template, tmp_path: Pat
     with Children(9, template) as children:
         startup.started(children, serving(children, ["replay", "learner", "evaluator"], tmp_path))
         assert startup.status().waiting_for == "replay starting · learner starting · actors 0/2 · evaluator starting"
-        wait_for(lambda: not startup.look(), "all services")
+        wait_for_run(lambda: not startup.look(), "all services")
         unchanged_s = startup.unchanged_s
         assert unchanged_s > 0.0
         assert startup.status().waiting_for == "replay ready · learner ready · actors 0/2 · evaluator ready"
@@ -50,12 +50,12 @@ def test_the_states_are_those_of_the_processes(template: Template, tmp_path: Pat
         evaluator = children.find("evaluator")
         assert evaluator.group is not None
         os.killpg(evaluator.group.pid, signal.SIGKILL)
-        wait_for(lambda: evaluator.exit_code is not None, "its end")
+        wait_for_run(lambda: evaluator.exit_code is not None, "its end")
         assert startup.status().waiting_for.endswith("evaluator ended")
         children.revive()
         # What the former process said does not hold for its successor.
         assert startup.status().waiting_for.endswith("evaluator starting")
-        wait_for(lambda: not startup.look(), "its successor")
+        wait_for_run(lambda: not startup.look(), "its successor")
         assert startup.status().waiting_for.endswith("evaluator ready")
 
         for learner, said in {
@@ -72,7 +72,7 @@ def test_several_replay_services_are_counted(template: Template, tmp_path: Path)
     assert startup.status().waiting_for.startswith("replay 0/2 · ")
     with Children(9, template) as children:
         startup.started(children, serving(children, ["replay-0", "replay-1", "learner"], tmp_path))
-        wait_for(lambda: not startup.look(), "all services")
+        wait_for_run(lambda: not startup.look(), "all services")
         assert startup.status().waiting_for.startswith("replay 2/2 · ")
 
 

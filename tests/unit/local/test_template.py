@@ -13,7 +13,7 @@ import pytest
 
 import penstock
 from helpers.ports import free_ports
-from helpers.timing import wait_for
+from helpers.timing import wait_for_run
 from penstock.local import template_process
 from penstock.local.children import Children, service_command
 from penstock.local.template import ForkedProcess, Template
@@ -44,7 +44,7 @@ def shared() -> Iterator[Template]:
 
 @pytest.fixture
 def template(shared: Template) -> Template:
-    wait_for(lambda: not shared.pending, "the imports")
+    wait_for_run(lambda: not shared.pending, "the imports")
     return shared
 
 
@@ -56,7 +56,7 @@ def fork(template: Template, output: Path, *arguments: str, name: str = "a servi
 
 
 def end(process: ForkedProcess) -> int:
-    wait_for(process.has_ended, "the end of the process")
+    wait_for_run(process.has_ended, "the end of the process")
     return process.wait()
 
 
@@ -70,14 +70,16 @@ def test_other_commands_and_early_requests_are_not_forked(shared: Template, tmp_
     # This test must run first, while the template is still importing.
     with (tmp_path / "output").open("wb") as file:
         assert shared.fork(service_command("--version"), {}, [file.fileno()], Path(file.name)) is None
-        wait_for(lambda: not shared.pending, "the imports")
+        wait_for_run(lambda: not shared.pending, "the imports")
         assert shared.fork(["/bin/true"], {}, [file.fileno()], Path(file.name)) is None
 
 
 def test_the_template_says_how_far_the_imports_of_each_service_are() -> None:
     services, seen = ("replay", "learner", "actor", "evaluator"), dict[tuple[str, ...], None]()
     with Template() as template:
-        wait_for(lambda: seen.update({tuple(map(template.state_of, services)): None}) or not template.pending, "all")
+        wait_for_run(
+            lambda: seen.update({tuple(map(template.state_of, services)): None}) or not template.pending, "all"
+        )
         seen[tuple(map(template.state_of, services))] = None
     assert next(iter(seen)) == ("loading", "waiting", "waiting", "waiting")
     assert [*seen][-1] == ("loaded",) * 4
@@ -120,7 +122,7 @@ def test_a_forked_service_runs_and_ends_like_its_command(template: Template, tmp
 def test_a_service_leads_a_group_shows_its_command_and_can_be_signalled(template: Template, tmp_path: Path) -> None:
     address, arguments = replay_arguments()
     process = fork(template, tmp_path / "output", *arguments)
-    wait_for(lambda: is_serving(address, 1.0), "it serves")
+    wait_for_run(lambda: is_serving(address, 1.0), "it serves")
     assert psutil.Process(process.pid).cmdline()[1:4] == ["-Pm", "penstock", "replay"]
     assert psutil.Process(process.pid).num_threads() > 1
     assert not process.has_ended()
@@ -135,7 +137,7 @@ def test_a_service_ends_with_its_standard_input(template: Template, tmp_path: Pa
     process = fork(template, tmp_path / "output", *arguments)
     # A later service must not keep the input of the first one open.
     other = fork(template, tmp_path / "other", *replay_arguments()[1])
-    wait_for(lambda: is_serving(address, 1.0), "it serves")
+    wait_for_run(lambda: is_serving(address, 1.0), "it serves")
     process.stdin.close()
     assert end(process) == 0
     assert not other.has_ended()
@@ -155,12 +157,12 @@ def test_the_global_generators_of_two_services_differ_and_repeat_with_the_name(
     monkeypatch.chdir(tmp_path)
     draws = []
     with Template() as template:
-        wait_for(lambda: not template.pending, "the imports")
+        wait_for_run(lambda: not template.pending, "the imports")
         for index, name in enumerate(("actor-0", "actor-1", "actor-0")):
             output = tmp_path / str(index)
             arguments = ("actor", "--env-id=CartPole-v1", '--environment.imports=["drawing"]', "--actor.metrics-port=0")
             actor = fork(template, output, *arguments, name=name)
-            draws += wait_for(functools.partial(draws_in, output), "the draws")
+            draws += wait_for_run(functools.partial(draws_in, output), "the draws")
             actor.send_signal(signal.SIGKILL)
             end(actor)
     first, other, again = draws
@@ -175,10 +177,10 @@ def test_the_end_of_a_service_waits_for_threads_and_runs_exit_handlers(
     (tmp_path / "lingering.py").write_text(LINGERING)
     monkeypatch.chdir(tmp_path)
     with Template() as template:
-        wait_for(lambda: not template.pending, "the imports")
+        wait_for_run(lambda: not template.pending, "the imports")
         arguments = ("actor", "--env-id=CartPole-v1", '--environment.imports=["lingering"]', "--actor.metrics-port=0")
         actor = fork(template, tmp_path / "output", *arguments)
-        wait_for(lambda: "imported" in (tmp_path / "output").read_text(), "its imports")
+        wait_for_run(lambda: "imported" in (tmp_path / "output").read_text(), "its imports")
         actor.send_signal(signal.SIGTERM)
         assert end(actor) == 0
     assert (tmp_path / "output").read_text().splitlines()[-2:] == ["thread ended", "exit handler called"]
@@ -189,12 +191,12 @@ def test_without_its_template_a_service_is_restarted_as_a_command(template: Temp
     with Children(max_restarts=1, template=template) as children:
         children.add("replay", service_command(*arguments), tmp_path / "log")
         child = children.find("replay")
-        wait_for(lambda: is_serving(address, 1.0), "it serves")
+        wait_for_run(lambda: is_serving(address, 1.0), "it serves")
         forked = child.group.pid if child.group else 0
         assert psutil.Process(forked).ppid() == template.pid
         psutil.Process(template.pid).kill()
-        assert "restarting" in wait_for(children.revive, "the death of the service")[0]
-        wait_for(lambda: is_serving(address, 1.0), "it serves again")
+        assert "restarting" in wait_for_run(children.revive, "the death of the service")[0]
+        wait_for_run(lambda: is_serving(address, 1.0), "it serves again")
         # The killed process may not have been reaped yet.
         assert not psutil.pid_exists(forked) or psutil.Process(forked).status() == psutil.STATUS_ZOMBIE
         assert child.group is not None
@@ -218,7 +220,7 @@ def test_a_template_without_pidfd_open_says_so_and_forks_nothing(
     (tmp_path / "sitecustomize.py").write_text(f"import os\n{NO_PIDFD[lacking]}\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with Template() as template:
-        wait_for(lambda: not template.pending, "the reason")
+        wait_for_run(lambda: not template.pending, "the reason")
         assert template.unusable.startswith(
             "services load one by one, because their template is not usable: pidfd_open: "
         )
@@ -234,5 +236,5 @@ def test_a_template_that_dies_before_it_is_ready_says_so_and_an_ordinary_one_say
     (tmp_path / "numba.py").write_text("raise ImportError\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with Template() as dying:
-        wait_for(lambda: not dying.pending, "the end of the process")
+        wait_for_run(lambda: not dying.pending, "the end of the process")
         assert dying.unusable.endswith("not usable: it has ended")

@@ -1,6 +1,7 @@
 """Tests of the local sockets that carry a stream's messages on one host."""
 
 import asyncio
+import os
 import socket
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -67,7 +68,8 @@ def test_a_writer_waits_while_its_peer_does_not_read() -> None:
         while written == 0 or not other._paused:
             await asyncio.sleep(0.001)
         before = written
-        await asyncio.sleep(0.05)
+        for _ in range(100):
+            await asyncio.sleep(0)  # One turn of the loop, in which a socket with room would be written to.
         assert written == before
         # What is received and not read, unsent, and in the kernel.
         assert before <= 2 * 16 + 4
@@ -144,6 +146,22 @@ def test_closing_ends_the_own_wait_and_that_of_the_peer() -> None:
     with_pair(test)
 
 
+def test_an_ended_socket_is_closed_after_its_last_message() -> None:
+    async def run() -> None:
+        for last in (b"last", b"x" * MAX_MESSAGE_BYTES):
+            ours, theirs = socket.socketpair()
+            one, other = LocalSocket(ours), LocalSocket(theirs)
+            one.send(last)
+            one.end()
+            assert await other.read() == last
+            async with asyncio.timeout(PATIENCE_S):
+                while ours.fileno() >= 0:
+                    await asyncio.sleep(0)
+            other.close()
+
+    asyncio.run(run())
+
+
 def test_a_socket_is_given_to_the_stream_whose_secret_arrives_and_only_once() -> None:
     async def run() -> None:
         listener, moved = LocalListener(), list[LocalSocket]()
@@ -201,6 +219,30 @@ def test_a_socket_is_not_given_to_another_user_who_has_the_secret() -> None:
             assert await asyncio.to_thread(answer_to_others, f"\0{offer.name}", message) == b""
             assert moved == []
             # The secret is still valid, so it was not read.
+            connected = await local_socket.connect(offer)
+            assert connected is not None and len(moved) == 1
+            connected[0].close()
+            moved[0].close()
+        listener.close()
+
+    asyncio.run(run())
+
+
+def test_a_connection_of_another_user_is_closed_before_its_secret_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        listener, moved, own = LocalListener(), list[LocalSocket](), os.geteuid()
+
+        def move(local: LocalSocket) -> int:
+            moved.append(local)
+            return 7
+
+        with listener.offered(called("host:81"), Address("0.0.0.0", 81), move) as offer:
+            assert offer is not None
+            with monkeypatch.context() as patch:
+                # For the listener, this process is another user's.
+                patch.setattr(local_socket.os, "geteuid", lambda: own + 1)
+                assert await local_socket.connect(offer) is None
+            assert moved == []
             connected = await local_socket.connect(offer)
             assert connected is not None and len(moved) == 1
             connected[0].close()

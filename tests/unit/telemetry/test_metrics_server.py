@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from helpers.timing import PATIENCE_S, wait_for
+from helpers.timing import NEVER_S, PATIENCE_S, wait_for
 from penstock.errors import ConfigurationError
 from penstock.telemetry import metrics, metrics_server
 from penstock.telemetry.metrics_server import MetricsServer
@@ -58,7 +58,7 @@ def test_idle_connections_start_no_threads_and_delay_no_scrape(server: MetricsSe
 def test_a_burst_of_idle_connections_leaves_the_newest_within_the_limit(
     server: MetricsServer, port: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(metrics_server, "_TIMEOUT_S", 100.0 * PATIENCE_S)
+    monkeypatch.setattr(metrics_server, "_TIMEOUT_S", NEVER_S)
     with contextlib.ExitStack() as opened:
         clients = [opened.enter_context(connect(port)) for _ in range(500)]
         kept = clients[-metrics_server._MOST_CONNECTIONS :]

@@ -119,12 +119,34 @@ def test_columns_have_unique_short_names_that_are_found_by_their_prefix(tree: Tr
     [
         (DiscreteSpace(1), False),
         (DiscreteSpace(2), True),
+        (MultiDiscreteSpace((2,), (1, 1), (0, 5)), False),
+        (MultiDiscreteSpace((2,), (1, 2), (0, 5)), True),
+        (MultiBinarySpace((0,)), False),
+        (MultiBinarySpace((1,)), True),
         (BoxSpace("float32", (2,), (1.0, 2.0), (1.0, 2.0)), False),
         (BoxSpace("float32", (2,), (1.0, 2.0), (1.0, 3.0)), True),
     ],
 )
 def test_a_space_with_a_single_member_has_no_choice(space: Space, has_choice: bool) -> None:
     assert space.has_choice == has_choice
+
+
+@pytest.mark.parametrize(
+    ("space", "shown"),
+    [
+        (MultiDiscreteSpace((2,), (2, 5), (0, 0)), "MultiDiscrete([2, 5])"),
+        (MultiDiscreteSpace((1, 2), (2, 5), (0, 3)), "MultiDiscrete([2, 5], shape=(1, 2), start=[0, 3])"),
+        (MultiBinarySpace((4,)), "MultiBinary(4)"),
+        (MultiBinarySpace((2, 2)), "MultiBinary([2, 2])"),
+    ],
+)
+def test_a_space_is_shown_like_gymnasiums(space: Space, shown: str) -> None:
+    assert space.shown() == shown
+
+
+def test_messages_name_the_place_of_a_leaf_that_is_nested() -> None:
+    tree = nested((("camera", 0), DiscreteSpace(2)))
+    assert [leaf.place for leaf in (*tree.leaves, *Tree.of(DiscreteSpace(2)).leaves)] == [" at camera.0", ""]
 
 
 @pytest.mark.parametrize("shape", [(84, 84), (84, 84, 3), (3, 84, 84)])

@@ -20,7 +20,13 @@ from penstock.wire.batches import (
     read_sample_response,
 )
 from penstock.wire.fields import encoded
-from penstock.wire.windows import WindowReader, encode_append_response, encode_window, read_append_request
+from penstock.wire.windows import (
+    WindowReader,
+    decode_append_request,
+    encode_append_response,
+    encode_window,
+    read_append_request,
+)
 
 IMAGES = Schema(4, (Column("observation", "uint8", (500, 501), Extent.STEP_AND_NEXT), Column("reward", "float32")))
 COUNTS = StoreCounts(capacity=9, stored=8, unseen=7, leased=6, granted=5, inserted=4, late=3, refused=2, refunded=1)
@@ -131,6 +137,15 @@ def test_a_window_with_too_few_environments_is_refused() -> None:
 def test_a_window_without_a_block_is_refused() -> None:
     with pytest.raises(InvalidSegment, match="0 segments"):
         decode_window([replay_pb2.Window(first_sequence=1)], SCHEMA, 4)
+
+
+@pytest.mark.parametrize(("kind", "staged"), [("open", True), ("open", False), ("staging", False), ("", True)])
+def test_a_message_that_may_not_follow_the_opening_is_refused(kind: str, staged: bool) -> None:
+    request = replay_pb2.AppendSegmentsRequest()
+    if kind:
+        getattr(request, kind).SetInParent()
+    with pytest.raises(InvalidSegment, match="after `open`, an append stream carries"):
+        decode_append_request(read_append_request(request.SerializeToString()), staged=staged)
 
 
 def test_parts_of_a_window_out_of_order_are_refused() -> None:

@@ -126,6 +126,16 @@ def test_a_wrong_number_of_bounds_is_refused(bounds: tuple[float, ...]) -> None:
         decode_environment(message)
 
 
+@pytest.mark.parametrize("side", ["low", "high"])
+@pytest.mark.parametrize("bounds", [(math.nan, 0.5), (0.5, math.nan), (math.nan,)])
+def test_a_bound_that_is_no_number_is_refused(side: str, bounds: tuple[float, ...]) -> None:
+    message = encode_environment(spec_with(BoxSpace("float32", (2,), (0.0, 0.25), (0.75, 1.0))))
+    del getattr(message.observation.box, side)[:]
+    getattr(message.observation.box, side).extend(bounds)
+    with pytest.raises(InvalidSegment, match="bounds must be numbers"):
+        decode_environment(message)
+
+
 @pytest.mark.parametrize("bits", [1, 2, 4, 2**32 - 1])
 def test_a_mask_of_another_size_than_the_choices_of_the_action_is_refused(bits: int) -> None:
     message = encode_environment(replace(NESTED, mask_bits=bits))

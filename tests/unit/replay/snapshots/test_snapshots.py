@@ -1,4 +1,5 @@
 import json
+import math
 import resource
 import shutil
 import subprocess
@@ -15,7 +16,7 @@ import pytest
 from helpers.direct_buffer import append, fragments_of, gather, read_rows
 from helpers.segments import PLAN, SCHEMA, assert_same_columns, capacity_bytes, make_columns, make_window
 from helpers.servers import until
-from helpers.timing import PATIENCE_S, seconds_of
+from helpers.timing import NEVER_S, PATIENCE_S, seconds_of
 from penstock.errors import ConfigurationError, InvalidSegment, NotReady, Overloaded, PenstockError, Unavailable
 from penstock.replay.admission import ActorKey, Gate
 from penstock.replay.buffer import ReplayBuffer
@@ -343,8 +344,7 @@ def test_rows_overwritten_during_the_copy_are_absent_and_counted(tmp_path: Path)
 
 
 def test_inserts_and_draws_continue_while_a_snapshot_is_written(tmp_path: Path) -> None:
-    # The snapshot would take a quarter of an hour at this rate.
-    service = new_service(tmp_path, rows=100, bytes_per_s=40 * ROW_BYTES // int(PATIENCE_S))
+    service = new_service(tmp_path, rows=100, bytes_per_s=math.ceil(40 * ROW_BYTES / NEVER_S))
     service.insert(40)
     running = service.begin("slow")
     until(lambda: running.progress.total_segments, "the snapshot to begin")
