@@ -189,14 +189,14 @@ def claim(compared: Sequence[Comparison]) -> str:
     higher = ", ".join(f"{_better(counted, share)} after {_share(share)}" for share in SHARES)
     lower = ", ".join(str(_worse(counted, share)) for share in SHARES)
     return (
-        f"- **Defaults that need no tuning.** On {len(counted)} tasks by their ids alone, the return is higher than"
+        f"- **Defaults that need no tuning.** On {len(counted)} tasks without a preset, the return is higher than"
         f" with Stable-Baselines3's PPO and rl-zoo's settings on {higher} of the same environment steps, and lower"
         f" on {lower} ([tasks and conditions](results-rl-zoo.md), [runs](../results/zoo_tasks.json))."
     )
 
 
 def _share(share: float) -> str:
-    return {0.25: "a quarter", 0.5: "half", 1.0: "all"}[share]
+    return f"{share:.0%}"
 
 
 def _better(compared: Sequence[Comparison], share: float) -> int:

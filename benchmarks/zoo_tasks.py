@@ -1,4 +1,4 @@
-"""`make bench-zoo-tasks`: ten tasks by their ids alone, without a preset, compared with PPO and rl-zoo's settings.
+"""`make bench-zoo-tasks`: ten tasks without a preset, compared with PPO and rl-zoo's settings.
 
 Penstock gets the id, the number of steps, the seed, and the threshold and the interval of evaluations. Finished runs
 are kept in the result file. A command that was interrupted, or that ended because of --minutes, continues with the

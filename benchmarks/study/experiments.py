@@ -191,7 +191,7 @@ RECURRENT_LAG = replace(_FEWER_LAG, title="Forced lag with memory", tasks=(RECUR
 
 FURTHER_LAG = replace(
     lags(8, 16),
-    title="Forced lag on further tasks",
+    title="Forced lag on other tasks",
     settings=tuple(
         replace(setting, epochs_times=4.0)
         for setting in lags(8, 16).settings
@@ -243,8 +243,7 @@ _OTHER_DEFAULTS: dict[str, Changes] = {
 
 DEFAULTS = Experiment(
     "Defaults",
-    "Environments by their ids alone, with one default changed in each other column. The former rate is a constant"
-    " 3e-4.",
+    "Environments without a preset, with one default changed in each other column. The former rate is a constant 3e-4.",
     (Setting("defaults"), *(Setting(name, changes) for name, changes in _OTHER_DEFAULTS.items())),
     base="defaults",
     short=True,

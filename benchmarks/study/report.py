@@ -124,8 +124,8 @@ def _table_of_tasks(experiment: Experiment, tasks: Sequence[str], outcomes: Outc
     (setting,) = experiment.settings
     lines = [
         f"{experiment.description} Environment steps until 20 deterministic episodes had the task's threshold,"
-        " median over seeds, and the mean return over the evaluations in the last fifth of each seed's run,"
-        " beside rl-zoo's PPO.",
+        " median over seeds; mean return over the evaluations in the last 20% of each seed's run; and the return of"
+        " rl-zoo's PPO.",
         "",
         "| task | environment steps | to the threshold | return, by seed | mean | rl-zoo |",
         "|---|---|---|---|---|---|",

@@ -1,4 +1,4 @@
-"""Thresholds, the criterion, and the continuation of an interrupted measurement beside rl-zoo's PPO."""
+"""Thresholds, the criterion, and the continuation of an interrupted comparison with rl-zoo's PPO."""
 
 import dataclasses
 import io
@@ -125,8 +125,8 @@ def test_returns_are_compared_after_shares_of_the_steps_that_both_have() -> None
     # The peer's whole run counts for its reproduction and for the final return.
     assert found.counts
     text = table([found])
-    assert "higher on 0 after a quarter, 0 after half, 1 after all of the steps, and lower on 0, 1, 0" in text
-    assert "0 after a quarter, 0 after half, 1 after all of the same environment steps, and lower on 0, 1, 0" in claim(
+    assert "higher on 0 after 25%, 0 after 50%, 1 after 100% of the steps, and lower on 0, 1, 0" in text
+    assert "0 after 25%, 0 after 50%, 1 after 100% of the same environment steps, and lower on 0, 1, 0" in claim(
         [found]
     )
 
