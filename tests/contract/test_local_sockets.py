@@ -84,11 +84,11 @@ def test_messages_keep_their_order_when_their_stream_moves(loopback: Loopback, c
 def test_ended_streams_leave_no_descriptors(loopback: Loopback) -> None:
     server = loopback._serve(LocalMethods(echo))
     opened = psutil.Process().num_fds
-    talk(loopback, server, count=2)
+    talk(loopback, server)
     before = opened()
-    for _ in range(100):
-        assert talk(loopback, server, count=2) == [0, 1]
-    assert server.moved == 101
+    # A short stream may end before it moves.
+    while server.moved < 100:
+        assert talk(loopback, server, count=20) == list(range(20))
     # Both ends are in this process. gRPC keeps some descriptors of its own.
     until(lambda: opened() < before + 50, "the end of the sockets")
 

@@ -1,8 +1,14 @@
-"""One finished run of CartPole that uses every source of settings, shared by the tests of its results."""
+"""One finished run of CartPole that uses every source of settings, shared by all tests of its results."""
+
+import fcntl
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 
-from helpers.processes import Command, EndedRun, end_of
+from helpers.processes import Command, Ended, EndedRun, end_of
 
 OPTIONS = (
     "--seed=1 --total-steps=6000 --stop-at-return=None --actors=1 --envs-per-actor=8 --ppo.epochs=3"
@@ -16,7 +22,22 @@ VARIABLES = {"PENSTOCK__PPO__EPOCHS": "5", "PENSTOCK__PPO__MINIBATCHES": "3"}
 
 @pytest.fixture(scope="session")
 def ended_run(tmp_path_factory: pytest.TempPathFactory) -> EndedRun:
-    place = tmp_path_factory.mktemp("ended")
+    """The run, which the first worker that needs it trains. No test may change its folder."""
+    base = tmp_path_factory.getbasetemp()
+    place = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "ended"
+    place.mkdir(exist_ok=True)
+    kept = place / "ended.json"
+    with (place / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if kept.exists():
+            found = json.loads(kept.read_text())
+            return EndedRun(place / "run", Ended(**found["end"]), set(found["ports"]))
+        ended = _train(place)
+        kept.write_text(json.dumps({"end": asdict(ended.end), "ports": sorted(ended.ports)}))
+        return ended
+
+
+def _train(place: Path) -> EndedRun:
     file, folder = place / "settings.toml", place / "run"
     file.write_text(FILE)
     options = [*OPTIONS.split(), f"--config={file}", f"--run-dir={folder}"]

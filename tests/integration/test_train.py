@@ -55,7 +55,7 @@ class Afterwards:
     """Results of commands after the end of the run, and with a user's own package.
 
     Attributes:
-        evaluated: Result of `penstock evaluate`, which also recorded a video.
+        evaluated: Result of `penstock evaluate`, which also recorded a video, and the copy of the run that it played.
         folder: Copy of the run that was continued.
         prolonged: Result of its next session.
         own_folder: Folder of a run with the user's environment.
@@ -63,6 +63,7 @@ class Afterwards:
     """
 
     evaluated: Ended
+    played: Path
     folder: Path
     prolonged: Ended
     own_folder: Path
@@ -73,8 +74,9 @@ class Afterwards:
 def afterwards(ended_run: EndedRun, tmp_path_factory: pytest.TempPathFactory) -> Afterwards:
     """Runs all commands at the same time, because starting takes most of their time."""
     place = tmp_path_factory.mktemp("afterwards")
-    copy, own, package = place / "copy", place / "own", place / "site" / "my_package"
-    shutil.copytree(ended_run.folder, copy)
+    copy, played, own, package = place / "copy", place / "played", place / "own", place / "site" / "my_package"
+    for each in (copy, played):
+        shutil.copytree(ended_run.folder, each)
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(MY_PACKAGE)
     options = ["--env-id=my_package:MyEnv-v0", "--environment.kwargs=length=15", "--total-steps=1000", "--actors=1"]
@@ -84,9 +86,9 @@ def afterwards(ended_run: EndedRun, tmp_path_factory: pytest.TempPathFactory) ->
             *("train", *options, "--evaluation.episodes=4", f"--run-dir={own}"),
             environment={"PYTHONPATH": str(package.parent)},
         ) as trained,
-        Command("evaluate", str(ended_run.folder), "--episodes=3", "--seed=5", "--record-video") as evaluated,
+        Command("evaluate", str(played), "--episodes=3", "--seed=5", "--record-video") as evaluated,
     ):
-        return Afterwards(end_of(evaluated), copy, end_of(prolonged), own, end_of(trained))
+        return Afterwards(end_of(evaluated), played, copy, end_of(prolonged), own, end_of(trained))
 
 
 def records_of(folder: Path, *kinds: str) -> list[dict[str, Any]]:
@@ -262,11 +264,11 @@ def test_a_trained_policy_is_loaded_with_one_call_and_acts(ended_run: EndedRun) 
     assert penstock.load_policy(numbered).version >= policy.version
 
 
-def test_evaluate_plays_the_best_checkpoint_and_records_it(ended_run: EndedRun, afterwards: Afterwards) -> None:
+def test_evaluate_plays_the_best_checkpoint_and_records_it(afterwards: Afterwards) -> None:
     end = afterwards.evaluated
     assert end.code == 0, end.stderr
     assert "over 3 episodes" in end.stdout
-    (video,) = (ended_run.folder / "videos").iterdir()
+    (video,) = (afterwards.played / "videos").iterdir()
     assert str(video) in end.stdout
     assert video.read_bytes()[4:8] == b"ftyp"
 

@@ -294,11 +294,14 @@ def test_masks_of_a_vector_are_flat_or_nested_like_the_action(masks: Any) -> Non
 
 
 @pytest.mark.parametrize(
-    "mask", [[0, 1, 1, 0, 1, 1, 0], ({"b": [1, 0, 1], "a": [0, 1]}, [1, 0])], ids=["flat", "nested"]
+    "mask",
+    [[0, 1, 1, 0, 1, 0, 0, 1, 1], ({"c": [1, 0, 1], "b": [0, 1]}, {"b": [1, 1], "a": [0, 0]})],
+    ids=["flat", "nested"],
 )
 def test_a_mask_is_nested_like_a_tuple_of_dicts(mask: Any) -> None:
-    action = Tuple([Dict(a=Discrete(2), b=Discrete(3)), Discrete(2)])
-    assert MaskSource(Place.INFO, tree_of("", "action", action)).row(mask).astype(int).tolist() == [0, 1, 1, 0, 1, 1, 0]
+    action = Tuple([Dict(b=Discrete(2), c=Discrete(3)), Dict(a=Discrete(2), b=Discrete(2))])
+    row = MaskSource(Place.INFO, tree_of("", "action", action)).row(mask)
+    assert row.astype(int).tolist() == [0, 1, 1, 0, 1, 0, 0, 1, 1]
 
 
 @pytest.mark.parametrize("masks", [np.ones((2, 10)), {"buttons": np.ones((2, 4))}, {"buttons": np.ones(3)}, None, "ab"])

@@ -20,7 +20,6 @@ from penstock.acting.environments import Environments, SameStepEnvironments, mak
 from penstock.acting.frames import with_frames
 from penstock.acting.inference import PolicyRunner
 from penstock.acting.randomness import Streams
-from penstock.acting.recorder import Recorder
 from penstock.acting.spaces import segment_schema
 from penstock.algo.policies import Inputs, Policy
 from penstock.errors import EnvironmentFailed
@@ -124,14 +123,6 @@ def test_the_memory_of_a_segment_is_the_state_before_the_first_row_that_it_holds
             assert (np.abs(memory - states[:, row])[going_on].max(axis=(1, 2)) > 0.01).all()
         compared += int(going_on.sum())
     assert compared > WINDOWS
-
-
-def test_the_state_before_a_first_row_is_zero_even_if_the_last_one_was_nan() -> None:
-    environments = drifting()
-    columns = segment_schema(environments.spec, STEPS, memory=(1, 4)).empty(COUNT)
-    recorder = Recorder(environments.spec, columns)
-    recorder.observe(0, environments, np.full((COUNT, 1, 4), np.nan, np.float32))
-    assert np.array_equal(columns.column("memory"), np.zeros((COUNT, 1, 1, 4)))
 
 
 @KINDS

@@ -17,7 +17,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from helpers.training import CPU, SMALL, collect_batch, make_learner, numbers_of, parameters_of
+from helpers import training
+from helpers.training import CPU, SMALL, collect_batch, numbers_of, parameters_of
 from penstock.algo import advantages
 from penstock.algo.network import Network
 from penstock.learning.batches import KnownRows, TrainingBatch, to_tensors
@@ -121,6 +122,11 @@ def waits_of(action: Callable[[], object]) -> Counter[str]:
 def for_a_device(batch: Batch) -> TrainingBatch:
     """Returns a batch as a learner on a GPU gets it, but on the CPU."""
     return dataclasses.replace(to_tensors(batch, CPU), rows=KnownRows.of(batch, CPU))
+
+
+def make_learner(env_id: str = "CartPole-v1", **options: Any) -> Learner:
+    """Returns a learner that takes gradient steps as on a device, where they are operations of torch."""
+    return training.make_learner(env_id, execution="eager", **options)
 
 
 WITH_MEMORY = {kind: dataclasses.replace(SMALL, memory=kind, memory_size=8) for kind in ("gru", "lstm")}

@@ -102,18 +102,6 @@ def test_a_segment_trained_again_is_counted_once() -> None:
     assert sizes == [4, 2]
 
 
-@pytest.mark.parametrize("ahead", [0, 1, 2])
-def test_no_segment_is_drawn_that_is_too_old_when_its_batch_is_trained(ahead: int) -> None:
-    store = make_store()
-    train(make_buffer(store, FRESH_ONLY), range(10))
-    index = PriorityIndex(store, Ages(store.records, 10))
-    index.adopt(replace(PLAN, half_life=1e9, max_staleness=FRESH_ONLY.max_staleness))
-    keys, _ = index.draw(10 + ahead, 500, 0)
-    versions = dict(zip(store.headers["key"].tolist(), store.headers["version"].tolist(), strict=True))
-    # Those within the bound at the last commit are too old for a later batch.
-    assert {versions[key] for key in keys.tolist()} == set(range(7 + ahead, 10))
-
-
 def test_draws_depend_only_on_the_batch_number_and_the_attempt() -> None:
     store = make_store()
     train(make_buffer(store, FRESH_ONLY), range(40))
