@@ -380,10 +380,10 @@ def refusal(name: str, value: str) -> str:
 
 VALUES = sorted(
     {
-        (page, name, found[2])
+        (page, name, given[2])
         for page, span in SPANS
-        if (found := re.fullmatch(r"(?:--)?([a-z]+\.[a-z_-]+) (\S+)", span))
-        and (name := found[1].replace("-", "_")) in setting_names()
+        if (given := re.fullmatch(r"(?:--)?([a-z]+\.[a-z_-]+) (\S+)", span))
+        and (name := given[1].replace("-", "_")) in setting_names()
         and page != "compatibility.md"
     }
 )
