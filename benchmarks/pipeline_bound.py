@@ -26,11 +26,11 @@ from benchmarks.peers import equal_work
 from benchmarks.peers.equal_work import ENVIRONMENTS, HIDDEN, VECTOR_ENVIRONMENTS
 from helpers.environments import spec_of
 from helpers.policies import fresh_policy
-from penstock.algo import direct_gradients
-from penstock.algo.direct_gradients import BLOCK
-from penstock.algo.flat_networks import FlatNetwork
 from penstock.algo.network import Network
 from penstock.algo.parameters import flatten
+from penstock.small.compiled import gradients
+from penstock.small.compiled.flat_network import FlatNetwork
+from penstock.small.compiled.gradients import BLOCK
 
 SECONDS = 3.0
 LIMIT_S = 60.0
@@ -110,7 +110,8 @@ def training(env_id: str, minibatch: int) -> Callable[[], int]:
     """
     hidden = Network(hidden_sizes=HIDDEN, normalise_observations=False, normalise_returns=False)
     policy = fresh_policy(spec_of(env_id), network=hidden)
-    network, random = FlatNetwork(policy, flatten(policy)), np.random.default_rng(0)
+    network, random = FlatNetwork.of(policy, flatten(policy)), np.random.default_rng(0)
+    assert network is not None
     features = random.standard_normal((minibatch, policy.observer.moments_shape[0]), np.float32)
     room, gradient = random.standard_normal(len(network.room()), np.float32), np.zeros(network.size, np.float32)
 
@@ -125,8 +126,8 @@ def training(env_id: str, minibatch: int) -> Callable[[], int]:
 def _products(network, room, features, gradient):  # type: ignore[no-untyped-def]
     for begin in range(0, features.shape[0], BLOCK):
         part = features[begin : begin + BLOCK]
-        direct_gradients.forward(network, room, part)
-        direct_gradients.backward(network, room, part, gradient)
+        gradients.forward(network, room, part)
+        gradients.backward(network, room, part, gradient)
 
 
 def _weights(widths: Sequence[int], random: np.random.Generator) -> list[NDArray[np.float32]]:

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from helpers.timing import PATIENCE_S
-from penstock.acting.numpy_policy import obstacle
 from penstock.algo.network import Network
 from penstock.algo.published import Description
 from penstock.algo.spaces import encoders_of_new
 from penstock.apps.environments import variants_of
 from penstock.extras import missing
 from penstock.presets import preset
+from penstock.small.policy import obstacle
 
 ROOT = Path(__file__).parents[2]
 TORCH = (ROOT / "requirements-torch.lock").read_text().strip().removeprefix("torch==")

@@ -187,7 +187,7 @@ class ActorCritic(nn.Module):
             last = position == len(sizes) - 2
             layers.append(orthogonal(nn.Linear(before, after), gain if last else math.sqrt(2.0)))
             if not last:
-                layers.append(nn.Tanh() if settings.activation == "tanh" else nn.ReLU())
+                layers.append({"tanh": nn.Tanh, "relu": nn.ReLU}[settings.activation]())
         return nn.Sequential(*layers)
 
     def remember(self, rows: Tensor, state: Tensor, first: Tensor, burn_in: int) -> tuple[Tensor, Tensor]:

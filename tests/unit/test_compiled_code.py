@@ -11,10 +11,10 @@ import pytest
 from numba.core.dispatcher import Dispatcher
 
 from penstock import compiled_code
-from penstock.algo import advantages, direct_gradients, policy_losses
-from penstock.learning import adam
+from penstock.algo import advantages
 from penstock.replay import masses, sum_tree
 from penstock.replay.store import header_scans, lz4_blocks, piece_copies, row_checks
+from penstock.small.compiled import adam, estimates, gradients, losses
 
 
 @pytest.fixture(autouse=True)
@@ -94,8 +94,9 @@ def test_compiled_code_depends_on_no_other_file() -> None:
     compiled = (
         adam,
         advantages,
-        direct_gradients,
-        policy_losses,
+        estimates,
+        gradients,
+        losses,
         header_scans,
         lz4_blocks,
         masses,

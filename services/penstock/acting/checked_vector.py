@@ -13,10 +13,9 @@ from penstock.acting import faults, leaves
 from penstock.acting.leaf_buffers import Unusable, ValueCheck
 from penstock.acting.masks import MaskSource
 from penstock.acting.progress import Progress
-from penstock.acting.protocols import Leaves
 from penstock.acting.returned_values import UNREADABLE, array_of, column_of
 from penstock.errors import ConfigurationError, EnvironmentFailed
-from penstock.types.spaces import EnvironmentSpec
+from penstock.types.spaces import EnvironmentSpec, Leaves
 
 T = TypeVar("T")
 Step = tuple[NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]

@@ -7,13 +7,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from penstock.acting.protocols import Leaves, Library, WindowPolicy
+from penstock.acting.protocols import WindowPolicy
 from penstock.algo import weights as policy_weights
 from penstock.algo.distributions import Joint
 from penstock.algo.network import Network
 from penstock.algo.noise import Noise
 from penstock.algo.policies import Inputs
+from penstock.types.networks import Library
 from penstock.types.run import Weights
+from penstock.types.spaces import Leaves
 
 _CPU = torch.device("cpu")
 _ROW_MULTIPLE = 16

@@ -12,11 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.acting.environments import Environments
-from penstock.acting.protocols import Leaves
 from penstock.acting.single_environments import StepOutcome
 from penstock.algo.network import Network
 from penstock.errors import ConfigurationError
-from penstock.types.spaces import BoxSpace, EnvironmentSpec, Leaf, is_stackable
+from penstock.types.spaces import BoxSpace, EnvironmentSpec, Leaf, Leaves, is_stackable
 
 _LEAST_OFFSET = 1e4
 """Magnitude above which a number may be an offset. Below it, steps of float32 are at most a thousandth."""

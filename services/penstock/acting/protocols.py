@@ -4,7 +4,7 @@
 `telemetry` the log.
 """
 
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,14 +12,10 @@ from numpy.typing import NDArray
 from penstock.algo.network import Network
 from penstock.algo.noise import Noise
 from penstock.types.evaluation import EvaluationResult, EvaluationTask
+from penstock.types.networks import Library
 from penstock.types.replay import Grant, Window
 from penstock.types.run import ActorReport, Assignment, EnvironmentFault, Weights
-
-Leaves = tuple[NDArray[np.generic], ...]
-"""Arrays [N, ...], one per leaf of an observation or an action."""
-
-
-Library = Literal["numpy", "torch"]
+from penstock.types.spaces import Leaves
 
 
 class WindowPolicy(Protocol):

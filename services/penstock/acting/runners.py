@@ -1,10 +1,10 @@
 """The choice between NumPy and torch for the inference of a policy. torch is imported only where it is chosen."""
 
 from penstock import extras
-from penstock.acting import numpy_policy
-from penstock.acting.numpy_policy import NumpyRunner
 from penstock.acting.protocols import Runner
 from penstock.algo import published
+from penstock.small import policy
+from penstock.small.policy import NumpyRunner
 from penstock.types.networks import Inference
 from penstock.types.run import Weights
 
@@ -20,7 +20,7 @@ def runner_of(
     reason = "actor.inference is torch"
     if inference == "auto":
         description = published.of_metadata(published.read_metadata(weights.data))
-        reason = numpy_policy.obstacle(description)
+        reason = policy.obstacle(description)
         if not reason:
             return NumpyRunner(weights, description, temperature=temperature)
     extras.require("torch", f"the policy of this run ({reason})")

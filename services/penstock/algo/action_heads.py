@@ -137,7 +137,7 @@ class ActionHead(nn.Module):
     @property
     def limits(self) -> tuple[Tensor | None, ...]:
         """Lowest and highest actions of each leaf, <float32>[2, A] (`GaussianHead.limits`); None for choices."""
-        return tuple(head.limits if isinstance(head, GaussianHead) else None for head in self._heads)
+        return tuple(_limits(head) for head in self._heads)
 
     def log_std(self) -> nn.Parameter | None:
         """Returns new log standard deviations, <float32>[elements of all boxes], or None if the network has them all.
@@ -151,9 +151,14 @@ class ActionHead(nn.Module):
     def initialise(self, bias: Tensor) -> None:
         """Initialises the biases of the network's outputs, <float32>[outputs], which are 0."""
         for head, biases in zip(self._heads, _split(bias, self._outputs), strict=True):
-            if isinstance(head, GaussianHead):
-                biases[: head.elements] = head.beginning
-                biases[head.elements :] = self._initial_log_std
+            match head:
+                case CategoricalHead() | MultiCategoricalHead():
+                    pass
+                case GaussianHead():
+                    biases[: head.elements] = head.beginning
+                    biases[head.elements :] = self._initial_log_std
+                case _:
+                    assert_never(head)
 
     def distribution(self, outputs: Tensor, log_std: Tensor | None, legal: Tensor | None) -> Joint:
         """Builds the distribution.
@@ -212,6 +217,16 @@ def _leaf_head(space: Space, network: Network) -> LeafHead:
             return GaussianHead(space, network)
         case _:
             assert_never(space)
+
+
+def _limits(head: LeafHead) -> Tensor | None:
+    match head:
+        case CategoricalHead() | MultiCategoricalHead():
+            return None
+        case GaussianHead():
+            return head.limits
+        case _:
+            assert_never(head)
 
 
 def _split(values: Tensor, sizes: list[int]) -> tuple[Tensor, ...]:

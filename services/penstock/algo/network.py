@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from penstock.types.networks import Encoder, MemoryKind
+from penstock.types.networks import ActivationName, Encoder, MemoryKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Network:
 
     hidden_sizes: tuple[int, ...] = (64, 64)
     trunk: Literal["separate", "shared"] = "separate"
-    activation: Literal["tanh", "relu"] = "tanh"
+    activation: ActivationName = "tanh"
     initial_log_std: float = 0.0
     state_dependent_std: bool = False
     squash_actions: bool = False

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from penstock.algo.action_heads import ActionHead
+from penstock.algo.activations import implementations_of
 from penstock.algo.distributions import Joint
 from penstock.algo.encoders import Activation, Features, Observer, encoder_layers
 from penstock.algo.initialisation import initialised
@@ -80,8 +81,7 @@ class Policy(nn.Module):
         self.spec, self.network = spec, network
         self._head = ActionHead(spec.action, network)
         self.observer = Observer(spec, network.encoders, standardise=network.normalise_observations)
-        # In place, because small networks are bound by memory, not by arithmetic.
-        activation = nn.Tanh if network.activation == "tanh" else functools.partial(nn.ReLU, inplace=True)
+        activation = implementations_of(network.activation).module
         encode = functools.partial(encoder_layers, self.observer, activation)
         if network.module is not None:
             encode = functools.partial(own_layers, network.module, self.observer, activation)

@@ -6,7 +6,7 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from penstock.config.section import Section
 from penstock.config.setting_types import ModuleName, Numbers, PartName, Sizes
-from penstock.types.networks import Encoder, MemoryKind
+from penstock.types.networks import ActivationName, Encoder, MemoryKind
 
 
 class PolicyConfig(Section):
@@ -17,7 +17,7 @@ class PolicyConfig(Section):
     trunk: Literal["separate", "shared"] = "separate"
     """Whether policy and value have separate hidden layers or share them. Sharing saves time with wide layers, but
     value_coefficient must then be chosen with care."""
-    activation: Literal["tanh", "relu"] = "tanh"
+    activation: ActivationName = "tanh"
     """Activation of the hidden layers; tanh keeps small on-policy networks stable."""
     initial_log_std: float = 0.0
     """Log standard deviation of continuous actions at the start, in units of half the action range."""

@@ -31,6 +31,21 @@ _COLUMNS = {
 
 
 @dataclass(frozen=True, slots=True)
+class RowCounts:
+    """Numbers of the valid rows of a batch.
+
+    Attributes:
+        valid: Number of valid rows.
+        fresh_steps: Number of valid rows in fresh segments.
+        fresh_episodes: Number of episodes whose last step is in a fresh segment.
+    """
+
+    valid: int
+    fresh_steps: int
+    fresh_episodes: int
+
+
+@dataclass(frozen=True, slots=True)
 class KnownRows:
     """What the host knows about the rows of a batch. Otherwise it would wait for the device to count them.
 
@@ -38,15 +53,13 @@ class KnownRows:
         segment, step: <int64>[N] positions of the valid rows in [B, T], in order, so that those of fresh segments come
             first.
         segments: <int64>[S] segments with valid rows.
-        fresh_steps: Number of valid rows in fresh segments.
-        fresh_episodes: Number of episodes whose last step is in a fresh segment.
+        counts: Their numbers.
     """
 
     segment: Tensor
     step: Tensor
     segments: Tensor
-    fresh_steps: int
-    fresh_episodes: int
+    counts: RowCounts
 
     @classmethod
     def of(cls, batch: Batch, device: torch.device) -> "KnownRows":
@@ -59,13 +72,9 @@ class KnownRows:
         count = len(positions[0])
         sent = send(torch.from_numpy(np.concatenate([*positions, segments]).astype(np.int64, copy=False)), device)
         segment, step, segments_there = torch.split(sent, [count, count, len(segments)])
-        return cls(
-            segment,
-            step,
-            segments_there,
-            fresh_steps=int(np.count_nonzero(valid[fresh])),
-            fresh_episodes=int(np.count_nonzero((valid & (terminated | truncated))[fresh])),
-        )
+        ended = (valid & (terminated | truncated))[fresh]
+        counts = RowCounts(count, int(np.count_nonzero(valid[fresh])), int(np.count_nonzero(ended)))
+        return cls(segment, step, segments_there, counts)
 
     @property
     def steps(self) -> tuple[Tensor, Tensor]:
@@ -74,7 +83,8 @@ class KnownRows:
 
     def fresh(self, first: int = 0) -> tuple[Tensor, Tensor]:
         """Returns the index of the valid rows of fresh segments in columns whose step 0 is row `first`."""
-        return self.segment[: self.fresh_steps], self.step[: self.fresh_steps] + first
+        count = self.counts.fresh_steps
+        return self.segment[:count], self.step[:count] + first
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +132,22 @@ class TrainingBatch:
     def inputs(self) -> Inputs:
         """What the policy saw, and the row after the last step."""
         return Inputs(self.observation, self.action_mask, self.memory, self.begun)
+
+    @property
+    def counts(self) -> RowCounts:
+        """Numbers of the valid rows."""
+        if self.rows is not None:
+            return self.rows.counts
+        fresh = slice(None, self.fresh_segments)
+        ended = ((self.terminated | self.truncated) & self.valid)[fresh]
+        return RowCounts(int(self.valid.sum()), int(self.valid[fresh].sum()), int(ended.sum()))
+
+    def fresh_rows(self, column: Tensor, first: int = 0) -> Tensor:
+        """Returns the valid rows of the fresh segments, [N, ...], of a column whose step 0 is row `first`."""
+        if self.rows is not None:
+            return column[self.rows.fresh(first)]
+        fresh = slice(None, self.fresh_segments)
+        return column[fresh, first : first + self.valid.shape[1]][self.valid[fresh]]
 
     @property
     def replayed(self) -> "TrainingBatch":

@@ -19,11 +19,12 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from penstock import compiled_code
-from penstock.algo.losses import SCHEDULED, LossSettings
-from penstock.config import Execution
+from penstock import compiled_code, config
+from penstock.algo.losses import SCHEDULED, LossSettings, Movement
+from penstock.algo.policies import Inputs
 from penstock.errors import ConfigurationError
-from penstock.learning.gradient_steps import Descended, GradientStep, Steps
+from penstock.learning.batches import TrainingBatch
+from penstock.learning.gradient_steps import Descended, Estimated, GradientStep, Steps
 from penstock.learning.ranks import ALONE, Ranks
 from penstock.learning.shared_steps import SharedStep
 
@@ -48,6 +49,46 @@ class Descent(Protocol):
 
     def gradients(self, steps: Steps, settings: LossSettings) -> Callable[[slice], None]:
         """Returns a function that writes the gradient of the loss of some rows into that of the parameters."""
+
+
+class Execution(Descent, Protocol):
+    """How a learner computes. Used by one thread.
+
+    Attributes:
+        name: Name in logs and metrics: that in `learner.execution`, or "direct".
+    """
+
+    name: str
+
+    def evaluate(self, inputs: Inputs, actions: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+        """Returns log probabilities, <float32>[B, T], and values, <float32>[B, T + 1], of whole segments."""
+
+    def estimate(
+        self,
+        batch: TrainingBatch,
+        settings: LossSettings,
+        *,
+        log_prob: Tensor,
+        value: Tensor,
+        reward: Tensor,
+        importance: Tensor,
+    ) -> Estimated:
+        """Returns advantages, targets and weights.
+
+        Args:
+            batch: The batch.
+            settings: Settings of the loss.
+            log_prob: <float32>[B, T] log probabilities of the actions under the proximal policy.
+            value: <float32>[B, T + 1] values of all observations under the proximal policy.
+            reward: <float32>[B, T] scaled rewards.
+            importance: <float32>[B] importance weights.
+        """
+
+    def movement(self, order: Tensor, log_prob: Tensor) -> Movement:
+        """Returns the change of the policy (`losses.movement`).
+
+        `log_prob`, <float32>[N], are the log probabilities of an epoch over the steps of `begin` in this order.
+        """
 
 
 class Step(Protocol):
@@ -193,7 +234,7 @@ class Captured:
 
 
 def descent_by(
-    execution: Execution, step: GradientStep, *, minibatches: int, whole: bool = True, ranks: Ranks = ALONE
+    execution: config.Execution, step: GradientStep, *, minibatches: int, whole: bool = True, ranks: Ranks = ALONE
 ) -> Descent:
     """Returns the executor of a gradient step.
 

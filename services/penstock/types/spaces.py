@@ -10,6 +10,9 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self, TypeGuard, get_args
 
+import numpy as np
+from numpy.typing import NDArray
+
 from penstock.types.block import MAX_COLUMN_NAME
 from penstock.types.records import plain
 
@@ -220,6 +223,9 @@ Space = BoxSpace | DiscreteSpace | MultiDiscreteSpace | MultiBinarySpace
 
 SPACE_KINDS: dict[str, type[Space]] = {kind.KIND: kind for kind in get_args(Space)}
 """Kinds of leaves by the `kind` of their JSON form."""
+
+Leaves = tuple[NDArray[np.generic], ...]
+"""Arrays [N, ...], one per leaf of an observation or an action."""
 
 Path = tuple[str | int, ...]
 """Place of a leaf: a text is a key of a Dict, and a number a position in a Tuple."""

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.algo.distributions import Categorical, DiagonalGaussian, SquashedGaussian
+from penstock.algo.distributions import Categorical, DiagonalGaussian, Joint, MultiCategorical, SquashedGaussian
 
 SEEDS = st.integers(0, 10_000)
 
@@ -117,7 +117,7 @@ def test_the_entropy_of_a_saturated_action_has_a_finite_gradient() -> None:
     torch.testing.assert_close(mean.grad, torch.tensor([-2.0, 2.0]))
 
 
-TEMPERATURES = pytest.mark.parametrize("temperature", [0.3, 0.8, 1.7, 5.0])
+TEMPERATURES = pytest.mark.parametrize("temperature", [0.3, 0.8, 2.0, 5.0])
 
 
 @TEMPERATURES
@@ -129,6 +129,24 @@ def test_a_tempered_categorical_divides_its_logits_by_the_temperature(temperatur
     found = [tempered.log_prob(torch.tensor(action)).item() for action in range(4)]
     assert found == pytest.approx(expected, abs=1e-5)
     assert sum(map(math.exp, found)) == pytest.approx(1.0, abs=1e-6)
+
+
+@TEMPERATURES
+def test_each_choice_of_several_is_tempered(temperature: float) -> None:
+    logits = normal(3, 6, 2, 4)
+    tempered = MultiCategorical(Categorical.of_logits(logits)).tempered(temperature)
+    assert torch.equal(tempered.choices.log_probs, Categorical.of_logits(logits).tempered(temperature).log_probs)
+    assert not torch.equal(tempered.choices.log_probs, Categorical.of_logits(logits).log_probs)
+
+
+@pytest.mark.parametrize("leaves", [1, 2, 3])
+def test_an_action_has_a_sample_and_a_mode_of_each_leaf(leaves: int) -> None:
+    gaussians = tuple(DiagonalGaussian(normal(leaf, 5, 2), normal(leaf + 9, 2)) for leaf in range(leaves))
+    noise, joint = normal(20, 5, 2 * leaves), Joint(gaussians)
+    samples = [each.sample(noise[:, 2 * leaf : 2 * leaf + 2]) for leaf, each in enumerate(gaussians)]
+    for found, expected in ((joint.sample(noise), samples), (joint.mode(), [each.mode() for each in gaussians])):
+        assert len(found) == leaves
+        assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
 
 
 @TEMPERATURES
@@ -182,6 +200,8 @@ def test_temperature_1_returns_the_same_distribution() -> None:
         Categorical.of_logits(normal(2, 6, 4).float()),
         SquashedGaussian(gaussian.mean, gaussian.log_std, torch.ones(3) > 0),
     )
+    several = MultiCategorical(Categorical.of_logits(normal(3, 6, 2, 4).float()))
+    assert several.tempered(1.0) is several
     assert categorical.tempered(1.0) is categorical
     assert gaussian.tempered(1.0) is gaussian
     assert squashed.tempered(1.0).log_std is gaussian.log_std

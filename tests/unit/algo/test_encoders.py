@@ -70,8 +70,12 @@ def test_a_discrete_value_is_one_hot(start: int) -> None:
 
 @pytest.mark.parametrize(
     ("space", "low", "n"),
-    [(MultiDiscreteSpace((3,), (3, 2, 4), (0, -1, 5)), [0, -1, 5], [3, 2, 4]), (LEVELS, [-1, 0, 2], [3, 4, 1])],
-    ids=["multi discrete", "box of integers"],
+    [
+        (MultiDiscreteSpace((3,), (3, 2, 4), (0, -1, 5)), [0, -1, 5], [3, 2, 4]),
+        (LEVELS, [-1, 0, 2], [3, 4, 1]),
+        (MultiBinarySpace((3,)), [0, 0, 0], [2, 2, 2]),
+    ],
+    ids=["multi discrete", "box of integers", "bits"],
 )
 def test_several_integers_are_one_hot_side_by_side(space: Space, low: list[int], n: list[int]) -> None:
     values = integers(low, n)

@@ -44,8 +44,9 @@ def test_equal_scores_change_nothing() -> None:
     assert found is not None and found.ratio == pytest.approx(1.0)
 
 
-def test_the_parts_of_a_gradient_count_alike_at_any_scale() -> None:
-    both = np.concatenate([SQUARED, 1e6 * np.ones((40, 1)), np.zeros((40, 1))], 1)
+@pytest.mark.parametrize("scale", [1e-12, 1e6])
+def test_the_parts_of_a_gradient_count_alike_at_any_scale(scale: float) -> None:
+    both = np.concatenate([SQUARED, scale * np.ones((40, 1)), np.zeros((40, 1))], 1)
     alone = [moments(part, SCORES) for part in (SQUARED, np.ones((40, 1)))]
     found = moments(both, SCORES)
     assert found is not None

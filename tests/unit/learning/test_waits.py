@@ -24,6 +24,7 @@ from penstock.algo.network import Network
 from penstock.learning.batches import KnownRows, TrainingBatch, to_tensors
 from penstock.learning.execution import FixedShapes
 from penstock.learning.learner import Learner
+from penstock.learning.torch_execution import TorchExecution
 from penstock.types.networks import MemoryKind
 from penstock.types.replay import Batch
 
@@ -172,9 +173,15 @@ def test_target_kl_adds_a_wait_for_each_epoch() -> None:
     assert waits.total() == 1 + 3
 
 
+def _with_fixed_shapes(learner: Learner) -> None:
+    execution = learner._execution
+    assert isinstance(execution, TorchExecution)
+    execution.descent = FixedShapes(learner.step, minibatches=4, prepare=lambda take: take)
+
+
 def test_minibatches_of_fixed_shapes_do_not_add_a_wait() -> None:
     learner = make_learner(epochs=3, minibatches=4)
-    learner._descent = FixedShapes(learner.step, minibatches=4, prepare=lambda take: take)
+    _with_fixed_shapes(learner)
     batch = for_a_device(collect_batch(fresh=4))
     assert waits_of(lambda: learner.train(batch, 0.0)) == {"transfer": 1}
 
@@ -269,7 +276,7 @@ def test_a_batch_is_trained_on_a_device_without_values_of_which_one_tensor_is_re
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda device_type: False)
     learner = make_learner(network=network, device=meta, epochs=3, minibatches=4)
     if execution == "fixed shapes":
-        learner._descent = FixedShapes(learner.step, minibatches=4, prepare=lambda take: take)
+        _with_fixed_shapes(learner)
     batch = to_tensors(collect_batch(fresh=4, network=network), meta)
     monkeypatch.setattr(Tensor, "cpu", zeros)
     outcome = learner.train(batch, 0.0)

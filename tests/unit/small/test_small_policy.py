@@ -6,7 +6,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import gymnasium
 import numpy as np
@@ -21,9 +21,7 @@ from helpers.policies import decided_weights, fresh_policy, weights_of
 from helpers.processes import WITH_HELPERS
 from helpers.spaces import LEAVES, OBSERVED_LEAVES, nested
 from helpers.timing import PATIENCE_S
-from penstock.acting import numpy_actions
 from penstock.acting.inference import PolicyRunner
-from penstock.acting.numpy_policy import NumpyRunner, obstacle
 from penstock.acting.protocols import Runner
 from penstock.acting.runners import runner_of
 from penstock.algo import published
@@ -32,7 +30,9 @@ from penstock.algo.network import Network
 from penstock.algo.policies import Policy
 from penstock.algo.spaces import alternatives
 from penstock.errors import ConfigurationError
-from penstock.types.networks import Encoder
+from penstock.small import actions
+from penstock.small.policy import NumpyRunner, obstacle
+from penstock.types.networks import ActivationName, Encoder
 from penstock.types.run import Weights
 from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec, Space, Tree
 
@@ -126,7 +126,7 @@ def cases(draw: st.DrawFn) -> Case:
     network = Network(
         hidden_sizes=tuple(draw(st.lists(st.integers(1, 70), max_size=3))),
         trunk=draw(st.sampled_from(["separate", "shared"])),
-        activation=draw(st.sampled_from(["tanh", "relu"])),
+        activation=draw(st.sampled_from(get_args(ActivationName))),
         initial_log_std=draw(st.sampled_from([-9.0, -0.5, 0.0, 3.0])),
         state_dependent_std=draw(st.booleans()),
         squash_actions=draw(st.booleans()),
@@ -373,7 +373,7 @@ def test_an_actor_and_an_evaluator_of_a_small_policy_load_neither_torch_nor_numb
 def test_a_window_has_the_actions_of_its_steps_one_by_one(case: Case, steps: int, kept: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         # With one number, the outputs of each step are freed before the next.
-        patch.setattr(numpy_actions, "_KEPT", kept)
+        patch.setattr(actions, "_KEPT", kept)
         generator = np.random.default_rng(steps)
         noise = generator.random((case.rows, steps, case.noise.shape[1]), np.float32)
         window = runner_of(case.weights, temperature=case.temperature).begin(noise)

@@ -1,4 +1,4 @@
-"""Choices among alternatives, from the logits of a small network in NumPy (`acting.numpy_actions`).
+"""Choices among alternatives, from the logits of a small network in NumPy (`small.actions`).
 
 They are sampled by inversion of the cumulative distribution: the first legal alternative whose cumulative probability
 exceeds the noise, or the last legal one if rounding leaves none. This module does not import torch.
@@ -27,14 +27,14 @@ class Pairs:
         self._choices, self._temperature = len(space.choices), np.float32(temperature)
         self.outputs = self.cells = self.bits = 2 * self._choices
         self.noise = Noise(NoiseKind.UNIFORM, self._choices)
-        self._is_scalar = isinstance(space, DiscreteSpace)
+        self._is_scalar = not space.action_array[1]
 
     def load(self, log_std: NDArray[np.generic]) -> None:
         """Copies nothing, because choices have no standard deviations."""
         del log_std
 
     def resize(self, outputs: NDArray[np.float32], count: int) -> None:
-        """Chooses the arrays of the outputs, as `acting.numpy_actions.Head`."""
+        """Chooses the arrays of the outputs, as `small.actions.Head`."""
         rows, _, columns = outputs.shape
         self._count, self._logits = count, outputs.reshape(rows, self._choices, 2, columns)
         self._second = np.zeros((rows, self._choices, columns), np.bool_)
@@ -43,11 +43,11 @@ class Pairs:
         self._rows = list(zip(self._logits[:, :, 0], self._logits[:, :, 1], self._second, strict=True))
 
     def begin(self, noise: NDArray[np.float32]) -> None:
-        """Prepares to sample T times, as `acting.numpy_actions.Head`."""
+        """Prepares to sample T times, as `small.actions.Head`."""
         self._thresholds = list((np.log1p(-noise) - np.log(noise)) * self._temperature)
 
     def sample(self, row: int, step: int, illegal: NDArray[np.bool_] | None) -> NDArray[np.generic]:
-        """Samples actions, as `acting.numpy_actions.Head`."""
+        """Samples actions, as `small.actions.Head`."""
         if illegal is not None:
             np.copyto(self._logits[row], -np.inf, where=illegal.reshape(self._logits.shape[1:]))
         first, second, takes_second = self._rows[row]
@@ -56,7 +56,7 @@ class Pairs:
         return _shaped(takes_second.astype(np.int64), self._count, is_scalar=self._is_scalar)
 
     def log_probs(self, rows: int) -> NDArray[np.float32]:
-        """Returns log probabilities, as `acting.numpy_actions.Head`."""
+        """Returns log probabilities, as `small.actions.Head`."""
         second = self._second[:rows]
         logits = self._logits[:rows] / self._temperature
         largest = np.maximum(logits[:, :, 0], logits[:, :, 1])
@@ -68,7 +68,7 @@ class Pairs:
         return log_probs
 
     def mode(self, illegal: NDArray[np.bool_] | None) -> NDArray[np.generic]:
-        """Returns the most likely actions, as `acting.numpy_actions.Head`."""
+        """Returns the most likely actions, as `small.actions.Head`."""
         logits = self._logits[0]
         if illegal is not None:
             np.copyto(logits, -np.inf, where=illegal.reshape(logits.shape))
@@ -89,7 +89,7 @@ class Choices:
         self.outputs = self.bits = int(counts.sum())
         self.noise = Noise(NoiseKind.UNIFORM, counts.size)
         self._temperature = temperature
-        self._is_scalar = isinstance(space, DiscreteSpace)
+        self._is_scalar = not space.action_array[1]
         self._choices, self._most = counts.size, int(counts.max())
         self.cells = self._choices * self._most
         alternative = np.arange(self._most)
@@ -104,7 +104,7 @@ class Choices:
         del log_std
 
     def resize(self, outputs: NDArray[np.float32], count: int) -> None:
-        """Chooses the arrays of the outputs, as `acting.numpy_actions.Head`."""
+        """Chooses the arrays of the outputs, as `small.actions.Head`."""
         rows, _, columns = outputs.shape
         shape = rows, self._choices, self._most, columns
         self._count, self._outputs = count, outputs
@@ -115,11 +115,11 @@ class Choices:
         self._below = np.zeros((self._choices, self._most - 1, columns), np.bool_)
 
     def begin(self, noise: NDArray[np.float32]) -> None:
-        """Prepares to sample T times, as `acting.numpy_actions.Head`."""
+        """Prepares to sample T times, as `small.actions.Head`."""
         self._noise = noise
 
     def sample(self, row: int, step: int, illegal: NDArray[np.bool_] | None) -> NDArray[np.generic]:
-        """Samples actions, as `acting.numpy_actions.Head`."""
+        """Samples actions, as `small.actions.Head`."""
         logits, forbidden = self._masked(row, illegal)
         edge, cumulative, total, chosen = self._edge, self._cumulative, self._total[row], self._chosen[row]
         np.maximum.reduce(logits, axis=1, out=edge)
@@ -137,13 +137,13 @@ class Choices:
         return _shaped(chosen, self._count, is_scalar=self._is_scalar).copy()
 
     def log_probs(self, rows: int) -> NDArray[np.float32]:
-        """Returns log probabilities, as `acting.numpy_actions.Head`."""
+        """Returns log probabilities, as `small.actions.Head`."""
         taken = np.take_along_axis(self._logits[:rows], self._chosen[:rows, :, None], axis=2)[:, :, 0]
         log_probs: NDArray[np.float32] = np.add.reduce(taken - np.log(self._total[:rows]), axis=1)
         return log_probs
 
     def mode(self, illegal: NDArray[np.bool_] | None) -> NDArray[np.generic]:
-        """Returns the most likely actions, as `acting.numpy_actions.Head`."""
+        """Returns the most likely actions, as `small.actions.Head`."""
         logits, _ = self._masked(0, illegal)
         return _shaped(logits.argmax(axis=1), self._count, is_scalar=self._is_scalar)
 

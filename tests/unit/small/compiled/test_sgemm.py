@@ -5,9 +5,10 @@ import pytest
 
 from helpers.environments import spec_of
 from helpers.policies import fresh_policy
-from penstock.algo import sgemm
-from penstock.algo.direct_gradients import _AS_IT_IS, _TRANSPOSED, _multiply
-from penstock.algo.flat_networks import FlatNetwork
+from penstock.algo.parameters import flatten
+from penstock.small.compiled import sgemm
+from penstock.small.compiled.flat_network import FlatNetwork
+from penstock.small.compiled.gradients import _AS_IT_IS, _TRANSPOSED, _multiply
 
 
 @pytest.mark.parametrize("rows, inner, columns", [(128, 64, 64), (1, 4, 64), (7, 3, 2)])
@@ -28,7 +29,8 @@ def test_compiled_code_multiplies_by_it(rows: int, inner: int, columns: int) -> 
 
 def test_without_a_known_library_networks_are_left_to_autograd(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = fresh_policy(spec_of("CartPole-v1"))
-    assert FlatNetwork.applies_to(policy)
+    parameters = flatten(policy)
+    assert FlatNetwork.of(policy, parameters) is not None
     monkeypatch.setattr(sgemm, "_NAMES", ("no_such_product",))
     assert sgemm.sgemm_address() is None
-    assert not FlatNetwork.applies_to(policy)
+    assert FlatNetwork.of(policy, parameters) is None

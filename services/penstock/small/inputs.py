@@ -1,6 +1,6 @@
 """Raw observations as the inputs of a small network in NumPy. It is `algo.encoders` without learned encoders.
 
-Inputs are feature-major, [features, columns] (`acting.numpy_layers`). This module does not import torch.
+Inputs are feature-major, [features, columns] (`small.layers`). This module does not import torch.
 """
 
 import math
@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.acting.numpy_layers import Tensors, tensor_of
-from penstock.acting.protocols import Leaves
 from penstock.algo.limits import LEAST_RELATIVE_DEVIATION, LEAST_VARIANCE, MAX_OBSERVATION, MAX_STANDARDISED
 from penstock.algo.network import Network
 from penstock.algo.spaces import alternatives, encoders_of
-from penstock.types.spaces import EnvironmentSpec, MultiBinarySpace, Space
+from penstock.small.layers import Tensors, tensor_of
+from penstock.types.spaces import EnvironmentSpec, Leaves, MultiBinarySpace, Space
 
 ENCODERS = ("flat", "one_hot")
 """Encoders that have no parameters."""

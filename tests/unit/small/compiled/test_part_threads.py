@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from penstock.learning.part_threads import PartThreads
+from penstock.small.compiled.part_threads import PartThreads
 
 WAIT_S = 60.0
 

@@ -1,4 +1,4 @@
-"""Normally distributed actions from the outputs of a small network in NumPy (`acting.numpy_actions`).
+"""Normally distributed actions from the outputs of a small network in NumPy (`small.actions`).
 
 This module does not import torch.
 """
@@ -36,11 +36,11 @@ class Gaussian:
         self._log_std = np.zeros((size, 1), np.float32)
 
     def load(self, log_std: NDArray[np.generic]) -> None:
-        """Copies the log standard deviations, as `acting.numpy_actions.Head`."""
+        """Copies the log standard deviations, as `small.actions.Head`."""
         self._log_std = self._bounded(log_std.astype(np.float32)[:, None])
 
     def resize(self, outputs: NDArray[np.float32], count: int) -> None:
-        """Chooses the arrays of the outputs, as `acting.numpy_actions.Head`."""
+        """Chooses the arrays of the outputs, as `small.actions.Head`."""
         self._count, self._outputs, self._means = count, outputs, outputs[:, : self._size]
         self._taken = np.zeros_like(self._means)
         # Views, whose making takes as long as an operation on a row.
@@ -48,11 +48,11 @@ class Gaussian:
         self._rows: list[tuple[NDArray[np.float32], ...]] = list(zip(self._means, self._taken, actions, strict=True))
 
     def begin(self, noise: NDArray[np.float32]) -> None:
-        """Prepares to sample T times, as `acting.numpy_actions.Head`."""
+        """Prepares to sample T times, as `small.actions.Head`."""
         self._deviates = list(noise if self._depends else noise * np.exp(self._log_std))
 
     def sample(self, row: int, step: int, illegal: NDArray[np.bool_] | None) -> NDArray[np.generic]:
-        """Samples actions, as `acting.numpy_actions.Head`."""
+        """Samples actions, as `small.actions.Head`."""
         del illegal
         mean, taken, action = self._rows[row]
         deviate = self._deviates[step]
@@ -62,7 +62,7 @@ class Gaussian:
         return action
 
     def log_probs(self, rows: int) -> NDArray[np.float32]:
-        """Returns log probabilities, as `acting.numpy_actions.Head`."""
+        """Returns log probabilities, as `small.actions.Head`."""
         log_std = self._bounded(self._outputs[:rows, self._size :]) if self._depends else self._log_std
         # From the rounded action, as the learner computes it.
         scaled = (self._taken[:rows] - self._means[:rows]) * np.exp(-log_std)
@@ -72,7 +72,7 @@ class Gaussian:
         return log_probs
 
     def mode(self, illegal: NDArray[np.bool_] | None) -> NDArray[np.generic]:
-        """Returns the most likely actions, as `acting.numpy_actions.Head`."""
+        """Returns the most likely actions, as `small.actions.Head`."""
         del illegal
         return self._means[0, :, : self._count].T.copy()
 

@@ -1,7 +1,7 @@
 """Actions and their log probabilities from the outputs of a small network in NumPy.
 
 It is `algo.action_heads` with the `sample`, `mode` and `log_prob` of `algo.distributions`, for feature-major outputs,
-[outputs, columns] (`acting.numpy_layers`). Outputs of several rows are kept, so that log probabilities, which no
+[outputs, columns] (`small.layers`). Outputs of several rows are kept, so that log probabilities, which no
 environment needs, are computed for all of them at once. This module does not import torch.
 """
 
@@ -10,13 +10,12 @@ from typing import Protocol, assert_never
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.acting.numpy_choices import Choices, Pairs
-from penstock.acting.numpy_gaussian import Gaussian
-from penstock.acting.numpy_layers import Tensors, padded, tensor_of
-from penstock.acting.protocols import Leaves
 from penstock.algo.network import Network
 from penstock.algo.noise import Noise
-from penstock.types.spaces import BoxSpace, DiscreteSpace, MultiBinarySpace, MultiDiscreteSpace, Space, Tree
+from penstock.small.choices import Choices, Pairs
+from penstock.small.gaussian import Gaussian
+from penstock.small.layers import Tensors, padded, tensor_of
+from penstock.types.spaces import BoxSpace, DiscreteSpace, Leaves, MultiBinarySpace, MultiDiscreteSpace, Space, Tree
 
 _KEPT = 2**16
 """Numbers of the outputs that are kept, unless one row has more: few enough for a processor's cache."""

@@ -7,7 +7,6 @@ probabilities differ from torch's by rounding alone.
 
 import contextvars
 from collections.abc import Callable
-from itertools import pairwise
 from typing import ParamSpec, TypeVar
 
 import numpy as np
@@ -15,16 +14,18 @@ import safetensors.numpy
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 
-from penstock.acting.numpy_actions import Actions
-from penstock.acting.numpy_inputs import ENCODERS, Inputs
-from penstock.acting.numpy_layers import Layers
-from penstock.acting.protocols import Leaves, Library, WindowPolicy
 from penstock.algo import published
 from penstock.algo.network import Network
 from penstock.algo.noise import Noise
 from penstock.algo.published import Description
-from penstock.algo.spaces import encoders_of
+from penstock.small import network
+from penstock.small.actions import Actions
+from penstock.small.inputs import Inputs
+from penstock.small.layers import Layers
+from penstock.small.network import SmallNetwork
+from penstock.types.networks import Library
 from penstock.types.run import Weights
+from penstock.types.spaces import Leaves
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -38,16 +39,10 @@ _ENDED = "the window has ended with a later call of its runner; read its log pro
 
 def obstacle(description: Description) -> str:
     """Returns what of a policy NumPy can't compute, or not fast; empty if there is nothing."""
-    network = description.network
-    for setting, value in ("memory", network.memory), ("module", network.module), ("moves", network.moves):
-        if value is not None:
-            return f"policy.{setting} is {value!r}"
-    for encoder in encoders_of(description.spec, network.encoders):
-        if encoder not in ENCODERS:
-            return f"an observation has the encoder {encoder}"
-    actions = Actions(description.spec.action, network, temperature=1.0)
-    widths = _widths(Inputs(description.spec, network), network, actions)
-    weights = sum((before + 1) * width for before, width in pairwise(widths))
+    found = SmallNetwork.of(description)
+    if found is None:
+        return network.obstacle(description)
+    weights = sum((layer.inputs + 1) * layer.outputs for layer in found.of_actions)
     return f"the network has {weights:,} weights, more than {_MOST_WEIGHTS:,}" if weights > _MOST_WEIGHTS else ""
 
 
@@ -69,15 +64,15 @@ class NumpyRunner:
 
         Raises `ConfigurationError` if the bytes are cut short.
         """
-        spec, network = description.spec, description.network
-        self._inputs = Inputs(spec, network)
-        self._actions = Actions(spec.action, network, temperature=temperature)
-        names = _layer_names(network, leaves=len(spec.observation.leaves))
-        widths = _widths(self._inputs, network, self._actions)
-        self._layers = Layers(names, widths, network.activation)
+        found = SmallNetwork.of(description)
+        assert found is not None
+        self.network: Network = description.network
+        self._inputs = Inputs(description.spec, self.network)
+        self._actions = Actions(description.spec.action, self.network, temperature=temperature)
+        self._layers = Layers(found.of_actions, found.activation)
         self.noise: tuple[Noise, ...] = self._actions.noise
-        self.network, self._count, self._rows = network, 0, 0
-        self._window: _Window | None = None
+        self._count, self._rows = 0, 0
+        self._window: Window | None = None
         self._quiet = _quiet()
         self._load(weights)
 
@@ -103,13 +98,13 @@ class NumpyRunner:
         action = window.act(observation, mask=mask, begun=begun)
         return tuple(leaf.copy() for leaf in action), window.log_probs()[:, 0]
 
-    def begin(self, noise: NDArray[np.float32]) -> WindowPolicy:
+    def begin(self, noise: NDArray[np.float32]) -> "Window":
         """Begins a window, as `acting.protocols.Runner`."""
         self._end_window()
         count, steps, _ = noise.shape
         self._resize(count, min(steps, self._actions.most_rows(count)))
         self._quiet.run(self._actions.begin, noise)
-        self._window = _Window(self._quiet, self._inputs, self._layers, self._actions, count, steps)
+        self._window = Window(self._quiet, self._inputs, self._layers, self._actions, count, steps)
         return self._window
 
     def act_greedily(
@@ -175,7 +170,7 @@ def _quiet() -> contextvars.Context | _ErrorState:
     return _ErrorState()
 
 
-class _Window:
+class Window:
     """A policy that acts on the rows of one window (`acting.protocols.WindowPolicy`). Used by one thread."""
 
     def __init__(
@@ -223,17 +218,3 @@ class _Window:
         assert not self._ended, _ENDED
         self._log_probs[self._step - self._row : self._step] = self._actions.log_probs(self._row)
         self._row = 0
-
-
-def _widths(inputs: Inputs, network: Network, actions: Actions) -> tuple[int, ...]:
-    """Returns the numbers of features between the layers, from the inputs to the outputs."""
-    return (inputs.width, *network.hidden_sizes, actions.outputs)
-
-
-def _layer_names(network: Network, *, leaves: int) -> list[str]:
-    """Returns the names of the linear layers in `algo.policies.Policy`, from the first hidden layer to the outputs."""
-    # A module that concatenates several leaves comes first, and an activation follows each hidden layer.
-    first, hidden = int(leaves > 1), len(network.hidden_sizes)
-    if network.trunk == "shared":
-        return [*(f"trunk.{first + 2 * layer}" for layer in range(hidden)), "actor.0"]
-    return [f"actor.{first + 2 * layer}" for layer in range(hidden + 1)]

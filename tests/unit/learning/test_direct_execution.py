@@ -1,9 +1,9 @@
-"""Gradient steps without autograd are those of autograd, for every network to which they apply."""
+"""Execution without autograd computes what autograd does, for every network to which it applies."""
 
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -22,10 +22,15 @@ from penstock.algo.network import Network
 from penstock.algo.parameters import beginning_of, flatten
 from penstock.algo.policies import Inputs, Policy
 from penstock.algo.priorities import importance_weights, preferences, segment_priorities
+from penstock.config import PPOConfig
 from penstock.learning.adam import Adam
-from penstock.learning.direct_steps import DirectSteps, direct_steps
+from penstock.learning.direct_execution import DirectExecution
 from penstock.learning.execution import Descent, Eager
 from penstock.learning.gradient_steps import GradientStep, Steps, objective_of
+from penstock.learning.ranks import ALONE
+from penstock.small.compiled.losses import Coefficients
+from penstock.small.compiled.minibatch import MinibatchGradient
+from penstock.types.networks import ActivationName
 from penstock.types.spaces import (
     BoxSpace,
     DiscreteSpace,
@@ -33,6 +38,7 @@ from penstock.types.spaces import (
     Leaf,
     MultiBinarySpace,
     MultiDiscreteSpace,
+    Space,
     Tree,
 )
 
@@ -45,6 +51,17 @@ SETTINGS = LossSettings(
     clip_anchor=0.5,
     behaviour_weight_clip=5.0,
 )
+OPTIONS: dict[str, list[Any]] = {
+    "clip_range": [0.05, 0.2, 1.5],
+    "value_clip_range": [None, 0.3],
+    "value_coefficient": [0.5, 1.5],
+    "entropy_coefficient": [0.0, 0.01, 0.5],
+    "normalise_advantages": [False, True],
+    "clip_anchor": [0.5],
+    "behaviour_weight_clip": [5.0],
+}
+"""Values of the settings of the loss. The last two decide its inputs and not the loss itself."""
+OPTION_VALUES = {name: st.sampled_from(values) for name, values in OPTIONS.items()}
 
 
 INF = (math.inf,)
@@ -63,6 +80,7 @@ ACTIONS = {
     "numbers": Tree.of(BoxSpace("float32", (2,), (-1.0, -1.0), (1.0, 1.0))),
     "unbounded numbers": Tree.of(PLANE),
 }
+"""Kinds of actions: all of `Space`, alone, and choices together."""
 MASKABLE = ("choice", "several choices", "tuple of choices")
 
 
@@ -74,10 +92,15 @@ def make_step(policy: Policy, learning_rate: float = 1e-2) -> GradientStep:
     return GradientStep(objective, parameters, Adam(parameters, learning_rate), 0.5, border)
 
 
-def direct(step: GradientStep, policy: Policy) -> DirectSteps:
-    found = direct_steps(policy, step)
-    assert found is not None
-    return found
+def direct(step: GradientStep, policy: Policy, threads: int = 1) -> DirectExecution:
+    gradient = MinibatchGradient.of(policy, step.parameters, threads)
+    assert gradient is not None
+    return DirectExecution(step, gradient, PPOConfig(), ALONE)
+
+
+def test_every_kind_of_action_and_every_setting_of_the_loss_is_compared() -> None:
+    assert {type(space) for tree in ACTIONS.values() for space in tree.spaces} == {*get_args(Space)}
+    assert OPTIONS.keys() == {each.name for each in dataclasses.fields(LossSettings)}
 
 
 def random_steps(policy: Policy, count: int, seed: int) -> Steps:
@@ -127,7 +150,7 @@ def policies(draw: st.DrawFn) -> Policy:
     network = Network(
         hidden_sizes=draw(st.sampled_from([(16, 16), (8,), (), (8, 16, 4)])),
         trunk=draw(st.sampled_from(["separate", "shared"])),
-        activation=draw(st.sampled_from(["tanh", "relu"])),
+        activation=draw(st.sampled_from(get_args(ActivationName))),
         state_dependent_std=draw(st.booleans()),
         normalise_observations=draw(st.booleans()),
         initial_log_std=draw(st.sampled_from([0.0, -6.0, 3.0])),
@@ -140,11 +163,11 @@ def policies(draw: st.DrawFn) -> Policy:
     return policy
 
 
-@given(policies(), st.integers(1, 70), st.sampled_from([None, 0.3]), st.booleans(), st.integers(0, 9))
-def test_the_gradient_is_that_of_autograd(
-    policy: Policy, count: int, value_clip: float | None, normalise: bool, seed: int
-) -> None:
-    settings = dataclasses.replace(SETTINGS, value_clip_range=value_clip, normalise_advantages=normalise and count > 1)
+@given(policies(), st.integers(1, 70), st.fixed_dictionaries(OPTION_VALUES), st.integers(0, 9))
+def test_the_gradient_is_that_of_autograd(policy: Policy, count: int, options: dict[str, Any], seed: int) -> None:
+    settings = LossSettings(**options)
+    if count == 1:
+        settings = dataclasses.replace(settings, normalise_advantages=False)
     step, steps = make_step(policy), random_steps(policy, count, seed)
     gradient = step.parameters.grad
     assert gradient is not None
@@ -166,7 +189,7 @@ def test_the_gradient_is_that_of_autograd(
 @pytest.mark.parametrize("execution", [make_step, lambda policy: direct(make_step(policy), policy)])
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
 def test_draws_by_priority_estimate_the_gradient_of_uniform_draws(
-    env_id: str, execution: Callable[[Policy], GradientStep | DirectSteps]
+    env_id: str, execution: Callable[[Policy], GradientStep | DirectExecution]
 ) -> None:
     """For fixed parameters and a pool of segments with unequal advantages, over many draws."""
     settings = dataclasses.replace(SETTINGS, value_coefficient=0.0, entropy_coefficient=0.0, clip_anchor=0.0)
@@ -210,9 +233,7 @@ def test_blocks_and_parts_add_up_to_the_gradient_of_autograd_in_any_number_of_th
     expected, found = gradient.clone(), []
     for threads in (1, 2, 5):
         gradient.fill_(7.0)
-        descent = direct_steps(policy, step, threads)
-        assert descent is not None
-        descent.gradients(steps, SETTINGS)(slice(0, count))
+        direct(step, policy, threads).gradients(steps, SETTINGS)(slice(0, count))
         found.append(gradient.clone())
     torch.testing.assert_close(found[0], expected, rtol=1e-4, atol=1e-6)
     assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
@@ -304,4 +325,15 @@ def test_other_networks_are_left_to_autograd(network: Network) -> None:
     observation = Tree((Leaf(("a",), PLANE), Leaf(("unit",), DiscreteSpace(4))))
     spec = EnvironmentSpec("Any-v0", observation, ACTIONS["numbers"])
     policy = fresh_policy(spec, network=network)
-    assert direct_steps(policy, make_step(policy)) is None
+    assert MinibatchGradient.of(policy, flatten(policy), threads=1) is None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _FurtherSettings(LossSettings):
+    dual_clip: float
+
+
+def test_a_setting_of_the_loss_that_compiled_code_lacks_is_refused() -> None:
+    settings = _FurtherSettings(**dataclasses.asdict(SETTINGS), dual_clip=3.0)
+    with pytest.raises(NotImplementedError, match="lacks settings of the loss: dual_clip"):
+        Coefficients.of(settings)

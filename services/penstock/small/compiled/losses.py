@@ -1,22 +1,27 @@
-"""PPO's loss for each kind of action of a small network, by the compiled code of `direct_gradients`."""
+"""PPO's loss for each kind of action of a small network, by the compiled code of `small.compiled.gradients`."""
 
 import math
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, fields
+from typing import Protocol, assert_never
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from penstock.algo import direct_gradients
-from penstock.algo.flat_networks import FlatNetwork
 from penstock.algo.limits import LOG_STD_RANGE
 from penstock.algo.losses import LossSettings
 from penstock.algo.policies import Policy
 from penstock.algo.ratios import LARGEST_LOG
+from penstock.small.compiled import gradients
+from penstock.small.compiled.flat_network import FlatNetwork
+from penstock.small.compiled.gradients import Floats, MinibatchSettings
+from penstock.types.spaces import BoxSpace, DiscreteSpace, MultiBinarySpace, MultiDiscreteSpace, Space
 
-Floats = NDArray[np.float32]
+_ELSEWHERE = {"normalise_advantages", "clip_anchor", "behaviour_weight_clip"}
+"""Fields of `LossSettings` that `MinibatchSettings` lacks: the first decides how advantages are scaled, and the others
+decide the inputs of the loss (`estimates`)."""
+
 Actions = NDArray[np.int64] | NDArray[np.float32]
 
 
@@ -26,28 +31,38 @@ class Coefficients:
 
     Attributes:
         normalise: Whether advantages are normalised.
-        clip_range: Clip range of the policy loss.
-        further: Coefficient of the entropy, bound on log ratios, and clip range and coefficient of the value loss.
+        settings: All settings but those of a single minibatch.
     """
 
     normalise: bool
-    clip_range: float
-    further: tuple[float, float, float, float]
+    settings: MinibatchSettings
 
     @classmethod
     def of(cls, settings: LossSettings) -> "Coefficients":
-        """Returns the coefficients of these settings, whose scheduled ones are numbers."""
-        value_clip_range = math.inf if settings.value_clip_range is None else settings.value_clip_range
+        """Returns the coefficients of these settings, whose scheduled ones are numbers.
+
+        Raises `NotImplementedError` if `LossSettings` has a field that the compiled loss does not have.
+        """
+        if missing := {each.name for each in fields(settings)} - {*MinibatchSettings._fields, *_ELSEWHERE}:
+            raise NotImplementedError(f"small.compiled.gradients lacks settings of the loss: {', '.join(missing)}")
         return cls(
             settings.normalise_advantages,
-            float(settings.clip_range),
-            (float(settings.entropy_coefficient), LARGEST_LOG, value_clip_range, settings.value_coefficient),
+            MinibatchSettings(
+                clip_range=float(settings.clip_range),
+                value_clip_range=math.inf if settings.value_clip_range is None else float(settings.value_clip_range),
+                value_coefficient=float(settings.value_coefficient),
+                entropy_coefficient=float(settings.entropy_coefficient),
+                largest_log=LARGEST_LOG,
+                rows=0.0,
+                advantage_mean=0.0,
+                advantage_factor=1.0,
+            ),
         )
 
-    def of_minibatch(self, rows: Floats) -> tuple[float, ...]:
-        """Returns the argument `settings` of `direct_gradients` for a minibatch, <float32>[N, 6]."""
-        mean, factor = direct_gradients.scale_of(rows) if self.normalise else (0.0, 1.0)
-        return mean, factor, float(len(rows)), self.clip_range, *self.further
+    def of_minibatch(self, rows: Floats) -> MinibatchSettings:
+        """Returns the settings for a minibatch, <float32>[N, 6]."""
+        mean, factor = gradients.scale_of(rows) if self.normalise else (0.0, 1.0)
+        return self.settings._replace(rows=float(len(rows)), advantage_mean=mean, advantage_factor=factor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +103,7 @@ class PolicyLoss(Protocol):
         """Returns the log probabilities of the actions, <float32>[N], from outputs, <float32>[N, outputs]."""
 
     def gradient(
-        self, room: Floats, rows: Rows, settings: tuple[float, ...], gradient: Floats, log_probs: Floats
+        self, room: Floats, rows: Rows, settings: MinibatchSettings, gradient: Floats, log_probs: Floats
     ) -> tuple[float, float, float]:
         """Returns the sums over some rows of a minibatch of the policy losses, the value losses, and the entropies.
 
@@ -122,14 +137,14 @@ class ChoiceLoss:
     def log_probs(self, outputs: Floats, legal: NDArray[np.bool_], actions: Actions) -> Floats:
         """Implements `PolicyLoss`."""
         result = np.empty(len(actions), np.float32)
-        direct_gradients.choice_log_probs(outputs, legal, self._choices, actions, result)
+        gradients.choice_log_probs(outputs, legal, self._choices, actions, result)
         return result
 
     def gradient(
-        self, room: Floats, rows: Rows, settings: tuple[float, ...], gradient: Floats, log_probs: Floats
+        self, room: Floats, rows: Rows, settings: MinibatchSettings, gradient: Floats, log_probs: Floats
     ) -> tuple[float, float, float]:
         """Implements `PolicyLoss`."""
-        sums: tuple[float, float, float] = direct_gradients.choice_gradient(
+        sums: tuple[float, float, float] = gradients.choice_gradient(
             self._layout,
             room,
             rows.features,
@@ -160,15 +175,15 @@ class GaussianLoss:
     def log_probs(self, outputs: Floats, legal: NDArray[np.bool_], actions: Actions) -> Floats:
         """Implements `PolicyLoss`."""
         result = np.empty(len(actions), np.float32)
-        log_std = self._layout[0][slice(*self._log_std)]
-        direct_gradients.gaussian_log_probs(outputs, log_std, actions, LOG_STD_RANGE, result)
+        log_std = self._layout.parameters[slice(*self._log_std)]
+        gradients.gaussian_log_probs(outputs, log_std, actions, LOG_STD_RANGE, result)
         return result
 
     def gradient(
-        self, room: Floats, rows: Rows, settings: tuple[float, ...], gradient: Floats, log_probs: Floats
+        self, room: Floats, rows: Rows, settings: MinibatchSettings, gradient: Floats, log_probs: Floats
     ) -> tuple[float, float, float]:
         """Implements `PolicyLoss`."""
-        sums: tuple[float, float, float] = direct_gradients.gaussian_gradient(
+        sums: tuple[float, float, float] = gradients.gaussian_gradient(
             self._layout,
             room,
             rows.features,
@@ -181,18 +196,25 @@ class GaussianLoss:
 
     def finish(self, gradient: Floats) -> None:
         """Implements `PolicyLoss`."""
-        direct_gradients.stop_outwards(self._layout[0], gradient, self._log_std, LOG_STD_RANGE)
+        gradients.stop_outwards(self._layout.parameters, gradient, self._log_std, LOG_STD_RANGE)
 
 
-def policy_loss(policy: Policy, network: FlatNetwork) -> PolicyLoss:
-    """Returns the loss of a policy, for whose actions `applies_to` must be true."""
-    return ChoiceLoss(policy, network) if policy.spec.action.spaces[0].choices else GaussianLoss(policy, network)
+def policy_loss(policy: Policy, network: FlatNetwork) -> PolicyLoss | None:
+    """Returns the loss of a policy; None unless its actions are choices alone, or one vector that is not squashed."""
+    kinds = [_kind_of(space) for space in policy.spec.action.spaces]
+    if {*kinds} == {ChoiceLoss}:
+        return ChoiceLoss(policy, network)
+    return GaussianLoss(policy, network) if kinds == [GaussianLoss] and not policy.network.squash_actions else None
 
 
-def applies_to(policy: Policy) -> bool:
-    """Returns whether a policy's actions are choices alone, or one vector of real numbers without bounds."""
-    spaces = policy.spec.action.spaces
-    return all(space.choices for space in spaces) or (len(spaces) == 1 and not policy.network.squash_actions)
+def _kind_of(space: Space) -> type[ChoiceLoss] | type[GaussianLoss]:
+    match space:
+        case DiscreteSpace() | MultiDiscreteSpace() | MultiBinarySpace():
+            return ChoiceLoss
+        case BoxSpace():
+            return GaussianLoss
+        case _:
+            assert_never(space)
 
 
 @numba.njit(
@@ -233,6 +255,6 @@ def movement(
         anchor_log_prob: <float32>[N] log probabilities of the actions of the rows in the anchor of the clip range.
         proximal_log_prob: <float32>[N] the same before the batch.
     """
-    clip_range, largest_log = coefficients.clip_range, LARGEST_LOG
+    clip_range, largest_log = coefficients.settings.clip_range, LARGEST_LOG
     divergence, clipped = _movement(log_prob, order, anchor_log_prob, proximal_log_prob, clip_range, largest_log)
     return divergence, clipped

@@ -1,7 +1,8 @@
-"""Estimates in compiled loops are those of `Learner.estimate` in torch."""
+"""Estimates in compiled loops are those of torch."""
 
 import dataclasses
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,18 @@ from helpers.training import make_batch, make_learner
 from penstock.algo.network import Network
 from penstock.learning.batches import TrainingBatch
 from penstock.learning.gradient_steps import Estimated, Steps
+from penstock.small.compiled.estimates import EstimateSettings
 
+OPTIONS: dict[str, list[Any]] = {
+    "discount": [0.9, 0.99],
+    "trace_decay": [0.5, 0.95],
+    "rho_clip": [0.5, 1.0, 2.0],
+    "trace_clip": [0.5, 1.0, 2.0],
+    "v_trace": [False, True],
+    "clip_anchor": [0.0, 0.3, 1.0],
+    "behaviour_weight_clip": [1.1, 5.0],
+}
+"""Values of the settings in [ppo] on which estimates depend."""
 ABSURD = (math.nan, math.inf, -math.inf, 1e30, 1e7, 3e38, -1e9, 1e12)
 
 
@@ -26,11 +38,22 @@ def with_absurd_values(column: Tensor, count: int, seed: int) -> Tensor:
     return column
 
 
-def changed(batch: TrainingBatch, absurd: int, seed: int) -> TrainingBatch:
-    """Returns the batch with data of another policy, some of whose values are absurd."""
-    noise = 0.3 * torch.randn(batch.reward.shape, generator=torch.Generator().manual_seed(seed))
+def changed(batch: TrainingBatch, spread: float, absurd: int, seed: int) -> TrainingBatch:
+    """Returns the batch with data of another policy, some of whose values are absurd, and with random flags.
+
+    In a batch of our own actors, a row that is not valid follows the end of an episode.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    noise = spread * torch.randn(batch.reward.shape, generator=generator)
+
+    def flags(share: float) -> Tensor:
+        return torch.rand(batch.reward.shape, generator=generator) < share
+
     return dataclasses.replace(
         batch,
+        terminated=flags(0.1),
+        truncated=flags(0.1),
+        valid=flags(0.9),
         observation=tuple(with_absurd_values(leaf, absurd, seed) for leaf in batch.observation),
         reward=with_absurd_values(batch.reward + noise, absurd, seed + 1),
         behaviour_log_prob=with_absurd_values(batch.behaviour_log_prob + noise, absurd, seed + 2),
@@ -51,24 +74,27 @@ def assert_same(ours: Estimated, expected: Estimated) -> None:
     torch.testing.assert_close(ours.steps.action, expected.steps.action)
 
 
+def test_every_setting_of_the_estimates_is_drawn() -> None:
+    assert OPTIONS.keys() == {*EstimateSettings._fields} - {"largest_log", "largest_spread"}
+
+
 @given(
     st.sampled_from(["CartPole-v1", "Pendulum-v1"]),
     st.booleans(),
-    st.booleans(),
-    st.sampled_from([0.0, 0.3, 1.0]),
+    st.fixed_dictionaries({name: st.sampled_from(values) for name, values in OPTIONS.items()}),
+    st.sampled_from([0.3, 3.0]),
     st.integers(0, 8),
     st.integers(0, 99),
 )
 def test_the_estimates_are_those_of_torch(
-    env_id: str, returns: bool, v_trace: bool, anchor: float, absurd: int, seed: int
+    env_id: str, returns: bool, options: dict[str, Any], spread: float, absurd: int, seed: int
 ) -> None:
     network = Network(hidden_sizes=(16, 16), normalise_returns=returns)
     eager, direct = (
-        make_learner(env_id, network=network, execution=execution, v_trace=v_trace, clip_anchor=anchor)
-        for execution in ("eager", "auto")
+        make_learner(env_id, network=network, execution=execution, **options) for execution in ("eager", "auto")
     )
     assert direct.execution == "direct"
-    batch = changed(make_batch(env_id, segments=7, unroll_length=12, fresh=4), absurd, seed)
+    batch = changed(make_batch(env_id, segments=7, unroll_length=12, fresh=4), spread, absurd, seed)
     assert_same(direct.estimate(batch, 0.1), eager.estimate(batch, 0.1))
 
 

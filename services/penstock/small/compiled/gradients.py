@@ -8,29 +8,26 @@ because numba does not compile a function again when another module changes.
 
 The functions share these arguments:
 
-- `network`: the flat parameters, <float32>[P]; the hidden layers, <int64>[layers, 5], which are the numbers of inputs
-  and outputs, the positions of the first trunk's weight and bias among the parameters, and the distance from there to
-  the next trunk's; the outputs of policy and value, <int64>[2, 4], which are their number, the positions of weight and
-  bias, and the number of the trunk; the numbers of trunks and of the activation (0 is tanh, 1 is ReLU); and the
-  address of `sgemm` (`sgemm.sgemm_address`).
+- `network`: the parameters and where the layers are among them.
 - `memory`: <float32>[M] room for one block (`room_of`).
 - `features`: <float32>[N, F] inputs of the first layer.
 - `rows`: <float32>[N, 6] the columns `ROWS`.
-- `settings`: the mean to subtract from the advantages, the factor to multiply them by, the number of rows of the
-  minibatch, clip range, coefficient of the entropy, bound on log ratios, clip range of the value, and coefficient of
-  its loss.
+- `settings`: the settings of the loss for the whole minibatch.
 - `gradient`: <float32>[P] receives the gradient of the parameters.
 - `log_probs`: <float32>[N] receives the log probabilities of the actions.
 """
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
 
 ROWS = ("anchor_log_prob", "proximal_value", "advantage", "target", "importance", "policy_weight")
 """Columns of the rows that the loss reads, in this order; see `losses.ppo_loss`."""
@@ -46,12 +43,73 @@ _IMPORTANCE = 4
 _WEIGHT = 5
 _LOG_TWO_PI = np.log(2.0 * np.pi)
 
-_NETWORK = "Tuple((float32[::1], int64[:, ::1], int64[:, ::1], int64, int64, int64))"
+# Numbers of activations, as in `algo.activations`.
+_TANH = 0
+_RELU = 1
 
 # Constants of CBLAS.
 _ROW_MAJOR = np.int32(101)
 _AS_IT_IS = np.int32(111)
 _TRANSPOSED = np.int32(112)
+
+
+class FlatLayout(NamedTuple):
+    """A small network on flat parameters.
+
+    Attributes:
+        parameters: <float32>[P] the parameters.
+        layers: <int64>[layers, 5] the hidden layers: the numbers of inputs and outputs, the positions of the first
+            trunk's weight and bias among the parameters, and the distance from there to the next trunk's.
+        ends: <int64>[2, 4] the outputs of policy and value: their number, the positions of weight and bias, and the
+            number of the trunk.
+        trunks: Number of trunks.
+        activation: Number of the activation (`algo.activations`).
+        sgemm: Address of the product of matrices (`sgemm.sgemm_address`).
+    """
+
+    parameters: Floats
+    layers: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    trunks: int
+    activation: int
+    sgemm: int
+
+
+class MinibatchSettings(NamedTuple):
+    """Settings of the loss for one minibatch.
+
+    Attributes:
+        clip_range: As `losses.LossSettings`; so are the next three.
+        value_clip_range: Infinity: the loss of the value is not clipped.
+        value_coefficient: As `losses.LossSettings`.
+        entropy_coefficient: As `losses.LossSettings`.
+        largest_log: Bound on log ratios.
+        rows: Number of rows of the minibatch.
+        advantage_mean: Number to subtract from the advantages.
+        advantage_factor: Factor by which they are then multiplied.
+    """
+
+    clip_range: float
+    value_clip_range: float
+    value_coefficient: float
+    entropy_coefficient: float
+    largest_log: float
+    rows: float
+    advantage_mean: float
+    advantage_factor: float
+
+
+_NUMBERS = types.float32[::1]
+_ROWS = types.float32[:, ::1]
+_LEGAL = types.boolean[:, ::1]
+_INTEGERS = types.int64[::1]
+_TABLE = types.int64[:, ::1]
+_BOUNDS = types.UniTuple(types.float64, 2)
+_SLICE = types.UniTuple(types.int64, 2)
+_SUMS = types.UniTuple(types.float64, 3)
+_RESULTS = types.UniTuple(_NUMBERS, 2)
+_NETWORK = types.NamedTuple((_NUMBERS, _TABLE, _TABLE, types.int64, types.int64, types.int64), FlatLayout)
+_SETTINGS = types.NamedUniTuple(types.float64, len(MinibatchSettings._fields), MinibatchSettings)
 
 _COMPILED: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 # Sums in any order and fused products, which vector instructions need; NaN and infinity keep their meaning.
@@ -84,18 +142,20 @@ def _tanh(value):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(**_VECTORISED)
-def _activate(sums, bias, relu):  # type: ignore[no-untyped-def]
-    """Adds the bias to the rows, and applies the activation."""
+def _activate(sums, bias, activation):  # type: ignore[no-untyped-def]
+    """Adds the bias to the rows, and applies the activation. Results of one that is not known here are NaN."""
     for row in range(sums.shape[0]):
         own = sums[row]
-        if relu:
+        if activation == _TANH:
+            for column in range(sums.shape[1]):
+                own[column] = _tanh(own[column] + bias[column])
+        elif activation == _RELU:
             for column in range(sums.shape[1]):
                 # The comparison lets NaN through.
                 value = own[column] + bias[column]
                 own[column] = np.float32(0.0) if value < np.float32(0.0) else value
         else:
-            for column in range(sums.shape[1]):
-                own[column] = _tanh(own[column] + bias[column])
+            own[:] = np.float32(np.nan)
 
 
 @numba.njit(**_VECTORISED)
@@ -110,18 +170,24 @@ def _apply(below, weight, bias, results):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(**_VECTORISED)
-def _before_activation(gradients, outputs, bias, relu):  # type: ignore[no-untyped-def]
-    """Turns gradients of a layer's outputs into those of its sums, and adds those of its bias to `bias`."""
+def _before_activation(gradients, outputs, bias, activation):  # type: ignore[no-untyped-def]
+    """Turns gradients of a layer's outputs into those of its sums, and adds those of its bias to `bias`.
+
+    Those of an activation that is not known here are NaN.
+    """
     for row in range(gradients.shape[0]):
         own, output = gradients[row], outputs[row]
-        if relu:
+        if activation == _TANH:
+            for column in range(gradients.shape[1]):
+                own[column] *= np.float32(1.0) - output[column] * output[column]
+                bias[column] += own[column]
+        elif activation == _RELU:
             for column in range(gradients.shape[1]):
                 own[column] = own[column] if output[column] > np.float32(0.0) else np.float32(0.0)
                 bias[column] += own[column]
         else:
-            for column in range(gradients.shape[1]):
-                own[column] *= np.float32(1.0) - output[column] * output[column]
-                bias[column] += own[column]
+            own[:] = np.float32(np.nan)
+            bias[:] = np.float32(np.nan)
 
 
 @numba.njit(**_VECTORISED)
@@ -196,27 +262,25 @@ def _end(ends, end):  # type: ignore[no-untyped-def]
 @numba.njit(**_COMPILED)
 def _hidden(network, memory, layer, trunk, rows):  # type: ignore[no-untyped-def]
     """Returns the outputs of a hidden layer, <float32>[rows, width]."""
-    _, layers, _, trunks, _, _ = network
-    width, begin = layers[layer, 1], 0
+    width, begin = network.layers[layer, 1], 0
     for earlier in range(layer):
-        begin += trunks * BLOCK * layers[earlier, 1]
+        begin += network.trunks * BLOCK * network.layers[earlier, 1]
     return _matrix(memory, begin + trunk * BLOCK * width, rows, width)
 
 
 @numba.njit(**_COMPILED)
 def _widths(network):  # type: ignore[no-untyped-def]
     """Returns the number of all hidden outputs of a row."""
-    _, layers, _, trunks, _, _ = network
     total = 0
-    for layer in range(layers.shape[0]):
-        total += trunks * layers[layer, 1]
+    for layer in range(network.layers.shape[0]):
+        total += network.trunks * network.layers[layer, 1]
     return total
 
 
 @numba.njit(**_COMPILED)
 def _results(network, memory, end, rows):  # type: ignore[no-untyped-def]
     """Returns the outputs of policy or value, <float32>[rows, outputs]."""
-    _, _, ends, _, _, _ = network
+    ends = network.ends
     begin = BLOCK * (2 * _widths(network) + end * ends[0, 0])
     return _matrix(memory, begin, rows, ends[end, 0])
 
@@ -224,20 +288,19 @@ def _results(network, memory, end, rows):  # type: ignore[no-untyped-def]
 @numba.njit(**_COMPILED)
 def _result_gradients(network, memory, end, rows):  # type: ignore[no-untyped-def]
     """Returns the gradients by the outputs of policy or value, <float32>[rows, outputs]."""
-    _, _, ends, _, _, _ = network
+    ends = network.ends
     begin = BLOCK * (2 * _widths(network) + ends[0, 0] + ends[1, 0] + end * ends[0, 0])
     return _matrix(memory, begin, rows, ends[end, 0])
 
 
-@numba.njit(f"int64({_NETWORK})", **_CACHED)
+@numba.njit(types.int64(_NETWORK), **_CACHED)
 def room_of(network):  # type: ignore[no-untyped-def]
     """Returns the size of `memory`.
 
     It holds the outputs of the hidden layers, their gradients, the outputs of policy and value, their gradients, and
     one weight or its gradient.
     """
-    _, layers, ends, _, _, _ = network
-    largest = 0
+    layers, ends, largest = network.layers, network.ends, 0
     for layer in range(layers.shape[0]):
         largest = max(largest, layers[layer, 0] * layers[layer, 1])
     return BLOCK * 2 * (_widths(network) + ends[0, 0] + ends[1, 0]) + largest
@@ -246,7 +309,7 @@ def room_of(network):  # type: ignore[no-untyped-def]
 @numba.njit(**_COMPILED)
 def _scratch(network, memory, rows, columns):  # type: ignore[no-untyped-def]
     """Returns the room for one weight."""
-    _, _, ends, _, _, _ = network
+    ends = network.ends
     return _matrix(memory, BLOCK * 2 * (_widths(network) + ends[0, 0] + ends[1, 0]), rows, columns)
 
 
@@ -260,9 +323,9 @@ def _add_transposed(matrix, total):  # type: ignore[no-untyped-def]
 @numba.njit(**_COMPILED)
 def forward(network, memory, features):  # type: ignore[no-untyped-def]
     """Computes the outputs of a block."""
-    flat, layers, ends, trunks, activation, sgemm = network
+    flat, layers, ends, sgemm = network.parameters, network.layers, network.ends, network.sgemm
     rows = features.shape[0]
-    for trunk in range(trunks):
+    for trunk in range(network.trunks):
         below = features
         for layer in range(layers.shape[0]):
             inputs, outputs, weight, bias, spacing = _layer(layers, layer)
@@ -273,7 +336,7 @@ def forward(network, memory, features):  # type: ignore[no-untyped-def]
             _add_transposed(_matrix(flat, weight + trunk * spacing, outputs, inputs), transposed)
             _multiply(sgemm, below, transposed, hidden, _AS_IT_IS, 0.0)
             first = bias + trunk * spacing
-            _activate(hidden, flat[first : first + outputs], activation == 1)
+            _activate(hidden, flat[first : first + outputs], network.activation)
             below = hidden
     for end in range(2):
         outputs, weight, bias, trunk = _end(ends, end)
@@ -285,7 +348,7 @@ def forward(network, memory, features):  # type: ignore[no-untyped-def]
 @numba.njit(**_COMPILED)
 def backward(network, memory, features, gradient):  # type: ignore[no-untyped-def]
     """Adds the gradient of the parameters, from the gradients by the outputs of the block of the last `forward`."""
-    flat, layers, ends, trunks, activation, sgemm = network
+    flat, layers, ends, sgemm = network.parameters, network.layers, network.ends, network.sgemm
     rows, deepest, gradients = features.shape[0], layers.shape[0] - 1, memory[BLOCK * _widths(network) :]
     for end in range(2):
         outputs, weight, bias, trunk = _end(ends, end)
@@ -295,14 +358,14 @@ def backward(network, memory, features, gradient):  # type: ignore[no-untyped-de
         _add_outputs(slopes, last, own_gradient, gradient[bias : bias + outputs])
         if layers.shape[0]:
             own_weight = _matrix(flat, weight, outputs, last.shape[1])
-            shared = end == 1 and trunks == 1
+            shared = end == 1 and network.trunks == 1
             _below_outputs(slopes, own_weight, _hidden(network, gradients, deepest, trunk, rows), shared)
-    for trunk in range(trunks):
+    for trunk in range(network.trunks):
         for layer in range(deepest, -1, -1):
             inputs, outputs, weight, bias, spacing = _layer(layers, layer)
             above, first = _hidden(network, gradients, layer, trunk, rows), bias + trunk * spacing
             outputs_of_layer = _hidden(network, memory, layer, trunk, rows)
-            _before_activation(above, outputs_of_layer, gradient[first : first + outputs], activation == 1)
+            _before_activation(above, outputs_of_layer, gradient[first : first + outputs], network.activation)
             below = _hidden(network, memory, layer - 1, trunk, rows) if layer else features
             own_gradient = _matrix(gradient, weight + trunk * spacing, outputs, inputs)
             if inputs < outputs:
@@ -318,9 +381,11 @@ def backward(network, memory, features, gradient):  # type: ignore[no-untyped-de
 
 
 @numba.njit(**_COMPILED)
-def _surrogate(log_prob, anchor, advantage, weight, clip_range, largest_log):  # type: ignore[no-untyped-def]
-    """Returns w min(r A, clip(r) A) and its derivative by the log probability."""
-    log_ratio = log_prob - anchor
+def _surrogate(log_prob, own, settings):  # type: ignore[no-untyped-def]
+    """Returns w min(r A, clip(r) A) of a row, <float32>[6], and its derivative by the log probability."""
+    clip_range, largest_log = settings.clip_range, settings.largest_log
+    advantage = (own[_ADVANTAGE] - settings.advantage_mean) * settings.advantage_factor
+    log_ratio, weight = log_prob - own[_ANCHOR], own[_WEIGHT]
     ratio = math.exp(min(max(log_ratio, -largest_log), largest_log)) if log_ratio == log_ratio else log_ratio
     plain = ratio * advantage
     clipped = min(max(ratio, 1.0 - clip_range), 1.0 + clip_range) * advantage
@@ -335,7 +400,7 @@ def _surrogate(log_prob, anchor, advantage, weight, clip_range, largest_log):  #
 @numba.njit(**_COMPILED)
 def _value_loss(values, begin, rows, settings, gradients):  # type: ignore[no-untyped-def]
     """Returns the sum of the value losses of a block, and writes their gradients by its values."""
-    _, _, count, _, _, _, clip_range, coefficient = settings
+    clip_range, coefficient, count = settings.value_clip_range, settings.value_coefficient, settings.rows
     total = 0.0
     for row in range(values.shape[0]):
         own = rows[begin + row]
@@ -390,11 +455,11 @@ def _choice_loss(logits, first, chosen_in, rows, settings, results):  # type: ig
     """
     legal, choices, actions = chosen_in
     gradients, log_probs = results
-    mean, factor, count, clip_range, entropy_coefficient, largest_log, _, _ = settings
+    entropy_coefficient, count = settings.entropy_coefficient, settings.rows
     loss, entropies = 0.0, 0.0
     normalisers = np.empty(choices.size)
     for row in range(logits.shape[0]):
-        own, of_row, log_prob, begin = gradients[row], rows[first + row], 0.0, 0
+        own, log_prob, begin = gradients[row], 0.0, 0
         for choice in range(choices.size):
             end = choices[choice]
             # The probabilities take the place of the gradients until the latter are known.
@@ -403,8 +468,7 @@ def _choice_loss(logits, first, chosen_in, rows, settings, results):  # type: ig
             possible = legal.shape[0] == 0 or legal[first + row, chosen]
             log_prob += logits[row, chosen] - normalisers[choice] if possible else -math.inf
             begin = end
-        advantage = (of_row[_ADVANTAGE] - mean) * factor
-        term, slope = _surrogate(log_prob, of_row[_ANCHOR], advantage, of_row[_WEIGHT], clip_range, largest_log)
+        term, slope = _surrogate(log_prob, rows[first + row], settings)
         loss -= term
         log_probs[first + row] = log_prob
         slope, begin = -slope / count, 0
@@ -447,18 +511,17 @@ def _gaussian_loss(outputs, first, drawn_from, rows, settings, results):  # type
     deviations are outputs, after the means.
     """
     actions, bounds, log_std = drawn_from
-    mean, factor, count, clip_range, entropy_coefficient, largest_log, _, _ = settings
+    entropy_coefficient, count = settings.entropy_coefficient, settings.rows
     gradients, log_std_gradient, log_probs = results
     elements, loss, entropies = actions.shape[1], 0.0, 0.0
     for row in range(outputs.shape[0]):
-        of_row, own_actions, log_prob = rows[first + row], actions[first + row], 0.0
+        own_actions, log_prob = actions[first + row], 0.0
         for element in range(elements):
             _, bounded = _log_std(outputs, log_std, bounds, row, element, elements)
             scaled = (own_actions[element] - outputs[row, element]) * math.exp(-bounded)
             log_prob += -0.5 * (scaled * scaled + _LOG_TWO_PI) - bounded
             entropies += bounded + 0.5 * (1.0 + _LOG_TWO_PI)
-        advantage = (of_row[_ADVANTAGE] - mean) * factor
-        term, slope = _surrogate(log_prob, of_row[_ANCHOR], advantage, of_row[_WEIGHT], clip_range, largest_log)
+        term, slope = _surrogate(log_prob, rows[first + row], settings)
         loss -= term
         log_probs[first + row] = log_prob
         slope = -slope / count
@@ -477,9 +540,7 @@ def _gaussian_loss(outputs, first, drawn_from, rows, settings, results):  # type
 
 
 @numba.njit(
-    f"UniTuple(float64, 3)({_NETWORK}, float32[::1], float32[:, ::1],"
-    " Tuple((boolean[:, ::1], int64[::1], int64[:, ::1])), float32[:, ::1], UniTuple(float64, 8),"
-    " UniTuple(float32[::1], 2))",
+    _SUMS(_NETWORK, _NUMBERS, _ROWS, types.Tuple((_LEGAL, _INTEGERS, _TABLE)), _ROWS, _SETTINGS, _RESULTS),
     **_CACHED,
 )
 def choice_gradient(network, memory, features, chosen_in, rows, settings, results):  # type: ignore[no-untyped-def]
@@ -504,9 +565,7 @@ def choice_gradient(network, memory, features, chosen_in, rows, settings, result
 
 
 @numba.njit(
-    f"UniTuple(float64, 3)({_NETWORK}, float32[::1], float32[:, ::1],"
-    " Tuple((float32[:, ::1], UniTuple(float64, 2), UniTuple(int64, 2))), float32[:, ::1], UniTuple(float64, 8),"
-    " UniTuple(float32[::1], 2))",
+    _SUMS(_NETWORK, _NUMBERS, _ROWS, types.Tuple((_ROWS, _BOUNDS, _SLICE)), _ROWS, _SETTINGS, _RESULTS),
     **_CACHED,
 )
 def gaussian_gradient(network, memory, features, drawn_from, rows, settings, results):  # type: ignore[no-untyped-def]
@@ -519,7 +578,7 @@ def gaussian_gradient(network, memory, features, drawn_from, rows, settings, res
     actions, bounds, log_std = drawn_from
     gradient, log_probs = results
     gradient[:] = np.float32(0.0)
-    own_std = network[0][log_std[0] : log_std[1]]
+    own_std = network.parameters[log_std[0] : log_std[1]]
     policy, value, entropy = 0.0, 0.0, 0.0
     for begin in range(0, features.shape[0], BLOCK):
         own_features = features[begin : begin + BLOCK]
@@ -533,7 +592,7 @@ def gaussian_gradient(network, memory, features, drawn_from, rows, settings, res
     return policy, value, entropy
 
 
-@numba.njit("void(float32[::1], float32[::1], UniTuple(int64, 2), UniTuple(float64, 2))", **_CACHED)
+@numba.njit(types.void(_NUMBERS, _NUMBERS, _SLICE, _BOUNDS), **_CACHED)
 def stop_outwards(flat, gradient, log_std, bounds):  # type: ignore[no-untyped-def]
     """Drops the gradients that would move log standard deviations beyond their bounds farther out."""
     for position in range(log_std[0], log_std[1]):
@@ -541,7 +600,7 @@ def stop_outwards(flat, gradient, log_std, bounds):  # type: ignore[no-untyped-d
             gradient[position] = np.float32(0.0)
 
 
-@numba.njit(f"void({_NETWORK}, float32[::1], float32[:, ::1], float32[:, ::1], float32[:, ::1])", **_CACHED)
+@numba.njit(types.void(_NETWORK, _NUMBERS, _ROWS, _ROWS, _ROWS), **_CACHED)
 def outputs_of(network, memory, features, outputs, values):  # type: ignore[no-untyped-def]
     """Writes the outputs of the policy, <float32>[N, outputs], and of the value, <float32>[N, 1]."""
     for begin in range(0, features.shape[0], BLOCK):
@@ -555,7 +614,7 @@ def outputs_of(network, memory, features, outputs, values):  # type: ignore[no-u
                 outputs[begin + row, output] = own_outputs[row, output]
 
 
-@numba.njit("void(float32[:, ::1], boolean[:, ::1], int64[::1], int64[:, ::1], float32[::1])", **_CACHED)
+@numba.njit(types.void(_ROWS, _LEGAL, _INTEGERS, _TABLE, _NUMBERS), **_CACHED)
 def choice_log_probs(logits, legal, choices, actions, log_probs):  # type: ignore[no-untyped-def]
     """Writes the log probabilities of choices; the arguments are those of `choice_gradient`."""
     probabilities = np.empty(logits.shape[1], np.float32)
@@ -570,7 +629,7 @@ def choice_log_probs(logits, legal, choices, actions, log_probs):  # type: ignor
         log_probs[row] = log_prob
 
 
-@numba.njit("void(float32[:, ::1], float32[::1], float32[:, ::1], UniTuple(float64, 2), float32[::1])", **_CACHED)
+@numba.njit(types.void(_ROWS, _NUMBERS, _ROWS, _BOUNDS, _NUMBERS), **_CACHED)
 def gaussian_log_probs(outputs, log_std, actions, bounds, log_probs):  # type: ignore[no-untyped-def]
     """Writes the log probabilities under a Gaussian; the arguments are those of `_gaussian_loss`."""
     elements = actions.shape[1]
@@ -583,7 +642,7 @@ def gaussian_log_probs(outputs, log_std, actions, bounds, log_probs):  # type: i
         log_probs[row] = log_prob
 
 
-@numba.njit("UniTuple(float64, 2)(float32[:, ::1])", **_CACHED)
+@numba.njit(_BOUNDS(_ROWS), **_CACHED)
 def scale_of(rows):  # type: ignore[no-untyped-def]
     """Returns the mean to subtract from the advantages, and the factor to multiply them by (`losses.standardised`)."""
     weight, mean, square = 0.0, 0.0, 0.0
@@ -598,7 +657,7 @@ def scale_of(rows):  # type: ignore[no-untyped-def]
     return np.float32(mean), np.float32(1.0 / (math.sqrt(square / weight) + 1e-8))
 
 
-@numba.njit("void(float32[:, ::1], float32[::1])", **_VECTORISED, cache=True)
+@numba.njit(types.void(_ROWS, _NUMBERS), **_VECTORISED, cache=True)
 def add_parts(parts, gradient):  # type: ignore[no-untyped-def]
     """Writes the sum of the gradients of parts, <float32>[parts, P], in their order."""
     gradient[:] = np.float32(0.0)

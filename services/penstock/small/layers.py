@@ -7,18 +7,17 @@ AVX2 sums in another order at the edges). Within one block all columns are lanes
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
-from typing import Literal
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.algo import published
+from penstock.algo.activations import implementations_of
+from penstock.types.networks import ActivationName
 
 BLOCK = 16
 """Columns of one product: one vector of AVX-512 in float32, or two of AVX2."""
-
-_ZERO = np.zeros((), np.float32)
 
 Tensors = Mapping[str, NDArray[np.generic]]
 """Tensors of a published policy by name."""
@@ -38,6 +37,21 @@ def tensor_of(tensors: Tensors, name: str, shape: tuple[int, ...]) -> NDArray[np
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A linear layer of a policy.
+
+    Attributes:
+        name: Name in `algo.policies.Policy`, which has `name.weight`, <float32>[outputs, inputs], and `name.bias`.
+        inputs: Number of inputs.
+        outputs: Number of outputs.
+    """
+
+    name: str
+    inputs: int
+    outputs: int
+
+
 class Layers:
     """Linear layers with the same activation after each but the last. Used by one thread.
 
@@ -49,31 +63,28 @@ class Layers:
     inputs: NDArray[np.float32]
     outputs: NDArray[np.float32]
 
-    def __init__(self, names: Sequence[str], widths: Sequence[int], activation: Literal["tanh", "relu"]) -> None:
-        """Makes room for layers with these names in a policy, between these widths: one more than names."""
-        self._names, self._widths, self._is_tanh = tuple(names), tuple(widths), activation == "tanh"
+    def __init__(self, layers: Sequence[Layer], activation: ActivationName) -> None:
+        """Makes room for these layers, each of which takes the outputs of the one before it."""
+        self._layers, self._activate = tuple(layers), implementations_of(activation).in_place
         # The last column is the bias. In Fortran order, as BLAS stores them, products take a tenth less time.
-        self._weights = [
-            np.zeros((width, before + 1), np.float32, order="F") for before, width in pairwise(self._widths)
-        ]
+        self._weights = [np.zeros((layer.outputs, layer.inputs + 1), np.float32, order="F") for layer in layers]
         self.resize(1, 1)
 
     def load(self, tensors: Tensors) -> None:
         """Copies weights and biases. Raises `ConfigurationError` if they do not fit."""
-        for name, weights in zip(self._names, self._weights, strict=True):
-            width, before = weights.shape[0], weights.shape[1] - 1
-            weights[:, :before] = tensor_of(tensors, f"{name}.weight", (width, before))
-            weights[:, before] = tensor_of(tensors, f"{name}.bias", (width,))
+        for layer, weights in zip(self._layers, self._weights, strict=True):
+            weights[:, :-1] = tensor_of(tensors, f"{layer.name}.weight", (layer.outputs, layer.inputs))
+            weights[:, -1] = tensor_of(tensors, f"{layer.name}.bias", (layer.outputs,))
 
     def resize(self, count: int, rows: int) -> None:
         """Makes room for this many environments and rows. The columns beyond them stay 0 in the inputs."""
         columns = padded(count)
         # The last row multiplies the biases.
-        values = [np.zeros((width + 1, columns), np.float32) for width in self._widths[:-1]]
+        values = [np.zeros((layer.inputs + 1, columns), np.float32) for layer in self._layers]
         for each in values:
             each[-1] = 1.0
         self.inputs = values[0][:-1]
-        self.outputs = np.zeros((rows, self._widths[-1], columns), np.float32)
+        self.outputs = np.zeros((rows, self._layers[-1].outputs, columns), np.float32)
         hidden = [each[:-1] for each in values[1:]]
         *weights, self._last_weights = self._weights
         *sources, self._last_source = [_blocks(each) for each in values]
@@ -87,10 +98,7 @@ class Layers:
         """Computes a row of the `outputs` from the inputs."""
         for weights, source, result, hidden in self._hidden:
             np.matmul(weights, source, out=result)
-            if self._is_tanh:
-                np.tanh(hidden, out=hidden)
-            else:
-                np.maximum(hidden, _ZERO, out=hidden)
+            self._activate(hidden)
         np.matmul(self._last_weights, self._last_source, out=self._results[row])
 
 
