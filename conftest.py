@@ -21,19 +21,10 @@ with pytest.MonkeyPatch.context() as during_import:
 # Without a handler, Python prints what a test's threads log after its end, such as asyncio about a closed loop.
 logging.getLogger().addHandler(logging.NullHandler())
 
-_TOOLS = [
-    "alertmanager",
-    "amtool",
-    "bindfs",
-    "chromium",
-    "docker",
-    "gcc",
-    "g++",
-    "ip",
-    "prometheus",
-    "promtool",
-    "shellcheck",
-]
+_TOOLS = (
+    *("alertmanager", "amtool", "bindfs", "chromium", "docker", "flock", "gcc", "g++", "ip", "openssl", "prometheus"),
+    *("promtool", "shellcheck"),
+)
 """Programs without which tests are skipped."""
 
 _TESTS = Path(__file__).parent / "tests"

@@ -23,7 +23,7 @@ from penstock.errors import ConfigurationError
 from penstock.local.environment_check import check_environment
 
 # Gymnasium warns about the faults of these kinds, which are intended.
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 
 MARK = f"TEST_OF_PENSTOCK_{uuid.uuid4().hex.upper()}"
 CHECKED = [name for name, kind in KINDS.items() if kind.where is not Where.TRAINING]
