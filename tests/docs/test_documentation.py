@@ -380,10 +380,10 @@ def refusal(name: str, value: str) -> str:
 
 VALUES = sorted(
     {
-        (page, name, given[2])
+        (page, name, stated[2])
         for page, span in SPANS
-        if (given := re.fullmatch(r"(?:--)?([a-z]+\.[a-z_-]+) (\S+)", span))
-        and (name := given[1].replace("-", "_")) in setting_names()
+        if (stated := re.fullmatch(r"(?:--)?([a-z]+\.[a-z_-]+) (\S+)", span))
+        and (name := stated[1].replace("-", "_")) in setting_names()
         and page != "compatibility.md"
     }
 )

@@ -5,7 +5,8 @@ from typing import get_args
 import pytest
 from torch import nn
 
-from helpers.environments import fresh_policy, spec_of
+from helpers.environments import spec_of
+from helpers.policies import fresh_policy
 from penstock.algo.activations import implementations_of
 from penstock.algo.network import Network
 from penstock.algo.published import Description
@@ -32,7 +33,7 @@ def test_the_layers_are_those_of_the_policy(
     found, policy = SmallNetwork.of(Description(spec, network)), fresh_policy(spec, network=network)
     assert found is not None
     layers = [*(layer for hidden in found.trunks for layer in hidden), found.actor, found.critic]
-    shapes = {f"{layer.name}.weight": (layer.outputs, layer.inputs) for layer in layers}
+    shapes: dict[str, tuple[int, ...]] = {f"{layer.name}.weight": (layer.outputs, layer.inputs) for layer in layers}
     shapes |= {f"{layer.name}.bias": (layer.outputs,) for layer in layers}
     expected = {name: tuple(tensor.shape) for name, tensor in policy.named_parameters() if name != "log_std"}
     assert shapes == expected
