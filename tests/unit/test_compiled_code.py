@@ -3,6 +3,8 @@
 import ast
 import inspect
 import os
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from types import ModuleType
@@ -10,6 +12,8 @@ from types import ModuleType
 import pytest
 from numba.core.dispatcher import Dispatcher
 
+from helpers.processes import WITH_HELPERS
+from helpers.timing import PATIENCE_S
 from penstock import compiled_code
 from penstock.algo import advantages
 from penstock.replay import masses, sum_tree
@@ -109,6 +113,25 @@ def test_compiled_code_depends_on_no_other_file() -> None:
             if isinstance(function, Dispatcher):
                 used = inspect.getclosurevars(function.py_func).globals
                 assert all(_is_of(module, name, value) for name, value in used.items()), (function, used)
+
+
+def test_another_process_finds_the_compiled_code_of_small_networks() -> None:
+    """The module was imported here, so that its code is in the cache. Its signatures have records of this package."""
+    script = (
+        "from numba.core.dispatcher import Dispatcher\n"
+        "from penstock.small.compiled import adam, estimates, gradients, losses\n"
+        "functions = [each for module in (adam, estimates, gradients, losses) for each in vars(module).values()]\n"
+        "print(sum(sum(each.stats.cache_misses.values()) for each in functions if isinstance(each, Dispatcher)))"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE_S,
+        env=os.environ | WITH_HELPERS,
+    )
+    assert ended.stdout == "0\n"
 
 
 def _is_of(module: ModuleType, name: str, value: object) -> bool:

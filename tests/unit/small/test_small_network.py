@@ -34,7 +34,7 @@ def test_the_layers_are_those_of_the_policy(
     assert found is not None
     layers = [*(layer for hidden in found.trunks for layer in hidden), found.actor, found.critic]
     shapes: dict[str, tuple[int, ...]] = {f"{layer.name}.weight": (layer.outputs, layer.inputs) for layer in layers}
-    shapes |= {f"{layer.name}.bias": (layer.outputs,) for layer in layers}
+    shapes.update({f"{layer.name}.bias": (layer.outputs,) for layer in layers})
     expected = {name: tuple(tensor.shape) for name, tensor in policy.named_parameters() if name != "log_std"}
     assert shapes == expected
     assert len(found.trunks) == (1 if trunk == "shared" else 2)

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 
 import numba
 import numpy as np
-from numba import types
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -36,14 +35,7 @@ def _step(values, gradient, mean, square, scale, rate, root):  # type: ignore[no
 
 
 @numba.njit(
-    types.float64(
-        types.UniTuple(types.float32[::1], 4),
-        types.float32[::1],
-        types.int64,
-        types.float64,
-        types.float64,
-        types.float64,
-    ),
+    "float64(UniTuple(float32[::1], 4), float32[::1], int64, float64, float64, float64)",
     nogil=True,
     cache=True,
     error_model="numpy",

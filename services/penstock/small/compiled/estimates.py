@@ -5,11 +5,10 @@ few thousand numbers cost several times what the arithmetic costs.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
-from numba import types
 from numpy.typing import NDArray
 
 from penstock.small.compiled.gradients import Floats
@@ -91,6 +90,9 @@ class Estimates:
     rows: Floats
     index: NDArray[np.int64]
 
+
+# numba's functions of types have no annotations.
+types: Any = numba.types
 
 _MATRIX = types.float32[:, ::1]
 _FLAGS = types.boolean[:, ::1]
@@ -222,8 +224,8 @@ def estimates_of(rows: SegmentRows, importance: Floats, settings: EstimateSettin
     segments, steps = rows.reward.shape
     usable = np.empty((segments, steps), np.bool_)
     advantage, correction = np.empty((2, segments, steps), np.float32)
-    by_segment = np.empty((2, segments), np.float32)
+    priority, error = by_segment = np.empty((2, segments), np.float32)
     _trace(rows, settings, usable, (advantage, correction), by_segment)
     columns, index = np.empty((segments * steps, len(COLUMNS)), np.float32), np.empty((2, segments * steps), np.int64)
     count = _gather(rows, settings, importance, usable, (advantage, correction), columns, index)
-    return Estimates(usable, correction, *by_segment, columns[:count], index[:, :count])
+    return Estimates(usable, correction, priority, error, columns[:count], index[:, :count])

@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 from llvmlite import ir
-from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
@@ -98,6 +97,9 @@ class MinibatchSettings(NamedTuple):
     advantage_mean: float
     advantage_factor: float
 
+
+# numba's functions of types have no annotations.
+types: Any = numba.types
 
 _NUMBERS = types.float32[::1]
 _ROWS = types.float32[:, ::1]
