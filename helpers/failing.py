@@ -15,6 +15,27 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
+FAULTS = (
+    "raises",
+    "exits",
+    "interrupts",
+    "old",
+    "nothing",
+    "reward none",
+    "reward nan",
+    "reward large",
+    "reward vector",
+    "done vector",
+    "info list",
+    "observation nan",
+    "observation large",
+    "observation shape",
+    "observation none",
+    "reset raises",
+    "reset old",
+)
+"""Kinds of `Failing` that end a call and can't be trained on."""
+
 
 class Failing(gymnasium.Env[NDArray[np.float64], np.int64]):
     """Observes its step and 1; action 1 is rewarded; an episode has 50 steps.
@@ -78,6 +99,8 @@ class Failing(gymnasium.Env[NDArray[np.float64], np.int64]):
                 outcome[1] = np.ones(2)
             case "done vector":
                 outcome[2] = np.ones(2, np.bool_)
+            case "info list":
+                return (*outcome[:4], [1, 2])
             case "observation nan":
                 outcome[0] = np.array([0.0, np.nan])
             case "observation large":

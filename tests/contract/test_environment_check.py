@@ -176,7 +176,8 @@ def test_each_variant_and_the_actors_own_arguments_are_checked(outcomes: dict[st
         }
     )
     refusal = checked(config).refusal
-    assert "Counting-v0 variant 1 (length=0)" in refusal and "ValueError: an episode of Counting" in refusal
+    assert refusal.startswith("environment variant 1 (length=0): can't make the environment 'Counting-v0': ")
+    assert "ValueError: an episode of Counting" in refusal
     config = settings("Counting-v0", "helpers.environments", training_kwargs={"lengthh": 2})
     refusal = checked(config).refusal
     assert "for training" in refusal and "lengthh" in refusal and "environment.training_kwargs" in refusal
@@ -228,7 +229,7 @@ def test_an_environment_that_ends_its_process_while_its_mask_is_read_is_named(
         )
         patch.chdir(tmp_path)
         refusal = checked(settings("Aborting-v0", "aborting_masks")).refusal
-    assert refusal.startswith("reading the action mask of the environment 'Aborting-v0' ended its process with SIGABRT")
+    assert refusal.startswith("resetting the environment 'Aborting-v0' ended its process with SIGABRT")
 
 
 OWN_FAULTS = """
@@ -265,15 +266,16 @@ def test_a_refusal_names_the_line_of_the_user_or_what_the_call_needs(folder: str
     file = tmp_path / folder / "arm.py"
     file.parent.mkdir(parents=True)
     file.write_text(OWN_FAULTS)
-    correct = "correct the environment, or choose another by --env-id"
-    for name, flaw, end in (
-        ("Arm", "raise", f"RuntimeError: joint limit ({file}, line 20); {correct}"),
-        ("Arm", "unpack", f"not enough values to unpack (expected 2, got 1) ({file}, line 18); {correct}"),
-        ("Arm", "argument", f"not 'NoneType' ({file}, line 13); {correct}"),
-        ("Arm", "old", "; step must return observation, reward, terminated, truncated and info"),
-        ("Unseeded", "", "keyword argument 'seed'; reset must take the keywords seed and options"),
+    correct = "; correct the environment, or choose another by --env-id"
+    for name, flaw, cause, remedy in (
+        ("Arm", "raise", f"RuntimeError: joint limit ({file}, line 20) in step 1", correct),
+        ("Arm", "unpack", f"not enough values to unpack (expected 2, got 1) ({file}, line 18) in step 1", correct),
+        ("Arm", "argument", f"not 'NoneType' ({file}, line 13) in reset", correct),
+        ("Arm", "old", "", "; step must return observation, reward, terminated, truncated and info"),
+        ("Unseeded", "", "keyword argument 'seed' in reset", "; reset must take the keywords seed and options"),
     ):
-        assert end in checked_here(f"{file}:{name}", {"flaw": flaw}).refusal
+        refusal = checked_here(f"{file}:{name}", {"flaw": flaw}).refusal
+        assert cause in refusal and f" ({file}:{name}){remedy}" in refusal
 
 
 PARSING = """

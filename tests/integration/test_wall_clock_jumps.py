@@ -236,7 +236,7 @@ def whole(compiled: Path, tmp_path_factory: pytest.TempPathFactory) -> Whole:
 
         def a_window_fails(count: int) -> None:
             sound.unlink()
-            command.until(lambda: command.stdout.count("the reward nan") >= count, f"notice {count} of a window")
+            command.until(lambda: command.stdout.count("a reward of nan") >= count, f"notice {count} of a window")
 
         with watching(command, run) as watch:
             watch.until(lambda now: now.version > 2, "training")
@@ -256,7 +256,7 @@ def whole(compiled: Path, tmp_path_factory: pytest.TempPathFactory) -> Whole:
             trained_s = time.monotonic() - trained_at
         command.interrupt()
         end = end_in_time(command)
-    failures = [line for line in end.stdout.splitlines() if "the reward nan" in line]
+    failures = [line for line in end.stdout.splitlines() if "a reward of nan" in line]
     return Whole(end, time.monotonic() - started, trained_s, failures, Summary.read(RunFolder(run).summary))
 
 

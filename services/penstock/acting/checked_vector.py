@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from gymnasium.vector import VectorEnv
@@ -10,14 +10,13 @@ from numpy.typing import NDArray
 
 from penstock import foreign_errors
 from penstock.acting import faults, leaves
-from penstock.acting.leaf_buffers import Unusable, ValueCheck
+from penstock.acting.leaf_buffers import CORRECT_SPACE, Unusable, ValueCheck
 from penstock.acting.masks import MaskSource
 from penstock.acting.progress import Progress
 from penstock.acting.returned_values import UNREADABLE, array_of, column_of
 from penstock.errors import ConfigurationError, EnvironmentFailed
 from penstock.types.spaces import EnvironmentSpec, Leaves
 
-T = TypeVar("T")
 Step = tuple[NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
 
 
@@ -48,9 +47,8 @@ class CheckedVector:
     def reset(self, seeds: Sequence[int]) -> dict[str, Any]:
         """Starts new episodes, with their observations in `observation`; returns infos. Raises `EnvironmentFailed`."""
         self._progress.doing = "reset"
-        begin: Callable[[], tuple[Any, dict[str, Any]]]
         begin = functools.partial(self._envs.reset, seed=list(seeds))  # type: ignore[arg-type]
-        self._returned, infos = self._call("in reset", begin)
+        self._returned, infos = self._call("in reset", begin, 2)
         self.observation = self._flat(self._returned, "in reset")
         self.check(self.observation, "in reset")
         return infos
@@ -61,14 +59,13 @@ class CheckedVector:
         The new observations are in `observation`, [N, ...] for each leaf. The arrays are the environment's own, which
         may change them in its next step.
         """
-        self._returned, reward, terminated, truncated, infos = self._call(
-            "in step", self._envs.step, self._actions.batch(action)
-        )
+        take = functools.partial(self._envs.step, self._actions.batch(action))
+        self._returned, reward, terminated, truncated, infos = self._call("in step", take, 5)
         reward = self._column("rewards", reward)
         terminated = self._column("terminated", terminated).astype(np.bool_, copy=False)
         truncated = self._column("truncated", truncated).astype(np.bool_, copy=False)
         if found := faults.find_unusable(reward):
-            raise self._failure(f"step returned the reward {found[1]}", found[0])
+            raise self._failure(f"a reward of {found[1]}", found[0], faults.ONE_NUMBER)
         self.observation = self._flat(self._returned)
         self.check(self.observation)
         return reward.astype(np.float32, copy=False), terminated, truncated, infos
@@ -87,6 +84,9 @@ class CheckedVector:
             found = self._masks.rows(self._mask_of(self._returned, infos), self.count)
         except ConfigurationError as error:
             raise self._refused(str(error), None) from None
+        except foreign_errors.MISBEHAVIOUR as error:
+            where = f"in {self._masks.place.value}"
+            raise faults.raised(error, where, self._spec.id, self._only) from error
         bits[~ended] = found[~ended]
         if illegal := self._masks.find_illegal(bits):
             raise self._refused(illegal[1], illegal[0])
@@ -100,12 +100,15 @@ class CheckedVector:
         """Closes the environments."""
         self._envs.close()
 
-    def _call(self, where: str, function: Callable[..., T], *arguments: Any) -> T:
+    def _call(self, where: str, function: Callable[[], Any], count: int) -> Any:
+        """Returns the tuple of `count` values that a function of the environment returns."""
         self._progress.environment = self._only
         try:
-            returned = function(*arguments)
+            returned = function()
         except foreign_errors.MISBEHAVIOUR as error:
             raise faults.raised(error, where, self._spec.id, self._only) from error
+        if fault := faults.of_form(returned, count):
+            raise self._failure(fault[0], None, fault[1], where)
         self._progress.steps += 1
         return returned
 
@@ -113,11 +116,12 @@ class CheckedVector:
         """Raises `EnvironmentFailed` if leaves [N, ...] of observations can't be trained on."""
         for values, expected, check in zip(observation, self._shapes, self._checks, strict=True):
             if values.shape != expected:
-                raise self._failure(f"observations of shape {values.shape}, not {expected}", None, where)
+                what = f"observations of shape {values.shape}, not {expected}"
+                raise self._failure(what, None, CORRECT_SPACE, where)
             try:
                 check(values)
             except Unusable as fault:
-                raise self._failure(fault.what, fault.index, where) from None
+                raise self._failure(fault.what, fault.index, fault.remedy, where) from None
 
     def _flat(self, observation: Any, where: str = "in step") -> Leaves:
         try:
@@ -125,19 +129,20 @@ class CheckedVector:
         except ConfigurationError as error:
             raise self._refused(str(error), None, where) from None
         except UNREADABLE as error:
-            raise self._failure(f"observations that are not an array ({error})", None, where) from None
+            what = f"observations that are not an array ({error})"
+            raise self._failure(what, None, "return an array", where) from None
 
     def _column(self, what: str, values: Any) -> NDArray[Any]:
         try:
             column = column_of(values, self.count)
         except UNREADABLE as error:
-            raise self._failure(f"{what} as {error}", None) from None
-        if column is not values and np.shape(values) != column.shape:
-            self._progress.converted = f"{what} of shape {tuple(np.shape(values))}, where {column.shape} was expected"
+            raise self._failure(f"{what} as {error}", None, f"return {what} of shape {(self.count,)}") from None
+        if column is not values and (shape := tuple(np.shape(values))) != column.shape:
+            self._progress.note(f"{what} of shape {shape}, where {column.shape} was expected")
         return column
 
     def _refused(self, refusal: str, index: int | None, where: str = "in step") -> EnvironmentFailed:
         return faults.refused(refusal, where, self._spec.id, self._only if index is None else index)
 
-    def _failure(self, what: str, index: int | None, where: str = "in step") -> EnvironmentFailed:
-        return faults.failure(what, where, self._spec.id, self._only if index is None else index)
+    def _failure(self, what: str, index: int | None, remedy: str, where: str = "in step") -> EnvironmentFailed:
+        return faults.failure(what, where, self._spec.id, self._only if index is None else index, remedy)

@@ -167,22 +167,26 @@ class Collector:
 
     def _check(self) -> None:
         """Checks the window's values. The environments' own were checked to be finite. Notes warnings about them."""
-        env_id = self._environments.spec.id
-        actions = self._environments.spec.action.columns("action")
-        for name, what in (
-            ("reward", "step returned the reward {}"),
-            *((name, f"column {name} has {{}}") for name in self._environments.spec.observation.columns("observation")),
-            ("discounted_return", "rewards whose discounted sum is {}"),
-            *((name, "an observation for which the policy's action is {}") for name in actions),
-            ("behaviour_log_prob", "an observation for which the policy's log-probability is {}"),
-        ):
-            if unusable := faults.find_unusable(self._columns.column(name), self._largest_magnitude):
-                raise faults.failure(what.format(unusable[1]), "in its last window", env_id, unusable[0])
+        spec, column = self._environments.spec, self._columns.column
+        observed = zip(spec.observation.columns("observation"), spec.observation.leaves, strict=True)
+        acted = spec.action.columns("action")
+        faults.require_usable(
+            [
+                ("a reward of", column("reward"), ""),
+                *(("an observation with", column(name), leaf.place) for name, leaf in observed),
+                ("rewards whose discounted sum is", column("discounted_return"), ""),
+                *(("an observation for which the policy's action is", column(name), "") for name in acted),
+                ("an observation for which the policy's log-probability is", column("behaviour_log_prob"), ""),
+            ],
+            largest=self._largest_magnitude,
+            where="in its last window",
+            env_id=spec.id,
+        )
         if not self._outside_found and (found := self._bounds.find_outside(self._columns)):
             self._outside_found = True
-            self._warnings.append(f"environment {self._assignment.environments[found[0]]}: {found[1]} ({env_id})")
+            self._warnings.append(f"environment {self._assignment.environments[found[0]]}: {found[1]} ({spec.id})")
         if coarse := self._precision.find_coarse(self._environments.observation):
-            self._warnings.append(f"{coarse} ({env_id})")
+            self._warnings.append(f"{coarse} ({spec.id})")
 
     def take_warning(self) -> str:
         """Returns the next warning about the observations, each of which is given once; empty without one."""

@@ -1,37 +1,35 @@
-"""Checks the environments of a run before it starts: each is made, reset and stepped twice.
+"""Checks the environments of a run before it starts: each variant is made, reset and stepped twice as by an actor.
 
-The check must run in its own process (`apps.environment_check`), because an environment may hang, end its process, or
-change signal handlers and the working directory. This module does not import torch.
+Environments are made and stepped by `acting.environments`, so that a fault has the message that it has in training.
+`first_values` adds warnings. The check must run in its own process (`apps.environment_check`), because an environment
+may hang, end its process, or change signal handlers and the working directory. This module does not import torch.
 """
 
 import contextlib
-import dataclasses
-import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock import foreign_errors
-from penstock.acting import first_values, masks
-from penstock.acting.environments import Environments, check_arguments, make_environments
+from penstock.acting import faults, first_values
+from penstock.acting.environments import Environments, make_environments
 from penstock.acting.frames import with_frames
-from penstock.acting.leaves import ActionForm, flatten, left_out
+from penstock.acting.leaves import left_out
 from penstock.acting.masks import MaskSource, Place
 from penstock.acting.offsets import find_offsets, offsets_of
-from penstock.acting.refusals import can_not_make
-from penstock.acting.registry import find, make
-from penstock.acting.returned_values import array_of, number_of
+from penstock.acting.progress import Progress
+from penstock.acting.protocols import Leaves
+from penstock.acting.registry import find
 from penstock.acting.single_environments import SingleEnvironments
-from penstock.acting.spaces import ActionMap, describe
+from penstock.acting.spaces import ActionMap
 from penstock.acting.variants import require_same_spaces, variant_name
 from penstock.algo.network import Network
 from penstock.algo.spaces import beginning, bounded, bounds, check_spaces, scaled
 from penstock.environment_names import split
-from penstock.errors import ConfigurationError
+from penstock.errors import ConfigurationError, EnvironmentFailed, UnknownEnvironment
 from penstock.module_imports import import_modules
 from penstock.types.networks import Encoder
 from penstock.types.spaces import BoxSpace, EnvironmentSpec
@@ -39,16 +37,16 @@ from penstock.types.spaces import BoxSpace, EnvironmentSpec
 STEPS = 2
 """Steps taken by each environment. The second is the first one from a state that a step produced."""
 
-_SEED = 1
+_SEED = 0
+"""Seed of the first environment, with which it has begun if it was reset in search of its masks."""
 
 _COARSE = 0.05
 """Largest step of float32, in units of an action that is not scaled, whose first deviation is 1."""
 
 _DISTANCE = "wrap the environment so that the policy's action is the distance to the bound"
 
-Progress = Callable[[str, str], None]
-"""Function called before each stage with the stage (import, constructor, spaces, reset, mask, step or close) and the
-environment's name."""
+Report = Callable[[str, str], None]
+"""Function called before each stage with the stage (import, make, reset, step or close) and the environment's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +89,7 @@ def check(
     widest_range: float,
     offsets: Sequence[float] = (),
     largest_magnitude: float,
-    progress: Progress,
+    progress: Report,
 ) -> Checked:
     """Makes, resets and steps every variant of every task.
 
@@ -100,33 +98,42 @@ def check(
 
     Raises `ConfigurationError`, with the fault, its place and a remedy in one line, if an environment can't be used.
     """
-    progress("import", env_id)
-    with _named(env_id, "import"):
+    stages = _Stages(progress, env_id)
+    with stages.explained():
+        stages.begin("import")
         import_modules(imports)
         found = find(env_id)
-    warnings: list[str] = []
-    rows: list[tuple[NDArray[np.generic], ...]] = []
+    values = _Values(widest_range, largest_magnitude)
     first: EnvironmentSpec | None = None
     for task in tasks:
         for number, arguments in enumerate(task.variants):
-            one = _Check(_name(env_id, task, number), progress, warnings, rows, largest_magnitude, use_masks=use_masks)
-            if vectorization == "native":
-                spec = one.native(env_id, arguments, task.instances, frames)
-            else:
-                spec = one.single(env_id, arguments, task.instances, frames)
-            check_spaces(spec, encoders, moves)
-            offsets_of(spec, offsets)
-            if first is not None:
-                require_same_spaces(spec, first, task.variants, number)
-            first = first or spec
-            if not spec.action.has_choice:
-                warnings.append(f"{env_id} has an action space with nothing to choose, so there is nothing to learn")
+            stages = _Stages(progress, env_id, _variant(task, number))
+            with stages.explained():
+                stages.begin("make")
+                made = make_environments(
+                    env_id,
+                    task.instances,
+                    kwargs=arguments,
+                    vectorization=vectorization,
+                    progress=stages,
+                    use_masks=use_masks,
+                )
+                notices = [f"{env_id}: {notice}" for notice in _notices(made)]
+                made = with_frames(made, frames)
+            first = first or made.spec
+            check_spaces(made.spec, encoders, moves)
+            offsets_of(made.spec, offsets)
+            require_same_spaces(made.spec, first, task.variants, number)
+            with stages.explained():
+                values.step(made, stages)
+            values.warnings += stages.close(made)
     assert first is not None
-    notices = [f"{env_id}: {notice}" for notice in one.notices]
-    warnings += [f"{env_id}: {warning}" for warning in _of_bounds(first, widest_range, largest_magnitude)]
+    if not first.action.has_choice:
+        values.warnings.append(f"{env_id} has an action space with nothing to choose, so there is nothing to learn")
+    values.warnings += [f"{env_id}: {warning}" for warning in _of_bounds(first, widest_range, largest_magnitude)]
     place, given = split(env_id)
     meant = env_id if not isinstance(found, str) or found == given else f"{place}:{found}" if place else found
-    return Checked(meant, list(dict.fromkeys(warnings)), notices, first, find_offsets(first, rows))
+    return Checked(meant, list(dict.fromkeys(values.warnings)), notices, first, find_offsets(first, values.rows))
 
 
 def _of_bounds(spec: EnvironmentSpec, widest_range: float, largest_magnitude: float) -> Iterator[str]:
@@ -168,197 +175,117 @@ def _of_bounds(spec: EnvironmentSpec, widest_range: float, largest_magnitude: fl
                 yield f"element {element} of the action{leaf.place}{more} {text.format(**values)}"
 
 
-class _Check:
-    """The check of one variant.
+class _Stages(Progress):
+    """Progress that reports each call of an environment before it begins, and explains its exceptions."""
 
-    Attributes:
-        notices: What is used or left out of the environment, one line each.
-    """
+    def __init__(self, report: Report, env_id: str, variant: str = "") -> None:
+        """Takes the environment's id, and the text that tells it from those of other variants and uses."""
+        self._report, self._variant, self.name = report, variant, f"{env_id} {variant}".strip()
+        super().__init__()
 
-    def __init__(
-        self,
-        name: str,
-        progress: Progress,
-        warnings: list[str],
-        rows: list[tuple[NDArray[np.generic], ...]],
-        largest_magnitude: float,
-        *,
-        use_masks: bool,
-    ) -> None:
-        """Adds warnings, and the observations as rows of leaves, to the lists."""
-        self._name, self._progress, self._warnings, self._use_masks = name, progress, warnings, use_masks
-        self._rows = rows
-        self._largest_magnitude = largest_magnitude
-        self.notices: list[str] = []
+    @property
+    def environment(self) -> int | None:
+        """Index of the environment that is being called."""
+        return self._environment
 
-    def single(self, env_id: str, arguments: Mapping[str, Any], instances: int, frames: int) -> EnvironmentSpec:
-        """Checks single environments and the values they return; returns their spec."""
-        made: list[gymnasium.Env[Any, Any]] = []
-        found = find(env_id)
-        for _ in range(instances):
-            self._progress("constructor", self._name)
-            try:
-                made.append(make(found, arguments))
-            except BaseException as error:
-                raise can_not_make(self._name, error, found, arguments) from error
-            check_arguments(made[-1], env_id, arguments)
-        with self._stage("spaces"):
-            spec = self._spec_of(env_id, made, frames)
-        source: MaskSource | None = None
-        for position, env in enumerate(made):
-            state = self._reset(env)
-            self._keep("reset", spec, state[0])
-            if position == 0 and self._use_masks:
-                source = masks.find(env, env.observation_space, spec.action, functools.partial(dict, state[1]))
-            env.action_space.seed(_SEED)
-            for _ in range(STEPS):
-                state = self._step(env, spec, source, state)
-        for env in made:
-            self._close(env.close)
-        self._note(made[0].observation_space, source)
-        return dataclasses.replace(spec, mask_bits=source.bits if source else 0)
+    @environment.setter
+    def environment(self, index: int | None) -> None:
+        self._environment = index
+        if self.doing:
+            self._report(self.doing, self.name)
 
-    def _step(
-        self, env: gymnasium.Env[Any, Any], spec: EnvironmentSpec, source: MaskSource | None, state: tuple[Any, Any]
-    ) -> tuple[Any, Any]:
-        """Takes a legal step from an observation and its info; returns those after it, in a new episode if it ended."""
-        action = env.action_space.sample()
-        if source is not None:
-            legal = ActionMap(spec.action, Network())(source.first_legal(self._mask(env, source, state)))
-            action = ActionForm(spec.action, spec.action_types).rows(legal)[0]
-        with self._stage("step"):
-            result = env.step(action)
-        values = first_values.of_step(self._name, result, env.observation_space)
-        self._warnings += values.warnings
-        self._keep("step", spec, result[0])
-        first_values.check_magnitude(self._name, "step", number_of(result[1]), self._largest_magnitude)
-        return self._reset(env) if values.ended else (result[0], result[4])
-
-    def _keep(self, stage: str, spec: EnvironmentSpec, observation: Any) -> None:
-        leaves = tuple(map(array_of, flatten(spec.observation, observation)))
-        for leaf in leaves:
-            first_values.check_magnitude(self._name, stage, leaf, self._largest_magnitude)
-        self._keep_row(leaves)
-
-    def _keep_row(self, leaves: tuple[NDArray[np.generic], ...]) -> None:
-        """Keeps an observation for `find_offsets`, which reads numbers of float64 alone."""
-        if any(leaf.dtype == np.float64 for leaf in leaves):
-            # An environment may change its array.
-            self._rows.append(tuple(leaf.copy() for leaf in leaves))
-
-    def _mask(self, env: gymnasium.Env[Any, Any], source: MaskSource, state: tuple[Any, Any]) -> NDArray[np.bool_]:
-        """Returns the mask, <bool>[1, bits], of an observation and its info."""
-        with self._stage("mask"):
-            mask = source.reader(env)(*state)
-        try:
-            source.check(mask)
-        except ConfigurationError as error:
-            raise ConfigurationError(f"the environment {self._name!r} returned {error}") from None
-        return source.row(mask)[None]
-
-    def _note(self, observation: gymnasium.Space[Any], source: MaskSource | None) -> None:
-        if source is not None:
-            self.notices.append(f"action masks from {source.place.value}, {source.bits} bits")
-        if texts := left_out(observation):
-            self.notices.append(f"the policy does not see {', '.join(texts)}, because it can't read text")
-
-    def native(self, env_id: str, arguments: Mapping[str, Any], instances: int, frames: int) -> EnvironmentSpec:
-        """Checks the environment's own vectorised form through the adapter that actors use; returns its spec."""
-        with self._stage("constructor"):
-            made = with_frames(
-                make_environments(
-                    env_id, instances, kwargs=arguments, vectorization="native", use_masks=self._use_masks
-                ),
-                frames,
-            )
-        spec = made.spec
-        actions, source = ActionMap(spec.action, Network()), MaskSource(Place.INFO, spec.action)
-        with self._stage("reset"):
-            made.reset([_SEED + number for number in range(instances)])
-        self._check_rows("reset", made)
-        every = np.ones((instances, source.bits), np.bool_)
-        for _ in range(STEPS):
-            legal = source.first_legal(every if made.action_mask is None else made.action_mask)
-            with self._stage("step"):
-                outcome = made.step(actions(legal))
-            self._check_rows("step", made)
-            first_values.check_rows(self._name, "step", "a reward", outcome.reward)
-            first_values.check_magnitude(self._name, "step", outcome.reward, self._largest_magnitude)
-        if converted := made.progress.converted:
-            self._warnings.append(f"{self._name}: step returned {converted}")
-        self._close(made.close)
-        if spec.mask_bits:
-            self.notices.append(f"action masks of {spec.mask_bits} bits")
-        return spec
-
-    def _check_rows(self, stage: str, made: Environments) -> None:
-        for leaf in made.observation:
-            first_values.check_rows(self._name, stage, "an observation", leaf)
-            first_values.check_magnitude(self._name, stage, leaf, self._largest_magnitude)
-        for row in zip(*made.observation, strict=True):
-            self._keep_row(row)
-
-    def _spec_of(self, env_id: str, made: Sequence[gymnasium.Env[Any, Any]], frames: int) -> EnvironmentSpec:
-        for env in made[1:]:
-            for role in ("observation_space", "action_space"):
-                mine, others = getattr(env, role), getattr(made[0], role)
-                if mine != others:
-                    differ = " and ".join(foreign_errors.shortened(str(space)) for space in (others, mine))
-                    raise ConfigurationError(
-                        f"{self._name}: two environments made with the same arguments differ in their {role}, {differ};"
-                        " one policy needs the same spaces everywhere, so they must depend only on the arguments"
-                    )
-        spec = describe(env_id, made[0].observation_space, made[0].action_space)
-        return with_frames(SingleEnvironments(made[:1], spec), frames).spec
-
-    def _reset(self, env: gymnasium.Env[Any, Any]) -> tuple[Any, Any]:
-        """Returns the first observation and its info."""
-        with self._stage("reset"):
-            result = env.reset(seed=_SEED)
-        self._warnings += first_values.of_reset(self._name, result, env.observation_space).warnings
-        return result
-
-    def _close(self, close: Callable[[], object]) -> None:
-        try:
-            with self._stage("close"):
-                close()
-        except ConfigurationError as error:
-            # Training is possible even if close fails.
-            self._warnings.append(str(error))
+    def begin(self, stage: str) -> None:
+        """Reports the beginning of a stage."""
+        self.doing = stage
+        self.environment = None
 
     @contextlib.contextmanager
-    def _stage(self, stage: str) -> Iterator[None]:
-        self._progress(stage, self._name)
-        with _named(self._name, stage):
+    def explained(self) -> Iterator[None]:
+        """Turns any exception of an environment, SystemExit and KeyboardInterrupt included, into a one-line error."""
+        try:
             yield
+        except (ConfigurationError, EnvironmentFailed) as error:
+            if isinstance(error, ConfigurationError) and (isinstance(error, UnknownEnvironment) or not self._variant):
+                raise
+            what = error.what if isinstance(error, EnvironmentFailed) else str(error)
+            raise ConfigurationError(f"environment {self._variant}: {what}" if self._variant else what) from error
+        except BaseException as error:
+            raise ConfigurationError(
+                f"the environment {self.name!r} failed in {self.doing}: {foreign_errors.explain(error)};"
+                f" {faults.remedy_for(error)}"
+            ) from error
+
+    def close(self, made: Environments) -> Iterator[str]:
+        """Closes environments; yields a warning if that fails, because training is possible all the same."""
+        try:
+            with self.explained():
+                self.begin("close")
+                made.close()
+        except ConfigurationError as error:
+            yield str(error)
 
 
-@contextlib.contextmanager
-def _named(name: str, stage: str) -> Iterator[None]:
-    """Turns any exception of an environment, SystemExit and KeyboardInterrupt included, into a one-line error."""
-    try:
-        yield
-    except ConfigurationError:
-        raise
-    except BaseException as error:
-        raise ConfigurationError(
-            f"the environment {name!r} failed in {stage}: {foreign_errors.explain(error)}; {_remedy(error)}"
-        ) from error
+class _Values:
+    """The values of the first steps of environments.
+
+    Attributes:
+        warnings: Warnings about them, one line each.
+        rows: Observations with numbers of float64, for `find_offsets`, which reads these alone.
+    """
+
+    def __init__(self, widest_range: float, largest_magnitude: float) -> None:
+        self._widest_range, self._largest_magnitude = widest_range, largest_magnitude
+        self.warnings: list[str] = []
+        self.rows: list[Leaves] = []
+
+    def step(self, made: Environments, stages: _Stages) -> None:
+        """Resets environments and takes random legal steps in them. Raises `EnvironmentFailed`."""
+        spec, random = made.spec, np.random.default_rng(_SEED)
+        source = MaskSource(Place.INFO, spec.action)
+        action_map = ActionMap(spec.action, Network(widest_range=self._widest_range))
+        stages.begin("reset")
+        made.reset(range(_SEED, _SEED + made.count))
+        warnings = self._look(made, np.zeros(0, np.float32))
+        for _ in range(STEPS):
+            scores = 1.0 + random.random((made.count, source.bits))
+            chosen = source.highest(scores if made.action_mask is None else scores * made.action_mask)
+            action = (
+                random.standard_normal(leaf.shape, np.float32) if leaf.dtype.kind == "f" else leaf for leaf in chosen
+            )
+            stages.begin("step")
+            outcome = made.step(action_map(tuple(action)))
+            warnings += self._look(made, outcome.reward)
+        warnings += [f"step returned {converted}" for converted in stages.converted]
+        self.warnings += [f"{stages.name}: {warning}" for warning in warnings]
+
+    def _look(self, made: Environments, reward: NDArray[np.float32]) -> list[str]:
+        """Keeps the observations' rows; returns warnings about them and rewards. Raises `EnvironmentFailed`."""
+        spec, seen = made.spec, made.observation
+        leaves = zip(seen, spec.observation.leaves, strict=True)
+        faults.require_usable(
+            [*(("an observation with", each, leaf.place) for each, leaf in leaves), ("a reward of", reward, "")],
+            largest=self._largest_magnitude,
+            where="in its first steps",
+            env_id=spec.id,
+        )
+        if any(each.dtype == np.float64 for each in seen):
+            # The next step overwrites them.
+            self.rows += [tuple(leaf.copy() for leaf in row) for row in zip(*seen, strict=True)]
+        return [*first_values.of_observation(spec, seen), *first_values.of_reward(reward)]
 
 
-def _remedy(error: BaseException) -> str:
-    # Python's texts for a call with other arguments, and for a result of another length, say something about reset and
-    # step only if no line of the user raised them.
-    called = not foreign_errors.place_of(error)
-    if called and isinstance(error, TypeError) and "argument" in str(error):
-        return "reset must take the keywords seed and options, and step one action"
-    if called and isinstance(error, ValueError) and "to unpack" in str(error):
-        return "step must return observation, reward, terminated, truncated and info, and reset observation and info"
-    if isinstance(error, SystemExit):
-        return "an environment must raise an exception, not end its process"
-    return "correct the environment, or choose another by --env-id"
+def _notices(made: Environments) -> Iterator[str]:
+    """Yields what is used or left out of the environments, one line each."""
+    if not isinstance(made, SingleEnvironments):
+        if made.spec.mask_bits:
+            yield f"action masks of {made.spec.mask_bits} bits"
+        return
+    if made.masks is not None:
+        yield f"action masks from {made.masks.place.value}, {made.masks.bits} bits"
+    if texts := left_out(made.envs[0].observation_space):
+        yield f"the policy does not see {', '.join(texts)}, because it can't read text"
 
 
-def _name(env_id: str, task: Task, number: int) -> str:
+def _variant(task: Task, number: int) -> str:
     variant = variant_name(task.variants, number) if len(task.variants) > 1 else ""
-    return " ".join(filter(None, [env_id, variant, f"for {task.use}" if task.use else ""]))
+    return " ".join(filter(None, [variant, f"for {task.use}" if task.use else ""]))

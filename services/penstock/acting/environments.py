@@ -29,18 +29,26 @@ from penstock.acting.registry import find, make
 from penstock.acting.shared_generator import SeparateGenerators
 from penstock.acting.single_environments import SingleEnvironments, StepOutcome
 from penstock.acting.spaces import describe
-from penstock.errors import ConfigurationError
+from penstock.errors import ConfigurationError, EnvironmentFailed
 from penstock.module_imports import import_modules
 from penstock.types.spaces import EnvironmentSpec
 
 Made = TypeVar("Made")
 FindMasks = Callable[
-    [gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any], gymnasium.Space[Any], EnvironmentSpec],
+    [
+        gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any],
+        gymnasium.Space[Any],
+        EnvironmentSpec,
+        Callable[[int], Mapping[str, Any]],
+    ],
     tuple[EnvironmentSpec, MaskSource | None],
 ]
 
 _PROBES = 3
 """Resets that are tried in search of action masks, because a simulator's reset may fail now and then."""
+
+_KEPT = 1000
+"""Characters that are kept of what a constructor prints, which say why it ended its process."""
 
 
 class Environments(Protocol):
@@ -164,28 +172,34 @@ def make_environments(
     truth value, its spaces differ each time it is made, or its spaces or autoreset mode are not supported.
     """
     import_modules(imports)
+    progress = progress or Progress()
     found, find_masks = find(env_id), functools.partial(_masks_of, use_masks=use_masks, expected=expected)
     if vectorization == "native":
         return _make_native(env_id, count, dict(kwargs), progress, found, find_masks)
     envs: list[gymnasium.Env[Any, Any]] = []
     try:
         while len(envs) < count:
+            progress.environment = len(envs)
             envs.append(_made(env_id, found, kwargs, lambda: make(found, kwargs)))
             check_arguments(envs[-1], env_id, kwargs)
         described = describe(env_id, envs[0].observation_space, envs[0].action_space)
         for env in envs[1:]:
-            if (env.observation_space, env.action_space) != (envs[0].observation_space, envs[0].action_space):
-                raise ConfigurationError(
-                    f"{env_id} has different spaces each time it is made: {_spaces(envs[0])}, then {_spaces(env)};"
-                    " one policy needs the same spaces in all environments"
-                )
-        spec, source = find_masks(envs[0], envs[0].observation_space, described)
+            for role in ("observation_space", "action_space"):
+                spaces = [getattr(each, role) for each in (envs[0], env)]
+                if spaces[0] != spaces[1]:
+                    differ = " and ".join(foreign_errors.shortened(str(space)) for space in spaces)
+                    raise ConfigurationError(
+                        f"two environments {env_id} made with the same arguments differ in their {role}, {differ}; one"
+                        " policy needs the same spaces everywhere, so they must depend only on the arguments"
+                    )
+        made = SingleEnvironments(envs, described, progress)
+        made.use_masks(*find_masks(envs[0], envs[0].observation_space, described, made.first_info))
     except BaseException:
         for env in envs:
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(*foreign_errors.MISBEHAVIOUR):
                 env.close()
         raise
-    return SingleEnvironments(envs, spec, progress, source)
+    return made
 
 
 def check_arguments(
@@ -211,10 +225,11 @@ def _make_native(
     env_id: str,
     count: int,
     kwargs: dict[str, Any],
-    progress: Progress | None,
+    progress: Progress,
     found: str | EnvSpec,
     find_masks: FindMasks,
 ) -> Environments:
+    progress.environment = None
     made = _made(
         env_id,
         found,
@@ -229,7 +244,10 @@ def _make_native(
         raise ConfigurationError(
             f"{env_id} does not reset automatically (autoreset mode {mode}); NEXT_STEP and SAME_STEP are supported"
         )
-    spec, source = find_masks(envs, envs.single_observation_space, described)
+    checked = CheckedVector(envs, described, progress)
+    spec, source = find_masks(
+        envs, envs.single_observation_space, described, lambda seed: checked.reset([seed] * count)
+    )
     adapted = NextStepEnvironments if mode == AutoresetMode.NEXT_STEP else SameStepEnvironments
     return adapted(envs, spec, progress, source)
 
@@ -238,11 +256,15 @@ def _masks_of(
     env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any],
     observation: gymnasium.Space[Any],
     spec: EnvironmentSpec,
+    reset: Callable[[int], Mapping[str, Any]],
     *,
     use_masks: bool,
     expected: EnvironmentSpec | None,
 ) -> tuple[EnvironmentSpec, MaskSource | None]:
-    """Returns the spec with the number of mask bits, and where the environment returns its masks."""
+    """Returns the spec with the number of mask bits, and where the environment returns its masks.
+
+    `reset` resets the environment with a seed and returns the info.
+    """
     if not use_masks or (expected is not None and not expected.mask_bits):
         return spec, None
 
@@ -251,18 +273,10 @@ def _masks_of(
             return {masks.KEY: True}
         for attempt in range(_PROBES):
             try:
-                if isinstance(env, gymnasium.Env):
-                    _, info = env.reset(seed=attempt)
-                else:
-                    _, info = env.reset(seed=[attempt] * env.num_envs)  # type: ignore[arg-type]
-            except foreign_errors.MISBEHAVIOUR as error:
-                foreign_errors.let_ctrl_c_pass(error)
-                failure = error
-            else:
-                return info if isinstance(info, Mapping) else {}
-        raise ConfigurationError(
-            f"{spec.id} failed in reset {_PROBES} times: {foreign_errors.describe(failure)}"
-        ) from failure
+                return reset(attempt)
+            except EnvironmentFailed as failed:
+                failure = failed
+        raise ConfigurationError(failure.what) from failure
 
     source = masks.find(env, observation, spec.action, first_info)
     return dataclasses.replace(spec, mask_bits=source.bits if source else 0), source
@@ -276,27 +290,28 @@ def _made(env_id: str, found: str | EnvSpec, given: Collection[str], make: Calla
             return make()
     except foreign_errors.MISBEHAVIOUR as error:
         foreign_errors.let_ctrl_c_pass(error)
+        if isinstance(error, SystemExit):
+            sys.stderr.write(unshown.last)
         raise can_not_make(env_id, error, found, given) from error
     finally:
         unshown.making = False
 
 
 class _Unshown(io.StringIO):
-    """Standard error that shows nothing while an environment is made.
+    """Standard error that shows nothing while an environment is made, and keeps the `last` text.
 
     Constructors may use its descriptor, as some simulators do, and keep it for later, as handlers of logs do.
     """
 
     def __init__(self, stderr: TextIO) -> None:
         super().__init__()
-        self._stderr, self.making = stderr, True
+        self._stderr, self.making, self.last = stderr, True, ""
 
     def fileno(self) -> int:
         return self._stderr.fileno()
 
     def write(self, text: str, /) -> int:
-        return len(text) if self.making else self._stderr.write(text)
-
-
-def _spaces(env: gymnasium.Env[Any, Any]) -> str:
-    return foreign_errors.shortened(f"{env.observation_space} and {env.action_space}")
+        if not self.making:
+            return self._stderr.write(text)
+        self.last = (self.last + text)[-_KEPT:]
+        return len(text)

@@ -11,13 +11,16 @@ from penstock.acting import faults
 from penstock.acting.returned_values import UNREADABLE, array_of
 from penstock.types.spaces import BoxSpace, DiscreteSpace, Leaf, MultiBinarySpace, MultiDiscreteSpace, Space
 
+CORRECT_SPACE = "correct observation_space, or what is returned"
+"""Remedy for an observation that does not fit its space."""
+
 
 class Unusable(Exception):
     """A value of an environment that can't be trained on. `index` is its row; None if it is not known."""
 
-    def __init__(self, what: str, index: int | None) -> None:
+    def __init__(self, what: str, index: int | None, remedy: str = CORRECT_SPACE) -> None:
         super().__init__(what)
-        self.what, self.index = what, index
+        self.what, self.index, self.remedy = what, index, remedy
 
 
 class LeafBuffer:
@@ -62,7 +65,12 @@ class LeafBuffer:
                 np.stack([array_of(value)], out=rows[index : index + 1])
             except UNREADABLE:
                 raise self._misfit(values, "") from None
-        self._check(rows)
+        try:
+            self._check(rows)
+        except Unusable:
+            # A value that the type of the space can't hold is named as it was.
+            self._check(np.stack([array_of(value) for value in values]))
+            raise
 
     def _misfit(self, values: Sequence[Any], kinds: str) -> Unusable:
         """Returns the fault of the first value that does not fit; `kinds` has the kinds of types that do."""
@@ -70,7 +78,8 @@ class LeafBuffer:
             try:
                 found = array_of(value)
             except UNREADABLE as error:
-                return Unusable(f"an observation that is not an array ({error}){self._leaf.place}", index)
+                what = f"an observation that is not an array ({error}){self._leaf.place}"
+                return Unusable(what, index, "return an array")
             fits = found.dtype.kind in kinds if kinds else np.can_cast(found.dtype, self._dtype, "same_kind")
             if found.shape != self._shape or not fits:
                 has = f"{self._shape} and {self._dtype}" if self._is_box else self._leaf.space.shown()
@@ -91,15 +100,22 @@ class ValueCheck:
     def __call__(self, values: NDArray[np.generic]) -> None:
         """Raises `Unusable` for the first row of [N, ...] with a value that can't be trained on."""
         if self._limits is None:
-            if found := faults.find_unusable(values):
-                raise Unusable(f"an observation with {found[1]}{self._leaf.place}", found[0])
+            if not faults.all_usable(values):
+                value, row, place = self._first(values, ~(np.abs(values.astype(np.float64)) <= faults.LARGEST))
+                what = f"an observation with {faults.not_finite(float(value), place)}"
+                raise Unusable(what, row, "observations must be finite in float32")
             return
         low, high = self._limits
         outside = (values < low) | (values > high)
         if outside.any():
-            row = tuple(np.argwhere(outside)[0].tolist())
-            what = f"an observation with {values[row]}{self._leaf.place}, outside of {self._leaf.space.shown()}"
-            raise Unusable(what, row[0])
+            value, row, place = self._first(values, outside)
+            raise Unusable(f"an observation with {value}{place}, outside of {self._leaf.space.shown()}", row)
+
+    def _first(self, values: NDArray[Any], wrong: NDArray[np.bool_]) -> tuple[Any, int, str]:
+        """Returns the first value that is `wrong`, its row, and its place for messages, such as ` at pair.1[0]`."""
+        row, *index = np.argwhere(wrong)[0].tolist()
+        place = f"{self._leaf.place or ' at '}{index}" if index else self._leaf.place
+        return values[(row, *index)], row, place
 
 
 def _limits(space: Space) -> tuple[Any, Any] | None:

@@ -95,27 +95,22 @@ class MaskSource:
             " or correct the mask"
         )
 
-    def first_legal(self, masks: NDArray[np.bool_]) -> tuple[NDArray[np.generic], ...]:
-        """Returns an action of a policy for each row of <bool>[N, bits]: the first legal alternative of each choice.
+    def highest(self, scores: NDArray[Any]) -> tuple[NDArray[np.generic], ...]:
+        """Returns an action of a policy for each row of <number>[N, bits]: the highest alternative of each choice.
 
-        Elements of boxes are 0.
+        The row of a mask gives legal actions. Elements of boxes are 0.
         """
         bounds = [*self._starts, self.bits]
-        firsts = [masks[:, first:end].argmax(1) for first, end in pairwise(bounds)]
+        firsts = [scores[:, first:end].argmax(1) for first, end in pairwise(bounds)]
         actions = []
         for space in self._action.spaces:
             dtype, shape = space.action_array
             chosen, firsts = firsts[: len(space.choices)], firsts[len(space.choices) :]
             rows = np.stack(chosen, axis=1) if chosen else np.zeros(())
             actions.append(
-                np.broadcast_to(rows.reshape(-1, *shape) if chosen else rows, (len(masks), *shape)).astype(dtype)
+                np.broadcast_to(rows.reshape(-1, *shape) if chosen else rows, (len(scores), *shape)).astype(dtype)
             )
         return tuple(actions)
-
-    def check(self, mask: Any) -> None:
-        """Raises `ConfigurationError` if an environment's mask can't be used or leaves no legal action."""
-        if found := self.find_illegal(self.row(mask)[None]):
-            raise ConfigurationError(found[1])
 
     def _gathered(self, mask: Any) -> NDArray[np.generic]:
         try:

@@ -55,8 +55,7 @@ class _LeafBounds:
     """The bounds of one leaf. `usable` is whether any element has finite bounds."""
 
     def __init__(self, space: BoxSpace, frames: int, name: str) -> None:
-        self._place = f" of {name}" if name else ""
-        self.usable = False
+        self._name, self.usable = name, False
         if not space.dtype.startswith("float"):
             return
         size = max(len(space.low) // frames, 1)
@@ -74,10 +73,7 @@ class _LeafBounds:
             return None
         environment, step, element = np.argwhere((flat < self._low) | (flat > self._high))[0].tolist()
         low, high = (float(bound[min(element, bound.size - 1)]) for bound in self._bounds)
-        return environment, (
-            f"an observation has {float(flat[environment, step, element]):g} in element {element}{self._place}, and its"
-            f" space allows {low:g} to {high:g}"
-        )
+        return environment, outside(float(flat[environment, step, element]), element, self._name, low, high)
 
 
 class Precision:
@@ -108,6 +104,12 @@ class Precision:
         if self._rows < _ENOUGH_ROWS:
             return ""
         return next(filter(None, (_coarse(leaf, *found) for leaf, found in self._extremes.items())), "")
+
+
+def outside(value: float, element: int, leaf: str, low: float, high: float) -> str:
+    """Returns the warning about an element, of a leaf with this name, that is outside of its bounds."""
+    of = f" of {leaf}" if leaf else ""
+    return f"an observation has {value:g} in element {element}{of}, and its space allows {low:g} to {high:g}"
 
 
 def _coarse(leaf: Leaf, low: NDArray[Any], high: NDArray[Any]) -> str:

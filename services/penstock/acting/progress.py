@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from penstock.types.run import ActorProgress
 
@@ -20,8 +20,7 @@ class Progress:
         numbers: Run-wide numbers of the environments.
         window_step: Steps already taken in the window in collection.
         window_steps: Steps of a complete window.
-        converted: Rewards or ends of episodes of a vector environment that had another shape than [N], and that shape;
-            empty if there were none.
+        converted: Descriptions of rewards and ends of episodes that had another shape than expected, each once.
         window_s: Seconds that the collection of the latest window took; infinity before the first.
     """
 
@@ -31,8 +30,13 @@ class Progress:
     numbers: Sequence[int] = ()
     window_step: int = 0
     window_steps: int = 0
-    converted: str = ""
+    converted: list[str] = field(default_factory=list)
     window_s: float = math.inf
+
+    def note(self, converted: str) -> None:
+        """Adds to `converted`."""
+        if converted not in self.converted:
+            self.converted.append(converted)
 
     def now(self) -> ActorProgress:
         """Returns the current progress, with the environment's run-wide number."""

@@ -10,6 +10,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from penstock import extras, foreign_errors
 from penstock.acting.environment_ids import unknown
+from penstock.acting.faults import remedy_for
 from penstock.errors import ConfigurationError
 
 _UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'")
@@ -45,16 +46,9 @@ def _reason(error: BaseException, found: str | EnvSpec, given: Collection[str]) 
     # The reason and the remedy are Gymnasium's: a missing extra, or another version.
     if isinstance(error, gymnasium.error.Error) and text:
         return text
-    return f"{foreign_errors.explain(error)}; {_remedy(error)}"
-
-
-def _remedy(error: BaseException) -> str:
     # Python's text for a call with other arguments than a constructor takes, if no line of the user made that call.
-    if isinstance(error, TypeError) and "argument" in str(error) and not foreign_errors.place_of(error):
-        return f"check {_SETTINGS}"
-    if isinstance(error, SystemExit):
-        return "an environment must raise an exception, not end its process"
-    return "correct the environment, or choose another by --env-id"
+    called = isinstance(error, TypeError) and "argument" in str(error) and not foreign_errors.place_of(error)
+    return f"{foreign_errors.explain(error)}; {f'check {_SETTINGS}' if called else remedy_for(error)}"
 
 
 def _taken(found: str | EnvSpec) -> list[str]:

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-_NUMBERS = (float, int, np.floating, np.integer, np.bool_)
+NUMBERS = (float, int, np.floating, np.integer, np.bool_)
+"""Types of one number, which `float` converts."""
 
 UNREADABLE = (TypeError, ValueError, OverflowError, RuntimeError)
 """Errors of these functions. The last comes from torch."""
@@ -20,7 +21,7 @@ def number_of(value: Any) -> float:
 
     Raises `UNREADABLE` if it holds none or several, or its number is complex, text or a duration.
     """
-    if isinstance(value, _NUMBERS):
+    if isinstance(value, NUMBERS):
         return float(value)
     if np.ma.is_masked(value):
         return float("nan")
@@ -42,6 +43,13 @@ def truth_of(value: Any) -> bool:
     if number not in (0.0, 1.0):
         raise ValueError(f"True or False was expected, not {value!r:.40}")
     return number == 1.0
+
+
+def shape_of(value: Any) -> tuple[int, ...]:
+    """Returns the shape of an array, a tensor or a list; () for all else."""
+    if hasattr(value, "shape"):
+        return tuple(value.shape)
+    return np.shape(np.array(value, object)) if isinstance(value, (list, tuple)) else ()
 
 
 def array_of(values: Any) -> NDArray[Any]:

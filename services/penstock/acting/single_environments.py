@@ -1,7 +1,7 @@
 """Environments that are stepped one after another, so that a failure can be attributed to one of them."""
 
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import gymnasium
 import numpy as np
@@ -13,9 +13,11 @@ from penstock.acting import faults, leaves
 from penstock.acting.leaf_buffers import LeafBuffer, Unusable
 from penstock.acting.masks import MaskSource
 from penstock.acting.progress import Progress
-from penstock.acting.returned_values import number_of, truth_of
+from penstock.acting.returned_values import NUMBERS, number_of, shape_of, truth_of
 from penstock.errors import ConfigurationError, EnvironmentFailed
 from penstock.types.spaces import EnvironmentSpec
+
+Value = TypeVar("Value")
 
 _NOTHING = object()
 _RESET = (0.0, False, False)
@@ -67,18 +69,33 @@ class SingleEnvironments:
             LeafBuffer(leaf, leaves.space_at(self._space, leaf.path), self.count) for leaf in spec.observation.leaves
         ]
         self._rows: list[Any] = [None] * self.count
-        self._infos: list[Any] = [None] * self.count
+        self.infos: list[Any] = [None] * self.count
         self._ended = np.zeros(self.count, np.bool_)
         self._episode_steps = [0] * self.count
-        self._masks, self._mask_of = masks, [masks.reader(env) for env in envs] if masks else []
         self.observation: tuple[NDArray[np.generic], ...] = tuple(buffer.rows for buffer in self._buffers)
         self.acting_observation = self.observation
+        self._begun_with: int | None = None
+        self.use_masks(spec, masks)
+
+    def use_masks(self, spec: EnvironmentSpec, masks: MaskSource | None) -> None:
+        """Reads masks from here on; the spec has their bits."""
+        self.spec, self.masks = spec, masks
+        self._mask_of = [masks.reader(env) for env in self.envs] if masks else []
         self.action_mask = np.ones((self.count, masks.bits), np.bool_) if masks else None
+
+    def first_info(self, seed: int) -> Any:
+        """Starts an episode of the first environment, and returns its info. Raises `EnvironmentFailed` if it failed."""
+        self._begin(0, seed=seed)
+        self._begun_with = seed
+        return self.infos[0]
 
     def reset(self, seeds: Sequence[int]) -> None:
         """Starts new episodes. Raises `EnvironmentFailed` if an environment failed."""
         for index, seed in enumerate(seeds):
-            self._begin(index, seed=seed)
+            # The episode that `first_info` started is not started twice.
+            if index or seed != self._begun_with:
+                self._begin(index, seed=seed)
+        self._begun_with = None
         self._ended = np.zeros(self.count, np.bool_)
         self._observe()
         self._read_masks()
@@ -108,19 +125,15 @@ class SingleEnvironments:
 
     def _begin(self, index: int, **seed: int) -> None:
         progress, before = self.progress, self.progress.doing
-        result: Any = _NOTHING
         progress.doing, progress.environment = "reset", index
+        self._episode_steps[index] = 0
         try:
             result = self._reset(index, **seed)
-            # A reset of the old API returns only the observation, which may have two elements.
-            if not isinstance(result, tuple):
-                raise TypeError
-            self._rows[index], self._infos[index] = result
         except foreign_errors.MISBEHAVIOUR as error:
-            if result is _NOTHING:
-                raise faults.raised(error, "in reset", self.spec.id, index) from error
-            raise self._returned(index, "reset", "an observation and a dict", result) from error
-        self._episode_steps[index] = 0
+            raise faults.raised(error, self._where(index), self.spec.id, index) from error
+        if fault := faults.of_form(result, 2):
+            raise self._failure(*fault, index)
+        self._rows[index], self.infos[index] = result
         progress.doing = before
 
     def _reset(self, index: int, seed: int | None = None) -> Any:
@@ -144,25 +157,30 @@ class SingleEnvironments:
         self._episode_steps[index] += 1
         try:
             result = self.envs[index].step(action)
-            self._rows[index], reward, terminated, truncated, self._infos[index] = result
+            self._rows[index], reward, terminated, truncated, info = result
+            self.infos[index] = info
             if type(reward) is not float:
-                reward = number_of(reward)
+                reward = float(reward) if isinstance(reward, NUMBERS) else self._one("a reward", reward, number_of)
             # Comparisons with NaN are false, so that NaN fails this test.
-            if -_LARGEST <= reward <= _LARGEST:
+            if -_LARGEST <= reward <= _LARGEST and isinstance(info, dict):
                 return (
                     reward,
-                    terminated if type(terminated) is bool else truth_of(terminated),
-                    truncated if type(truncated) is bool else truth_of(truncated),
+                    terminated if type(terminated) is bool else self._one("terminated", terminated, truth_of),
+                    truncated if type(truncated) is bool else self._one("truncated", truncated, truth_of),
                 )
         except foreign_errors.MISBEHAVIOUR as error:
             if result is _NOTHING:
                 raise faults.raised(error, self._where(index), self.spec.id, index) from error
-            if not isinstance(result, tuple) or len(result) != 5:
-                expected = "observation, reward, terminated, truncated and info"
-                raise self._returned(index, "step", expected, result) from error
-            what = f"step returned {foreign_errors.shortened(repr(result[1:4]))} as reward, terminated and truncated:"
-            raise self._failure(f"{what} {foreign_errors.describe(error)}", index) from error
-        raise self._failure(f"step returned the reward {faults.not_finite(reward)}", index)
+            raise self._failure(*faults.of_step(result), index) from error
+        raise self._failure(*faults.of_step(result), index)
+
+    def _one(self, what: str, value: Any, read: Callable[[Any], Value]) -> Value:
+        """Returns the one number or truth value in a value, and notes a value that has a shape."""
+        found = read(value)
+        if shape := shape_of(value):
+            expected = "a number" if read is number_of else "True or False"
+            self.progress.note(f"{what} of shape {shape}, where {expected} was expected; its one element is used")
+        return found
 
     def _observe(self) -> None:
         values: Iterable[Sequence[Any]] = self._flattened() if self._nested else (self._rows,)
@@ -170,9 +188,8 @@ class SingleEnvironments:
             for buffer, rows in zip(self._buffers, values, strict=True):
                 buffer.fill(rows)
         except Unusable as fault:
-            if fault.index is None:
-                raise faults.failure(fault.what, "", self.spec.id, None) from fault.__cause__
-            raise self._failure(fault.what, fault.index) from fault.__cause__
+            where = "in step" if fault.index is None else self._where(fault.index)
+            raise faults.failure(fault.what, where, self.spec.id, fault.index, fault.remedy) from fault.__cause__
 
     def _flattened(self) -> Iterable[Sequence[Any]]:
         """Returns the values of each leaf in the environments' observations."""
@@ -186,28 +203,24 @@ class SingleEnvironments:
         return zip(*rows, strict=True)
 
     def _read_masks(self) -> None:
-        if self._masks is None or self.action_mask is None:
+        if self.masks is None or self.action_mask is None:
             return
         for index, (ended, read) in enumerate(zip(self._ended.tolist(), self._mask_of, strict=True)):
             if ended:
                 self.action_mask[index] = True
                 continue
+            self.progress.environment = index
             try:
-                self.action_mask[index] = self._masks.row(read(self._rows[index], self._infos[index]))
+                self.action_mask[index] = self.masks.row(read(self._rows[index], self.infos[index]))
             except ConfigurationError as error:
                 raise self._refused(str(error), index) from None
             except foreign_errors.MISBEHAVIOUR as error:
-                raise faults.raised(error, f"in {self._masks.place.value}", self.spec.id, index) from error
-        if found := self._masks.find_illegal(self.action_mask):
+                raise faults.raised(error, f"in {self.masks.place.value}", self.spec.id, index) from error
+        if found := self.masks.find_illegal(self.action_mask):
             raise self._refused(found[1], found[0])
 
-    def _returned(self, index: int, call: str, expected: str, result: Any) -> EnvironmentFailed:
-        count = f"{len(result)} values" if isinstance(result, tuple) else type(result).__name__
-        what = f"{call} returned {count}, where {expected} are expected: {foreign_errors.shortened(repr(result))}"
-        return self._failure(what, index, "" if call == "reset" else None)
-
-    def _failure(self, what: str, index: int, where: str | None = None) -> EnvironmentFailed:
-        return faults.failure(what, self._where(index) if where is None else where, self.spec.id, index)
+    def _failure(self, what: str, remedy: str, index: int) -> EnvironmentFailed:
+        return faults.failure(what, self._where(index), self.spec.id, index, remedy)
 
     def _refused(self, refusal: str, index: int) -> EnvironmentFailed:
         return faults.refused(refusal, self._where(index), self.spec.id, index)

@@ -9,6 +9,7 @@ reach that descriptor.
 import faulthandler
 import json
 import os
+import signal
 import sys
 
 from penstock import foreign_errors
@@ -29,6 +30,8 @@ def main() -> None:
     request = json.loads(sys.stdin.buffer.readline())
     set_arguments(request["env_id"])
     seed_generators("environment check")
+    # As in a service, KeyboardInterrupt is an exception of an environment.
+    signal.signal(signal.SIGINT, lambda number, frame: None)
     # They must not inherit standard input either, which ends when the parent process does.
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
 

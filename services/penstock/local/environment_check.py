@@ -30,10 +30,8 @@ _KEPT_OUTPUT_BYTES = 16_384
 
 _DOING = {
     "import": "importing the modules of",
-    "constructor": "creating",
-    "spaces": "comparing the spaces of",
+    "make": "creating",
     "reset": "resetting",
-    "mask": "reading the action mask of",
     "step": "stepping",
     "close": "closing",
 }

@@ -34,6 +34,8 @@ def mask_of(step: int, alternatives: int = ALTERNATIVES) -> NDArray[np.int8]:
 class Masked(gymnasium.Env[Any, Any]):
     """An environment with episodes of three steps that returns its masks in one place, and refuses illegal actions.
 
+    Nowhere, all actions are legal.
+
     `odd`, if it is given, is the mask in place of the first one after a step.
     """
 
@@ -65,7 +67,7 @@ class Masked(gymnasium.Env[Any, Any]):
         return self._observe()
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        if not mask_of(self._step)[action]:
+        if self._place != "nowhere" and not mask_of(self._step)[action]:
             raise ValueError(f"the action {action} is illegal in step {self._step}")
         self._step += 1
         observation, info = self._observe()
@@ -231,12 +233,29 @@ def test_a_mask_that_cannot_be_used_fails_its_environment(place: str, odd: Any, 
     assert Place[place.upper()].value in str(caught.value)
 
 
+def test_an_exception_of_a_vectors_method_is_a_failure_that_names_the_method() -> None:
+    def lose() -> None:
+        raise RuntimeError("masks lost")
+
+    def lost_vector(num_envs: int) -> MaskedVector:
+        vector = next_step_vector(num_envs, "method")
+        vector.action_masks = lose
+        return vector
+
+    gymnasium.register("Lost-v0", vector_entry_point=lost_vector)
+    environments = make_environments("Lost-v0", 2, kwargs={}, vectorization="native")
+    with pytest.raises(
+        EnvironmentFailed, match=r"^RuntimeError: masks lost .* in the method action_masks\(\) \(Lost-v"
+    ):
+        environments.reset([0, 1])
+
+
 @pytest.mark.parametrize("place", PLACES)
 def test_the_check_before_a_run_takes_legal_steps_and_names_the_place(place: str) -> None:
     found = checked({"place": place})
     assert (found.spec.mask_bits, found.warnings) == (ALTERNATIVES, [])
     assert found.notices == [f"Masked-v0: action masks from {Place[place.upper()].value}, 4 bits"]
-    with pytest.raises(ConfigurationError, match=r"^[^\n]*Masked-v0[^\n]*without a legal action[^\n]*; [^\n]*$"):
+    with pytest.raises(ConfigurationError, match=r"^[^\n]*without a legal action[^\n]*Masked-v0[^\n]*; [^\n]*$"):
         checked({"place": place, "odd": [np.zeros(4, np.int8)]})
 
 
@@ -322,10 +341,10 @@ def test_every_choice_needs_a_legal_action() -> None:
     assert "an action mask from the method action_masks() without a legal action in choice 2; " in found[1]
 
 
-def test_the_first_legal_action_is_legal_in_every_choice() -> None:
+def test_the_highest_action_of_a_mask_is_legal_in_every_choice() -> None:
     source = MaskSource(Place.METHOD, tree_of("", "action", NESTED))
     last = [0, 1, 0, 1, 0, 1, 0, 1, 0, 0, 1]
-    buttons, force, direction, pair = source.first_legal(np.array([FLAT, last], np.bool_))
+    buttons, force, direction, pair = source.highest(np.array([FLAT, last], np.bool_))
     assert buttons.tolist() == [[0, 0], [1, 1]]
     assert force.tolist() == [[0.0], [0.0]]
     assert direction.tolist() == [1, 1]

@@ -9,7 +9,7 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from numpy.typing import NDArray
 
-import helpers.failing  # noqa: F401 - registers Failing-v0
+import helpers.failing
 from helpers.environments import assignment, spec_of
 from helpers.policies import decided_weights, fresh_weights
 from penstock.acting.collector import Collector
@@ -24,6 +24,8 @@ from penstock.errors import ConfigurationError, EnvironmentFailed
 
 ZEROS = (np.zeros(3, np.int64),)
 SPEC = spec_of("Failing-v0")
+FILE = helpers.failing.__file__
+CORRECT = "correct the environment, or choose another by --env-id"
 
 
 def failing(kind: str, at: int = 5, count: int = 3, **kwargs: Any) -> Environments:
@@ -35,6 +37,11 @@ def single(kind: str, at: int = -1) -> SingleEnvironments:
     environments = failing(kind, at)
     assert isinstance(environments, SingleEnvironments)
     return environments
+
+
+def text_of(failed: EnvironmentFailed) -> str:
+    """Returns the message, with N in place of the line's number."""
+    return re.sub(r", line \d+\)", ", line N)", str(failed))
 
 
 def failure_of(environments: Environments, steps: int = 60) -> EnvironmentFailed:
@@ -54,39 +61,62 @@ def in_a_service() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "message"),
+    ("kind", "fault", "remedy"),
     [
-        ("raises", "RuntimeError: simulator lost and not found in step 5 of its episode"),
-        ("exits", "SystemExit: no display in step 5 of its episode"),
-        ("interrupts", "KeyboardInterrupt in step 5 of its episode"),
-        ("old", "step returned 4 values, where observation, reward, terminated, truncated and info are expected"),
-        ("nothing", "step returned NoneType, where"),
-        ("reward none", "step returned (None, False, False) as reward, terminated and truncated: TypeError"),
-        ("reward nan", "step returned the reward nan in step 5"),
-        ("reward large", "step returned the reward 1e+300, which float32 can't hold (at most 3.4e+38) in step 5"),
-        ("reward vector", "step returned (array([1., 1.]), False, False) as reward"),
-        ("done vector", "(0.0, array([ True, True]), False) as reward, terminated and truncated: ValueError"),
-        ("observation nan", "an observation with nan in step 5"),
-        ("observation large", "an observation with 1e+40, which float32 can't hold (at most 3.4e+38) in step 5"),
-        ("observation shape", "an observation of shape (3,) and type float64, where its space has (2,) and float64"),
-        ("observation none", "an observation of shape () and type object"),
+        ("raises", f"RuntimeError: simulator lost and not found ({FILE}, line N)", CORRECT),
+        (
+            "exits",
+            f"SystemExit: no display ({FILE}, line N)",
+            "an environment must raise an exception",
+        ),
+        ("interrupts", f"KeyboardInterrupt ({FILE}, line N)", CORRECT),
+        ("old", "a tuple of 4 was returned", "step must return observation, reward, terminated, truncated and info"),
+        ("nothing", "NoneType None was returned", "step must return observation, reward, terminated, truncated and in"),
+        ("reward none", "no reward (None)", "a reward must be one finite number, also in float32"),
+        ("reward nan", "a reward of nan", "a reward must be one finite number, also in float32"),
+        (
+            "reward large",
+            "a reward of 1e+300, which float32 can't hold (at most 3.4e+38)",
+            "a reward must be one finite",
+        ),
+        (
+            "reward vector",
+            "a reward of shape (2,)",
+            "a reward must be one finite number, also in float32; add its elem",
+        ),
+        ("done vector", "terminated as an array of shape (2,)", "it must be True or False"),
+        ("info list", "an info that is list [1, 2]", "it must be a dict"),
+        ("observation nan", "an observation with nan at [1]", "observations must be finite in float32"),
+        (
+            "observation large",
+            "an observation with 1e+40 at [1], which float32 can't hold (at most 3.4e+38)",
+            "observatio",
+        ),
+        (
+            "observation shape",
+            "an observation of shape (3,) and type float64, where its space has (2,) and float64",
+            "correct observation_space, or what is returned",
+        ),
+        (
+            "observation none",
+            "an observation of shape () and type object, where its space has (2,) and float64",
+            "correct observation_space, or what is returned",
+        ),
     ],
 )
 @pytest.mark.usefixtures("in_a_service")
-def test_a_failure_names_the_environment_the_step_and_the_fault(kind: str, message: str) -> None:
+def test_a_failure_names_the_environment_the_fault_the_step_and_the_remedy(kind: str, fault: str, remedy: str) -> None:
     failed = failure_of(failing(kind))
     assert failed.environment == 0
-    assert message in str(failed)
-    assert str(failed).startswith("environment 0: ")
-    assert str(failed).endswith("(Failing-v0)")
+    assert text_of(failed).startswith(f"environment 0: {fault} in step 5 of its episode (Failing-v0); {remedy}")
     assert "\n" not in str(failed)
 
 
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        ("reset raises", "environment 1: RuntimeError: simulator lost at reset in reset (Failing-v0)"),
-        ("reset old", "environment 1: reset returned ndarray, where an observation and a dict are expected"),
+        ("reset raises", f"RuntimeError: simulator lost at reset ({FILE}, line N) in reset (Failing-v0); {CORRECT}"),
+        ("reset old", "an array of shape (2,) was returned in reset (Failing-v0); reset must return observation and"),
     ],
 )
 def test_a_failure_in_a_reset_names_the_environment_and_the_fault(kind: str, message: str) -> None:
@@ -95,7 +125,7 @@ def test_a_failure_in_a_reset_names_the_environment_and_the_fault(kind: str, mes
 
     environments = single("raises")
     environments.envs = [make(index) for index in range(3)]
-    assert message in str(failure_of(environments))
+    assert f"environment 1: {message}" in text_of(failure_of(environments))
 
 
 def test_a_failure_in_a_later_episode_names_the_step_of_that_episode(tmp_path: Any) -> None:
@@ -139,12 +169,12 @@ def vector(kind: str, count: int, mode: AutoresetMode) -> Environments:
 @pytest.mark.parametrize(
     ("kind", "count", "message"),
     [
-        ("raises", 1, "environment 0: RuntimeError: simulator lost and not found in step (Failing-v0)"),
-        ("raises", 2, "RuntimeError: simulator lost and not found in step (Failing-v0)"),
-        ("reward nan", 2, "environment 0: step returned the reward nan in step (Failing-v0)"),
-        ("reward large", 2, "environment 0: step returned the reward 1e+300, which float32 can't hold"),
-        ("observation large", 2, "environment 0: an observation with 1e+40, which float32 can't hold"),
-        ("reset raises", 2, "RuntimeError: simulator lost at reset in reset (Failing-v0)"),
+        ("raises", 1, f"environment 0: RuntimeError: simulator lost and not found ({FILE}, line N) in step (Failing"),
+        ("raises", 2, f"RuntimeError: simulator lost and not found ({FILE}, line N) in step (Failing-v0); {CORRECT}"),
+        ("reward nan", 2, "environment 0: a reward of nan in step (Failing-v0); a reward must be one finite number"),
+        ("reward large", 2, "environment 0: a reward of 1e+300, which float32 can't hold (at most 3.4e+38) in step"),
+        ("observation large", 2, "environment 0: an observation with 1e+40 at [1], which float32 can't hold"),
+        ("reset raises", 2, f"RuntimeError: simulator lost at reset ({FILE}, line N) in reset (Failing-v0); {CORRECT}"),
     ],
 )
 def test_a_failure_of_a_vectorised_form_names_the_environment_if_it_is_known(
@@ -153,7 +183,15 @@ def test_a_failure_of_a_vectorised_form_names_the_environment_if_it_is_known(
     environments = vector(kind, count, mode)
     if kind.startswith("reset"):
         environments._envs._envs.envs[0].unwrapped._at = 0  # type: ignore[attr-defined]
-    assert message in str(failure_of(environments))
+    assert message in text_of(failure_of(environments))
+
+
+@pytest.mark.parametrize(("call", "remedy"), [("reset", "reset must return"), ("step", "step must return observation")])
+def test_a_vectorised_form_that_returns_another_number_of_values_is_a_failure(call: str, remedy: str) -> None:
+    environments = vector("raises", 2, AutoresetMode.NEXT_STEP)
+    setattr(environments._envs._envs, call, lambda *args, **kwargs: np.zeros(2))  # type: ignore[attr-defined]
+    expected = f"an array of shape (2,) was returned in {call} (Failing-v0); {remedy}"
+    assert str(failure_of(environments)).startswith(expected)
 
 
 def test_failures_of_mixed_variants_name_the_row_among_all_environments() -> None:
@@ -194,7 +232,11 @@ def test_environments_whose_spaces_differ_each_time_are_refused_in_one_line() ->
             self.observation_space = gymnasium.spaces.Box(0.0, 1.0, (len(made),))
 
     gymnasium.register("Changing-v0", lambda **kwargs: Changing(**kwargs), disable_env_checker=True)
-    with pytest.raises(ConfigurationError, match=r"^Changing-v0 has different spaces each time it is made: [^\n]+$"):
+    with pytest.raises(
+        ConfigurationError,
+        match=r"^two environments Changing-v0 made with the same arguments differ in their observation_space,"
+        r" Box[^\n]+ and Box[^\n]+; [^\n]+$",
+    ):
         make_environments("Changing-v0", 2, kwargs={})
 
 
@@ -403,7 +445,7 @@ def test_ordinary_environments_cause_no_warning(env_id: str) -> None:
 def test_a_number_above_the_largest_magnitude_drops_the_window() -> None:
     environments = make_environments("Pendulum-v1", 2, kwargs={})
     schema, acting = segment_schema(environments.spec, 8), PolicyRunner(decided_weights(environments.spec))
-    for largest, what in ((0.5, "environment [01]: step returned the reward -"), (1e9, "")):
+    for largest, what in ((0.5, "environment [01]: a reward of -"), (1e9, "")):
         collecting = Collector(environments, assignment(0, 1), schema=schema, discount=0.9, largest_magnitude=largest)
         if not what:
             collecting.collect(acting)

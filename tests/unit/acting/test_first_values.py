@@ -1,7 +1,4 @@
-"""Checks of the first values that an environment with parts of observations returns.
-
-Those of an environment without parts are tested in contract/test_environment_check.py.
-"""
+"""Warnings about the first observations and rewards, of single environments and of vectors."""
 
 from typing import Any
 
@@ -9,69 +6,81 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, Text, Tuple
-from numpy.typing import ArrayLike
+from numpy.typing import NDArray
 
 from helpers.spaces import OBSERVATION_NAMES, OBSERVATIONS
-from penstock.acting.first_values import check_magnitude, of_reset, of_step
-from penstock.errors import ConfigurationError
+from penstock.acting.first_values import of_observation, of_reward
+from penstock.acting.frames import with_frames
+from penstock.acting.single_environments import SingleEnvironments
+from penstock.acting.spaces import describe
 from penstock.types.spaces import Tree
 
 PLANE = Box(-1.0, 1.0, (2,), np.float32)
 NESTED = Dict(mission=Text(4), pair=Tuple([Discrete(4), PLANE]), switches=MultiBinary(2))
-GOOD: dict[str, Any] = {"mission": "go", "pair": (3, np.zeros(2, np.float32)), "switches": np.array([0, 1], np.int8)}
+
+
+class Constant(gymnasium.Env[Any, Any]):
+    """Observes one value of a space."""
+
+    action_space = Discrete(2)
+
+    def __init__(self, space: gymnasium.Space[Any], value: Any) -> None:
+        self.observation_space, self._value = space, value
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        return self._value, {}
+
+
+def warnings_of(space: gymnasium.Space[Any], *values: Any, frames: int = 1) -> list[str]:
+    """Returns the warnings about one value for each environment."""
+    envs = [Constant(space, value) for value in values]
+    made = with_frames(SingleEnvironments(envs, describe("Some-v0", space, Discrete(2))), frames)
+    made.reset(range(made.count))
+    return list(of_observation(made.spec, made.observation))
 
 
 @pytest.mark.parametrize(("space", "tree"), OBSERVATIONS, ids=OBSERVATION_NAMES)
-def test_samples_of_every_kind_of_space_are_accepted(space: gymnasium.Space[Any], tree: Tree) -> None:
+def test_samples_of_every_kind_of_space_cause_no_warning(space: gymnasium.Space[Any], tree: Tree) -> None:
     space.seed(0)
-    for _ in range(10):
-        values = of_step("Some-v0", (space.sample(), 1.0, False, True, {}), space)
-        assert (values.warnings, values.ended) == ([], True)
+    assert warnings_of(space, *(space.sample() for _ in range(10))) == []
 
 
 @pytest.mark.parametrize(
-    ("change", "fault"),
+    ("space", "value", "warning"),
     [
-        ({"pair": (1,)}, r"an observation without 'pair\.1', where a tuple of 1 was received; it must have every leaf"),
-        ({"pair": (1, [0, 0], 2)}, "an observation with a tuple of 3, where its space has a tuple of 2; remove"),
-        ({"pair": None}, r"an observation without 'pair\.0', where a value of type NoneType was received; "),
-        ({"extra": 1}, "an observation with the key 'extra', where its space has mission, pair, switches; remove"),
-        ({"pair": (4, [0.0, 0.0])}, r"an observation with 4 at pair\.0, outside of Discrete\(4, start=0\); correct"),
-        ({"pair": (1.0, [0.0, 0.0])}, r"an observation of shape \(\) and type float64 at pair\.0, where .*; correct"),
-        (
-            {"pair": (1, np.zeros(3, np.float32))},
-            r"an observation of shape \(3,\) at pair\.1, where the space has \(2,",
-        ),
-        ({"pair": (1, [0.0, np.nan])}, r"an observation at pair\.1 with nan at \[1\]; observations must be finite"),
-        ({"switches": [0, 2]}, r"an observation with 2 at switches, outside of MultiBinary\(2\); correct"),
+        (PLANE, [0.0, 7.0], "an observation has 7 in element 1, and its space allows -1 to 1"),
+        (PLANE, [-1.01, 0.0], "an observation has -1.01 in element 0, and its space allows -1 to 1"),
+        (PLANE, [-1.001, 1.001], ""),
+        (Box(0.0, np.inf, (2, 2)), [[0.0, 1e9], [-1.0, 0.0]], "has -1 in element 2, and its space allows 0 to inf"),
+        (Box(0.0, np.inf, (1,)), [-1e-4], ""),
+        (Box(0.0, np.inf, (1,)), [1e11], "an observation with 1e+11; scale it to about 1"),
+        (Box(-1, 1, (3,), np.int8), [0, 2, 0], "an observation has 2 in element 1, and its space allows -1 to 1"),
+        (NESTED, {"pair": (1, [0.0, 7.0]), "switches": [0, 1]}, "7 in element 1 of pair.1, and its space allows -1"),
+        (NESTED, {"pair": (1, [0.0, 0.0]), "switches": [0, 1]}, ""),
+        (Box(-1e12, 1e12, (1,)), [1e11], "an observation with 1e+11; scale it to about 1"),
     ],
 )
-def test_a_part_that_cannot_be_used_is_refused_in_one_line_with_its_name(change: dict[str, Any], fault: str) -> None:
-    expected = rf"^the environment 'Some-v0': {{}} returned {fault}[^\n]*$"
-    with pytest.raises(ConfigurationError, match=expected.format("reset")):
-        of_reset("Some-v0", (GOOD | change, {}), NESTED)
-    with pytest.raises(ConfigurationError, match=expected.format("step")):
-        of_step("Some-v0", (GOOD | change, 1.0, False, False, {}), NESTED)
+def test_a_value_outside_of_its_bounds_or_of_no_use_is_a_warning(
+    space: gymnasium.Space[Any], value: Any, warning: str
+) -> None:
+    found = warnings_of(space, value, value)
+    assert len(found) == bool(warning)
+    assert warning in "".join(found)
 
 
-def test_a_part_outside_of_its_bounds_is_a_warning_with_its_name() -> None:
-    observation = GOOD | {"pair": (1, np.array([0.0, 7.0], np.float32))}
-    (warning,) = of_reset("Some-v0", (observation, {}), NESTED).warnings
-    assert warning == ("Some-v0: reset returned an observation at pair.1 with 7 at [1], outside of its space's -1 to 1")
-    assert of_reset("Some-v0", (GOOD, {}), NESTED).warnings == []
+def test_the_newest_of_stacked_frames_is_compared_with_its_bounds() -> None:
+    space = Box(np.array([0.0, 10.0], np.float32), np.array([1.0, 11.0], np.float32))
+    assert warnings_of(space, [0.5, 10.5], frames=3) == []
+    assert warnings_of(space, [0.5, 0.5], frames=3) == [
+        "an observation has 0.5 in element 1, and its space allows 10 to 11"
+    ]
 
 
-def test_an_observation_without_an_optional_text_is_accepted() -> None:
-    observation = {key: value for key, value in GOOD.items() if key != "mission"}
-    assert of_reset("Some-v0", (observation, {}), NESTED).warnings == []
-
-
-@pytest.mark.parametrize("values", [3, 3.0, np.uint8(3), np.array([-3, 2]), np.zeros(0)])
-def test_values_of_every_kind_have_a_magnitude(values: ArrayLike) -> None:
-    check_magnitude("FrozenLake-v1", "reset", values, 3.0)
-
-
-@pytest.mark.parametrize("values", [4, -4.0, np.array([[0, 2], [-4, 1]])])
-def test_a_value_above_the_largest_magnitude_is_refused_with_what_to_do(values: ArrayLike) -> None:
-    with pytest.raises(ConfigurationError, match=r"a value of magnitude 4.*environment\.largest_magnitude, which is 3"):
-        check_magnitude("FrozenLake-v1", "reset", values, 3.0)
+@pytest.mark.parametrize(
+    ("rewards", "warnings"),
+    [([1.0, -1e10], []), ([1.0, -1e12, 1e13], ["a reward of -1e+12; scale rewards to about 1"])],
+)
+def test_an_extreme_reward_is_a_warning(rewards: list[float], warnings: list[str]) -> None:
+    values: NDArray[np.float32] = np.array(rewards, np.float32)
+    assert list(of_reward(values)) == warnings

@@ -85,11 +85,11 @@ def test_a_box_may_exceed_its_bounds() -> None:
         (Discrete(4), 0, 1.0, r"of shape \(\) and type float64, where its space has Discrete\(4, start=0\)"),
         (Discrete(4), 0, np.array([1]), r"of shape \(1,\)"),
         (Discrete(4), 0, "1", "and type <U1"),
-        (MultiDiscrete([3, 2]), [0, 0], [0, 2], r"with 2, outside of MultiDiscrete\(\[3, 2\]\)"),
+        (MultiDiscrete([3, 2]), [0, 0], [0, 2], r"with 2 at \[1\], outside of MultiDiscrete\(\[3, 2\]\)"),
         (MultiDiscrete([3, 2]), [0, 0], [0, 0, 0], r"of shape \(3,\)"),
         (MultiDiscrete([3, 2]), [0, 0], [0.0, 1.0], "and type float64"),
-        (MultiBinary(2), [0, 0], [0, 2], r"with 2, outside of MultiBinary\(2\)"),
-        (MultiBinary(2), [0, 0], [0, -1], "with -1, outside of MultiBinary"),
+        (MultiBinary(2), [0, 0], [0, 2], r"with 2 at \[1\], outside of MultiBinary\(2\)"),
+        (MultiBinary(2), [0, 0], [0, -1], r"with -1 at \[1\], outside of MultiBinary"),
     ],
 )
 def test_a_value_that_does_not_fit_is_refused_with_its_row(
@@ -104,8 +104,15 @@ def test_a_value_that_does_not_fit_is_refused_with_its_row(
 
 def test_a_refused_value_of_a_float64_space_does_not_fit_float32() -> None:
     buffer = buffer_of(Box(-np.inf, np.inf, (2,), np.float64))
-    with pytest.raises(Unusable, match="with 1e\\+100, which float32 can't hold"):
+    with pytest.raises(Unusable, match=r"with 1e\+100 at \[1\], which float32 can't hold"):
         buffer.fill([np.zeros(2), np.array([0.0, 1e100])])
+
+
+def test_a_value_that_the_type_of_the_space_can_not_hold_is_named_as_it_was() -> None:
+    with pytest.raises(Unusable, match=r"with 1e\+100 at \[0\], which float32 can't hold"):
+        buffer_of(PLANE).fill([[0.0, 0.0], np.array([1e100, 0.0])])
+    with pytest.raises(Unusable, match=r"with inf at \[0\]$"):
+        buffer_of(Box(-1.0, 1.0, (1,), np.float16), 1).fill([np.array([1e6])])
 
 
 def test_the_fault_of_a_nested_leaf_names_it() -> None:
