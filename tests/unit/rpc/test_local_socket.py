@@ -240,7 +240,7 @@ def test_a_connection_of_another_user_is_closed_before_its_secret_is_read(monkey
             assert offer is not None
             with monkeypatch.context() as patch:
                 # For the listener, this process is another user's.
-                patch.setattr(local_socket.os, "geteuid", lambda: own + 1)
+                patch.setattr(os, "geteuid", lambda: own + 1)
                 assert await local_socket.connect(offer) is None
             assert moved == []
             connected = await local_socket.connect(offer)
