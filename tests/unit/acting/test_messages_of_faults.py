@@ -9,9 +9,10 @@ import gymnasium
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from helpers.environments import assignment, fresh_weights
+from helpers.environments import assignment
 from helpers.failing import FAULTS, Failing
 from helpers.odd_environments import KINDS, Where, env_id
+from helpers.policies import fresh_weights
 from penstock.acting.collector import Collector
 from penstock.acting.environment_check import Checked, Task, check
 from penstock.acting.environments import make_environments
