@@ -18,7 +18,6 @@ from rich.table import Table
 
 from helpers.policies import weights_of
 from helpers.provenance import of_this_run
-from penstock import library_variables
 from penstock.acting.collector import Collector
 from penstock.acting.environments import Environments
 from penstock.acting.runners import runner_of
@@ -27,6 +26,7 @@ from penstock.algo.network import Network
 from penstock.algo.policies import Policy
 from penstock.apps.environments import make_configured
 from penstock.config import Config
+from penstock.machine import library_variables
 from penstock.presets import preset
 from penstock.types.networks import Inference
 from penstock.types.run import Assignment, Weights

@@ -29,7 +29,6 @@ from helpers.environments import spec_of
 from helpers.other_ranks import led
 from helpers.provenance import of_this_run
 from helpers.training import collect_batch
-from penstock import library_variables
 from penstock.algo.network import Network
 from penstock.config import Config
 from penstock.learning.assembly import learner_of
@@ -37,6 +36,7 @@ from penstock.learning.batches import BatchFeed, TrainingBatch
 from penstock.learning.devices import torch_device
 from penstock.learning.learner import Learner
 from penstock.learning.ranks import Ranks
+from penstock.machine import library_variables
 from penstock.types.records import plain
 from penstock.types.replay import Batch
 from penstock.types.spaces import BoxSpace

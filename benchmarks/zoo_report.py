@@ -12,7 +12,7 @@ from benchmarks.side_by_side import Run, median, ratio
 from benchmarks.zoo_goals import GOALS, LEAST_SAVING, MOST_STEPS, SHARES, THRESHOLD_SCORE, TOLERANCE, Goal
 from helpers import provenance
 from helpers.curves import final_return
-from penstock.files import write_json
+from penstock.machine.files import write_json
 from penstock.types.records import plain, record_of
 
 PENSTOCK, ZOO = "penstock", "rl-zoo"

@@ -29,7 +29,7 @@ from rich.table import Table
 from helpers.processes import ROOT
 from helpers.store_view import StoreView
 from helpers.timing import wait_for_run
-from penstock.files import decode_record
+from penstock.machine.files import decode_record
 from penstock.process import allocator
 from penstock.rpc.health import is_serving
 from penstock.run_folder import LEARNER

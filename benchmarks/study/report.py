@@ -18,7 +18,7 @@ from benchmarks.study.experiments import Experiment, Setting
 from benchmarks.study.tasks import TASKS
 from helpers.provenance import of_this_run
 from helpers.single_process import Outcome
-from penstock.files import write_json
+from penstock.machine.files import write_json
 
 Outcomes = Mapping[tuple[str, str], Sequence[Outcome]]
 """Outcomes by task and label of the setting, one per seed."""

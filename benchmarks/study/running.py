@@ -17,7 +17,7 @@ from benchmarks.study.experiments import Experiment, Setting
 from benchmarks.study.tasks import TASKS
 from helpers.single_process import Outcome, train
 from penstock.config import Config
-from penstock.files import write_json
+from penstock.machine.files import write_json
 
 Key = TypeVar("Key")
 Result = TypeVar("Result")

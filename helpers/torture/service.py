@@ -19,8 +19,8 @@ from helpers.store_view import StoreView
 from helpers.timing import start_patience_s
 from helpers.torture.content import first_wrong, parts_of
 from helpers.torture.ledger import Ledger
-from penstock.addresses import Address
 from penstock.errors import PlaceLost
+from penstock.machine.addresses import Address
 from penstock.process.service import SUPERVISED_VARIABLE
 from penstock.replay.admission import Gate
 from penstock.replay.buffer import ReplayBuffer

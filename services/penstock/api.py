@@ -9,18 +9,18 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from penstock import environment_names
 from penstock.cli.known_environment import with_known_environment
 from penstock.cli.notebook_display import display_for_python
 from penstock.config import Config
 from penstock.config.answers import instead_of_callback
 from penstock.config.names import setting_of, spelled
-from penstock.environment_names import Environment
 from penstock.errors import ConfigurationError, UnknownEnvironment
 from penstock.local import launcher
 from penstock.local.first_checks import with_run_dir
 from penstock.local.launcher import Observer
 from penstock.local.stopping import StopTraining
+from penstock.machine import environment_names
+from penstock.machine.environment_names import Environment
 from penstock.presets import configure
 from penstock.process.service import SUPERVISED_VARIABLE
 from penstock.run_metrics import RecordReader

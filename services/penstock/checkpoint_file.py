@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.errors import ConfigurationError, DamagedFile
-from penstock.system_errors import in_words
+from penstock.machine.system_errors import in_words
 
 FORMAT = 3
 """Format of the files that are written. Files of format 2, and of earlier releases without a format, are read too.

@@ -4,10 +4,10 @@ import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from penstock import installation
 from penstock.errors import ConfigurationError
+from penstock.machine import installation
+from penstock.machine.spelling import question, similar
 from penstock.run_folder import RunFolder
-from penstock.spelling import question, similar
 
 RUNS = Path("runs")
 """Folder of the runs whose folder was not chosen."""

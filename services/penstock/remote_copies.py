@@ -18,9 +18,9 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
-from penstock import extras
 from penstock.errors import ConfigurationError
-from penstock.files import make_folder, temporary_of
+from penstock.machine import extras
+from penstock.machine.files import make_folder, temporary_of
 from penstock.run_folder import RunFolder
 
 SETTING = "checkpoint.copy_to"

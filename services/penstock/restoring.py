@@ -15,13 +15,14 @@ from typing import NamedTuple
 
 from penstock.config import Config
 from penstock.errors import ConfigurationError
-from penstock.file_systems import is_own_folder
-from penstock.files import make_folder, sync_folder, write_atomically
 from penstock.learning.journal import Journal
 from penstock.learning.retried_writes import RetriedWrites
 from penstock.learning.roster import write_successor
 from penstock.learning.run_progress import RunProgress, read_progress
 from penstock.learning.versions import VersionMark
+from penstock.machine.file_systems import is_own_folder
+from penstock.machine.files import make_folder, sync_folder, write_atomically
+from penstock.machine.system_errors import in_words
 from penstock.replay.snapshots.folder import Manifest, SnapshotFolder
 from penstock.replay.snapshots.restoring import Restored, restore_store
 from penstock.replay.store.description import Owner
@@ -29,7 +30,6 @@ from penstock.replay.store.layout import bytes_of
 from penstock.run_folder import RunFolder, of_service, replay_services
 from penstock.security.run_key import public_key
 from penstock.store_place import StorePlace, choose_place, record_place
-from penstock.system_errors import in_words
 from penstock.types.run import RunIdentity
 from penstock.types.snapshots import SnapshotProgress
 

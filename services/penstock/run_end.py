@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from penstock.errors import ConfigurationError
-from penstock.files import json_of, write_atomically
+from penstock.machine.files import json_of, write_atomically
 from penstock.return_text import return_text
 from penstock.run_folder import RunFolder
 from penstock.summary import Summary

@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import ConfigurationError, DamagedFile
-from penstock.files import decode_record, make_folder, open_new, temporary_of
-from penstock.system_errors import in_words
+from penstock.machine.files import decode_record, make_folder, open_new, temporary_of
+from penstock.machine.system_errors import in_words
 from penstock.types.place import Place
 from penstock.types.run import RunIdentity
 

@@ -12,15 +12,15 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from penstock.addresses import ADDRESS_FILE
 from penstock.config import ActorConfig, EvaluationConfig, LearnerConfig, read_settings
 from penstock.config.recorded import LIMITS
 from penstock.errors import ConfigurationError, NotReady, RunFinished
-from penstock.files import make_folder, write_json
 from penstock.learning.replay_places import ReplayPlaces
+from penstock.machine.addresses import ADDRESS_FILE
+from penstock.machine.files import make_folder, write_json
+from penstock.machine.system_errors import in_words
 from penstock.run_folder import CERTIFIED, IDENTITY, LEARNER, RunFolder, replay_services
 from penstock.summary import nothing_left
-from penstock.system_errors import in_words
 from penstock.types.place import Place
 
 _RESUMED_WITHIN_S = 60.0

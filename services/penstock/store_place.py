@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.errors import ConfigurationError
-from penstock.file_systems import is_own_folder, network_kind, scratch
-from penstock.files import write_json
+from penstock.machine.file_systems import is_own_folder, network_kind, scratch
+from penstock.machine.files import write_json
 from penstock.run_folder import RunFolder
 
 _NAME_BYTES = 8

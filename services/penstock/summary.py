@@ -7,10 +7,10 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock import installation
 from penstock.config import RunConfig
 from penstock.errors import ConfigurationError
-from penstock.files import write_json
+from penstock.machine import installation
+from penstock.machine.files import write_json
 from penstock.return_text import return_text
 from penstock.run_folder import RunFolder
 from penstock.run_metrics import Metrics, load_metrics

@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 
 from helpers.processes import WITH_HELPERS
 from helpers.timing import PATIENCE_S
-from penstock.extras import EXTRA_OF
+from penstock.machine.extras import EXTRA_OF
 from tests.rules import for_each
 
 ROOT = Path(__file__).parents[2]

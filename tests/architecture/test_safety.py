@@ -1,4 +1,4 @@
-"""Static rules: code does not execute data, start a shell, or write files except through `penstock.files`.
+"""Static rules: code does not execute data, start a shell, or write files except through `penstock.machine.files`.
 
 Names of modules in files and messages are data too (`config.foreign_code`). Code that imports by name, and code that
 reads settings from files, is listed here, so that a new reader is noticed.
@@ -17,18 +17,18 @@ RUN_DATA = {"eval", "exec", "compile", "torch.load", "yaml.load", "os.system", "
 MODULES = {"pickle", "cloudpickle", "dill", "marshal", "shelve", "yaml", "joblib"}
 WRITES = {"write_text", "write_bytes", "tofile"}
 MAY_WRITE = {
-    "files.py",
+    "machine/files.py",
     "local/child_log.py",  # writes logs of services
     "cli/main.py",  # opens /dev/null
     "cli/train.py",  # opens /dev/null
     "process/output.py",  # opens a log
     "replay/store/staging.py",  # maps a file
 }
-"""Modules that write without `penstock.files`, and why."""
+"""Modules that write without `penstock.machine.files`, and why."""
 
 IMPORTS = {"importlib.import_module", "__import__", "importlib.util.spec_from_file_location", "runpy.run_path"}
 MAY_IMPORT = {
-    "module_imports.py",  # modules of users
+    "machine/module_imports.py",  # modules of users
     "__init__.py",  # names of the public interface
     "cli/main.py",  # commands
     "cli/notebook_display.py",  # IPython
@@ -39,7 +39,7 @@ MAY_IMPORT = {
 
 OF_USERS = {"import_module", "import_modules", "import_named"}
 IMPORT_OF_USERS = {
-    "module_imports.py",
+    "machine/module_imports.py",
     "algo/own_modules.py",  # `with_own_module` was called before
     "acting/registry.py",  # makes the environments of a process's own settings, as the next two
     "acting/environments.py",
@@ -107,7 +107,7 @@ def test_no_data_is_executed_and_files_are_written_in_one_way(path: Path) -> Non
 
 
 def test_every_exception_to_the_rule_for_writing_is_needed() -> None:
-    for name in MAY_WRITE - {"files.py"}:
+    for name in MAY_WRITE - {"machine/files.py"}:
         found = calls(ast.parse((PACKAGE / name).read_text()))
         assert any(writes(function, call) for function, call in found), name
 

@@ -20,8 +20,8 @@ from grpc.aio import Metadata
 from helpers.certificates import RUN, Foreign, Pair, authority, certificates_of, write
 from helpers.servers import LiveMethods, LiveServer, Loopback, pass_windows, plan_with, until
 from helpers.timing import PATIENCE_S
-from penstock.addresses import LOOPBACK
 from penstock.errors import ConfigurationError, Unavailable
+from penstock.machine.addresses import LOOPBACK
 from penstock.rpc import methods
 from penstock.rpc.clients.connection import Connection
 from penstock.rpc.errors import from_rpc

@@ -70,7 +70,7 @@ import sys, time
 from pathlib import Path
 from penstock.config import Config
 from penstock.process.service import Service
-from penstock.files import write_atomically
+from penstock.machine.files import write_atomically
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.server import serve_health_only
 with Service("replay", Config(replay={"listen": "127.0.0.1:0", "metrics_port": 0})):

@@ -14,8 +14,8 @@ from helpers.game_frames import FRAMES, frame_window
 from helpers.segments import assert_same_columns
 from helpers.servers import Loopback, open_request, plan_request, plan_with, sample, until
 from helpers.timing import PATIENCE_S
-from penstock import compression
 from penstock.errors import PlaceLost
+from penstock.machine import compression
 from penstock.rpc import methods
 from penstock.rpc.clients import segment_sink
 from penstock.types.codecs import Codec, Forms, codec_numbers, encoded_sizes, form

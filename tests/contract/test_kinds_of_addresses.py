@@ -9,8 +9,8 @@ import pytest
 from helpers.ports import free_ports, release_ports
 from helpers.servers import Loopback, pass_windows, plan_with
 from helpers.timing import PATIENCE_S
-from penstock.addresses import Address
 from penstock.errors import ConfigurationError
+from penstock.machine.addresses import Address
 from penstock.rpc.health import is_serving
 from penstock.telemetry.metrics_server import MetricsServer
 

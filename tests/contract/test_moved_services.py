@@ -15,8 +15,8 @@ from helpers.ports import free_ports, release_ports
 from helpers.segments import SCHEMA, assert_same_columns, make_window
 from helpers.servers import SPEC, LiveReplay, LiveRun, Loopback, pass_windows, plan_with, until
 from helpers.timing import PATIENCE_S
-from penstock.addresses import Address
 from penstock.errors import NotReady, Overloaded, PenstockError, PlaceLost, RunFinished, Unavailable
+from penstock.machine.addresses import Address
 from penstock.rpc import methods
 from penstock.rpc.clients.batch_source import ReplayBatchSource
 from penstock.rpc.clients.evaluation_work import EvaluationWork

@@ -17,7 +17,7 @@ from penstock.algo.network import Network
 from penstock.algo.published import Description
 from penstock.algo.spaces import encoders_of_new
 from penstock.apps.environments import variants_of
-from penstock.extras import missing
+from penstock.machine.extras import missing
 from penstock.presets import preset
 from penstock.small.policy import obstacle
 

@@ -20,7 +20,7 @@ except OSError:
     written = False
 print(os.getuid(), written, *(name for name in ("gcc", "cc", "ld", "pytest") if shutil.which(name)), sep=",")
 print(*sorted(path.name for path in site.glob("nvidia*") if path.is_dir() and path.suffix != ".dist-info"))
-from penstock.extras import EXTRA_OF, missing
+from penstock.machine.extras import EXTRA_OF, missing
 print(*(name for name in EXTRA_OF if not missing(name)))
 """
 

@@ -13,7 +13,7 @@ import pytest
 from helpers.processes import Ended
 from helpers.timing import PATIENCE_S, wait_for_run
 from penstock.errors import Unavailable
-from penstock.exit_codes import BY_SIGNAL, GAVE_UP, USAGE_ERROR
+from penstock.machine.exit_codes import BY_SIGNAL, GAVE_UP, USAGE_ERROR
 from penstock.rpc.clients.status import StatusClient
 from penstock.rpc.loop import LoopThread
 from penstock.run_folder import RunFolder

@@ -6,7 +6,7 @@ import pytest
 
 from helpers.hidden_packages import hiding
 from helpers.processes import EndedRun, run
-from penstock.extras import EXTRA_OF
+from penstock.machine.extras import EXTRA_OF
 from penstock.run_folder import RunFolder
 
 pytestmark = pytest.mark.nightly

@@ -9,8 +9,8 @@ import pytest
 from helpers.link import Host, unavailable
 from helpers.ports import free_ports
 from helpers.processes import Command, run
-from penstock.addresses import Address
 from penstock.errors import PenstockError
+from penstock.machine.addresses import Address
 from penstock.rpc.clients.status import StatusClient
 from penstock.rpc.loop import LoopThread
 from penstock.run_folder import LEARNER, RunFolder

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 
 from helpers.processes import Command, Ended, end_of
-from penstock.extras import EXTRA_OF
+from penstock.machine.extras import EXTRA_OF
 from penstock.summary import Summary
 from tests.package.failure import Failure
 

@@ -12,13 +12,13 @@ import pytest
 
 from helpers.other_user import NOBODY
 from penstock.errors import ConfigurationError
-from penstock.files import open_new, open_own, write_atomically, write_json
 from penstock.learning.journal import Journal
 from penstock.learning.records import Record
 from penstock.learning.retried_writes import RetriedWrites
 from penstock.learning.versions import VersionMark
 from penstock.local import child_log
 from penstock.local.child_log import ChildLog
+from penstock.machine.files import open_new, open_own, write_atomically, write_json
 from penstock.process.disk_watch import DiskWatch
 from penstock.replay.snapshots import chunk_files
 from penstock.replay.store.staging import StagingAreas

@@ -17,8 +17,8 @@ from helpers.timing import PATIENCE_S, wait_for
 from penstock.cli.options import parse
 from penstock.config import Config
 from penstock.errors import ConfigurationError, ForeignCode, TrainingFailed
-from penstock.exit_codes import GAVE_UP, exit_code
 from penstock.local.variables import settings_of_variables
+from penstock.machine.exit_codes import GAVE_UP, exit_code
 from penstock.run_end import VARIABLES, RunEnd, announce, obstacle, read_end
 from penstock.run_folder import RunFolder
 from penstock.summary import EvaluationOutcome

@@ -8,13 +8,13 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
-from penstock import foreign_errors
 from penstock.acting import faults, leaves
 from penstock.acting.leaf_buffers import CORRECT_SPACE, Unusable, ValueCheck
 from penstock.acting.masks import MaskSource
 from penstock.acting.progress import Progress
 from penstock.acting.returned_values import UNREADABLE, array_of, column_of
 from penstock.errors import ConfigurationError, EnvironmentFailed
+from penstock.machine import foreign_errors
 from penstock.types.spaces import EnvironmentSpec, Leaves
 
 Step = tuple[NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock import foreign_errors
 from penstock.acting import faults, first_values
 from penstock.acting.environments import Environments, make_environments
 from penstock.acting.frames import with_frames
@@ -28,9 +27,10 @@ from penstock.acting.spaces import ActionMap
 from penstock.acting.variants import require_same_spaces, variant_name
 from penstock.algo.network import Network
 from penstock.algo.spaces import beginning, bounded, bounds, check_spaces, scaled
-from penstock.environment_names import split
 from penstock.errors import ConfigurationError, EnvironmentFailed, UnknownEnvironment
-from penstock.module_imports import import_modules
+from penstock.machine import foreign_errors
+from penstock.machine.environment_names import split
+from penstock.machine.module_imports import import_modules
 from penstock.types.networks import Encoder
 from penstock.types.spaces import BoxSpace, EnvironmentSpec
 

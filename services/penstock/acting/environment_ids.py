@@ -9,10 +9,10 @@ from collections.abc import Collection, Iterable
 
 import gymnasium
 
-from penstock import environment_names, extras
 from penstock.acting.packages import package_of, plugins
 from penstock.errors import ConfigurationError, UnknownEnvironment
-from penstock.spelling import question, similar
+from penstock.machine import environment_names, extras
+from penstock.machine.spelling import question, similar
 
 _PARTS = re.compile(r"(?:(?P<namespace>.*)/)?(?P<name>[^/]*?)(?:-v(?P<version>\d+))?", re.IGNORECASE)
 _UNREGISTERED = "can't make the environment {!r}: it is not registered"

@@ -19,7 +19,6 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
-from penstock import foreign_errors
 from penstock.acting import masks
 from penstock.acting.checked_vector import CheckedVector
 from penstock.acting.masks import MaskSource
@@ -30,7 +29,8 @@ from penstock.acting.shared_generator import SeparateGenerators
 from penstock.acting.single_environments import SingleEnvironments, StepOutcome
 from penstock.acting.spaces import describe
 from penstock.errors import ConfigurationError, EnvironmentFailed
-from penstock.module_imports import import_modules
+from penstock.machine import foreign_errors
+from penstock.machine.module_imports import import_modules
 from penstock.types.spaces import EnvironmentSpec
 
 Made = TypeVar("Made")

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from penstock.acting.returned_values import number_of, shape_of, truth_of
 from penstock.errors import EnvironmentFailed
-from penstock.foreign_errors import explain, let_ctrl_c_pass, place_of, shortened
+from penstock.machine.foreign_errors import explain, let_ctrl_c_pass, place_of, shortened
 
 LARGEST = float(np.finfo(np.float32).max)
 """Largest magnitude of a value in a segment, which is stored as float32."""

@@ -12,8 +12,8 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from penstock import foreign_errors
 from penstock.errors import ConfigurationError
+from penstock.machine import foreign_errors
 from penstock.types.block import DATA_TYPES
 from penstock.types.spaces import (
     ACTION_TYPES,

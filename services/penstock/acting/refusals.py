@@ -8,10 +8,10 @@ from collections.abc import Collection
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
-from penstock import extras, foreign_errors
 from penstock.acting.environment_ids import unknown
 from penstock.acting.faults import remedy_for
 from penstock.errors import ConfigurationError
+from penstock.machine import extras, foreign_errors
 
 _UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'")
 _NOT_ARGUMENTS = ("self", "num_envs")

@@ -1,4 +1,4 @@
-"""Finds environments by their names (`penstock.environment_names`), and imports the modules that have them."""
+"""Finds environments by their names (`penstock.machine.environment_names`), and imports the modules that have them."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -7,11 +7,11 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
-from penstock import environment_names
 from penstock.acting.environment_ids import meant_id, require_packages
 from penstock.acting.packages import package_of, plugins
 from penstock.errors import ConfigurationError
-from penstock.module_imports import import_installed, import_named
+from penstock.machine import environment_names
+from penstock.machine.module_imports import import_installed, import_named
 
 
 def find(name: str) -> str | EnvSpec:

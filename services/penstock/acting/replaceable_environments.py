@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 
-from penstock import foreign_errors
 from penstock.acting.environments import Environments
 from penstock.acting.progress import Progress
 from penstock.acting.protocols import Log, Process
 from penstock.errors import ConfigurationError, EnvironmentFailed
+from penstock.machine import foreign_errors
 from penstock.types.spaces import EnvironmentSpec
 
 Make = Callable[[int, EnvironmentSpec | None], Environments]

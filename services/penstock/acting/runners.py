@@ -1,8 +1,8 @@
 """The choice between NumPy and torch for the inference of a policy. torch is imported only where it is chosen."""
 
-from penstock import extras
 from penstock.acting.protocols import Runner
 from penstock.algo import published
+from penstock.machine import extras
 from penstock.small import policy
 from penstock.small.policy import NumpyRunner
 from penstock.types.networks import Inference

@@ -8,13 +8,13 @@ import numpy as np
 from gymnasium.wrappers import PassiveEnvChecker, TimeLimit
 from numpy.typing import NDArray
 
-from penstock import foreign_errors
 from penstock.acting import faults, leaves
 from penstock.acting.leaf_buffers import LeafBuffer, Unusable
 from penstock.acting.masks import MaskSource
 from penstock.acting.progress import Progress
 from penstock.acting.returned_values import NUMBERS, number_of, shape_of, truth_of
 from penstock.errors import ConfigurationError, EnvironmentFailed
+from penstock.machine import foreign_errors
 from penstock.types.spaces import EnvironmentSpec
 
 Value = TypeVar("Value")

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from penstock import environment_names, foreign_errors
 from penstock.algo.encoders import Activation, Features, Observer
 from penstock.errors import ConfigurationError
-from penstock.module_imports import import_named
+from penstock.machine import environment_names, foreign_errors
+from penstock.machine.module_imports import import_named
 
 _ROWS = 3
 _TOLERANCE = 1e-4

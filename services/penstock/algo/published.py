@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock.algo.network import Network
-from penstock.environment_names import same_code
 from penstock.errors import ConfigurationError, ForeignCode
-from penstock.foreign_errors import shortened
+from penstock.machine.environment_names import same_code
+from penstock.machine.foreign_errors import shortened
 from penstock.types.records import plain, record_of
 from penstock.types.spaces import SPACE_KINDS, EnvironmentSpec, Tree
 

@@ -12,11 +12,11 @@ from penstock.acting.replaceable_environments import ReplaceableEnvironments
 from penstock.acting.reports import report_failure
 from penstock.acting.runners import runner_of
 from penstock.acting.spaces import segment_schema
-from penstock.addresses import Address
 from penstock.algo.spaces import check_spaces
 from penstock.apps.environments import variants_of
 from penstock.config import Config
 from penstock.errors import EnvironmentFailed, RunFinished
+from penstock.machine.addresses import Address
 from penstock.process.hang_watch import HangWatch
 from penstock.process.service import SUPERVISED_VARIABLE, Service
 from penstock.rpc.clients.membership import Membership

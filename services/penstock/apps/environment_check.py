@@ -12,11 +12,11 @@ import os
 import signal
 import sys
 
-from penstock import foreign_errors
 from penstock.acting.environment_check import Task, check
 from penstock.acting.spaces import segment_schema
-from penstock.environment_arguments import read_tables
 from penstock.errors import ConfigurationError, UnknownEnvironment
+from penstock.machine import foreign_errors
+from penstock.machine.environment_arguments import read_tables
 from penstock.process.environment_process import seed_generators, set_arguments
 from penstock.replay.store.layout import bytes_for
 

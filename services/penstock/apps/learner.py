@@ -8,15 +8,12 @@ from functools import partial
 from pathlib import Path
 
 from penstock import remote_copies
-from penstock.addresses import advertised
 from penstock.algo.spaces import shown_encoders
 from penstock.apps.earlier_session import HOW_TO_BEGIN, changed_settings, log_resumed
 from penstock.apps.ranks import device_name, follow, leading, own_place
 from penstock.apps.run_summary import summary_of
 from penstock.config import Config
 from penstock.errors import ConfigurationError, PenstockError, SchemaMismatch, TrainingFailed
-from penstock.exit_codes import exit_code
-from penstock.files import READABLE_FILE, remove_leftovers, restored_after, write_atomically, write_json
 from penstock.learning import checkpoints, gpu_metrics
 from penstock.learning.assembly import core_is_faster, learner_of, open_session, training_run
 from penstock.learning.batches import BatchFeed, check_schema
@@ -32,6 +29,9 @@ from penstock.learning.session import LearnerParts, Session
 from penstock.learning.statistics import RunStatistics
 from penstock.learning.targets import Targets
 from penstock.learning.training import Conclusion
+from penstock.machine.addresses import advertised
+from penstock.machine.exit_codes import exit_code
+from penstock.machine.files import READABLE_FILE, remove_leftovers, restored_after, write_atomically, write_json
 from penstock.process.disk_watch import DiskWatch
 from penstock.process.run_info import show_run
 from penstock.process.service import Service

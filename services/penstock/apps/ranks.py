@@ -8,7 +8,6 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 
-from penstock.addresses import LOOPBACK
 from penstock.algo.published import of_metadata, read_metadata, with_own_module
 from penstock.config import Config, build, parse_toml
 from penstock.errors import ConfigurationError
@@ -19,6 +18,7 @@ from penstock.learning.devices import payload_memory, torch_device, use_threads
 from penstock.learning.lead import Lead
 from penstock.learning.rank_group import RankGroup, RankPlace, place_of
 from penstock.learning.rank_link import FollowingLink, LeadingLink
+from penstock.machine.addresses import LOOPBACK
 from penstock.process.service import SUPERVISED_VARIABLE, Service
 
 

@@ -11,8 +11,6 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from penstock import extras, installation
-from penstock.addresses import Address
 from penstock.cli.containers import Finding, check_containers, check_passed_on
 from penstock.cli.lines import Line, show
 from penstock.cli.loading import loading
@@ -21,12 +19,14 @@ from penstock.cli.options import parse
 from penstock.config import Config
 from penstock.config.exposure import check_listen, metrics_host
 from penstock.errors import ConfigurationError
-from penstock.exit_codes import UNFIT
-from penstock.file_systems import existing
 from penstock.known_runs import RUNS
 from penstock.local.actor_count import usable_cores
 from penstock.local.environment_check import check_environment
 from penstock.local.ports import refusal
+from penstock.machine import extras, installation
+from penstock.machine.addresses import Address
+from penstock.machine.exit_codes import UNFIT
+from penstock.machine.file_systems import existing
 from penstock.process.environment_process import arguments_for
 from penstock.run_folder import RunFolder
 from penstock.store_place import choose_place

@@ -5,10 +5,10 @@ import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
-from penstock import extras
 from penstock.cli.named_run import chosen_run
 from penstock.cli.one_line_parser import OneLineParser
 from penstock.errors import ConfigurationError
+from penstock.machine import extras
 from penstock.run_folder import has_checkpoint
 
 _SEED_BITS = 63

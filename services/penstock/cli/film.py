@@ -13,7 +13,6 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock import extras
 from penstock.acting import masks
 from penstock.acting.evaluation import evaluate
 from penstock.acting.frames import with_frames
@@ -25,10 +24,11 @@ from penstock.acting.trained import TrainedPolicy
 from penstock.apps.environments import variants_of
 from penstock.config import EnvironmentConfig
 from penstock.errors import ConfigurationError, PenstockError
-from penstock.files import temporary_of
-from penstock.foreign_errors import describe as describe_error
-from penstock.module_imports import import_modules
-from penstock.system_errors import in_words
+from penstock.machine import extras
+from penstock.machine.files import temporary_of
+from penstock.machine.foreign_errors import describe as describe_error
+from penstock.machine.module_imports import import_modules
+from penstock.machine.system_errors import in_words
 from penstock.types.evaluation import EvaluationTask
 from penstock.types.spaces import is_image
 

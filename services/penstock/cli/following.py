@@ -13,9 +13,9 @@ from penstock.cli.operator import asking, operator_of
 from penstock.cli.program import TRUST_CODE, program
 from penstock.config import Config
 from penstock.errors import PenstockError, Unavailable
-from penstock.files import mark_of
 from penstock.local.child_log import ChildLog
 from penstock.local.startup import beginning
+from penstock.machine.files import mark_of
 from penstock.rpc.clients.status import StatusClient
 from penstock.run_folder import LEARNER, RunFolder
 from penstock.summary import Summary

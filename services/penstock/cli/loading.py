@@ -4,10 +4,10 @@ import contextlib
 import os
 from collections.abc import Iterator
 
-from penstock import extras, library_variables
 from penstock.errors import ConfigurationError
-from penstock.foreign_errors import describe
 from penstock.local.imports import uncollected
+from penstock.machine import extras, library_variables
+from penstock.machine.foreign_errors import describe
 
 
 @contextlib.contextmanager

@@ -10,13 +10,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from penstock import library_variables
 from penstock.cli.loading import loading
 from penstock.errors import PenstockError
-from penstock.exit_codes import CRASHED, INTERRUPTED, USAGE_ERROR, exit_code
 from penstock.local.imports import uncollected
-from penstock.spelling import question, similar
-from penstock.system_errors import exhaustion, not_utf8
+from penstock.machine import library_variables
+from penstock.machine.exit_codes import CRASHED, INTERRUPTED, USAGE_ERROR, exit_code
+from penstock.machine.spelling import question, similar
+from penstock.machine.system_errors import exhaustion, not_utf8
 
 _SERVICES = ("replay", "learner", "actor", "evaluator")
 _LEAVING_S = 5.0

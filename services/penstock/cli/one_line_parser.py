@@ -4,7 +4,7 @@ import argparse
 from typing import Any, NoReturn
 
 from penstock.errors import ConfigurationError
-from penstock.spelling import question, similar
+from penstock.machine.spelling import question, similar
 
 
 class OneLineParser(argparse.ArgumentParser):

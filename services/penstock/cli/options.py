@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from penstock import installation
 from penstock.cli.help_page import help_page
 from penstock.cli.named_run import chosen_run
 from penstock.cli.one_line_parser import OneLineParser
@@ -18,6 +17,7 @@ from penstock.cli.setting_options import VERBOSE, SettingsParser, add_settings, 
 from penstock.config import Config, load_toml, read_recorded
 from penstock.errors import ConfigurationError
 from penstock.local import variables
+from penstock.machine import installation
 from penstock.presets import NO_PRESET, Configured, configured, preset_values
 from penstock.run_folder import RunFolder
 

@@ -16,7 +16,7 @@ from penstock.config.foreign_code import FileNames
 from penstock.config.recorded import ENVIRONMENT
 from penstock.config.sections import Sections
 from penstock.errors import ConfigurationError, EnvironmentFailed
-from penstock.module_imports import import_modules
+from penstock.machine.module_imports import import_modules
 from penstock.process.environment_process import arguments_for, seed_generators
 from penstock.return_text import return_text
 from penstock.run_folder import RunFolder, find_checkpoint

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from penstock import installation
+from penstock.machine import installation
 
 TRUST_CODE = " --trust-code"
 """Option of commands that read a run, after which they import the code that the run names."""

@@ -4,12 +4,12 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from penstock import installation
 from penstock.cli.one_line_parser import OneLineParser
 from penstock.cli.options import parse, settings_of
 from penstock.cli.program import how_to_resume
 from penstock.cli.transfer import progress_bars, wide_console
 from penstock.errors import ConfigurationError
+from penstock.machine import installation
 from penstock.restoring import RestoredRun, restore_run
 
 _PROG = "penstock replay restore"

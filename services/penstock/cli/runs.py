@@ -13,17 +13,17 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from penstock import installation
 from penstock.cli.one_line_parser import OneLineParser
 from penstock.cli.program import program
 from penstock.cli.run_space import Space, in_units, is_active, remove
 from penstock.config import read_settings
 from penstock.errors import ConfigurationError
 from penstock.known_runs import RUNS, known_runs
+from penstock.machine import installation
+from penstock.machine.spelling import question, similar
 from penstock.return_text import return_text
 from penstock.run_folder import RunFolder
 from penstock.run_metrics import load_metrics
-from penstock.spelling import question, similar
 from penstock.summary import Summary
 
 _LEAST_COLUMNS = 150

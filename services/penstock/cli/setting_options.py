@@ -14,9 +14,9 @@ from penstock.config.removed import reason_of
 from penstock.config.sections import fields
 from penstock.config.setting_types import is_list, is_table, read_table
 from penstock.config.wanted import is_flag, wanted
-from penstock.environment_arguments import NONE
 from penstock.errors import ConfigurationError
-from penstock.spelling import question
+from penstock.machine.environment_arguments import NONE
+from penstock.machine.spelling import question
 
 VERBOSE = "--verbose"
 """Option of commands that train. Other libraries give it a number."""

@@ -13,13 +13,13 @@ from rich import box
 from rich.filesize import decimal
 from rich.table import Table
 
-from penstock import installation
 from penstock.cli.operator import operator_of
 from penstock.cli.options import parse
 from penstock.cli.program import program
 from penstock.cli.transfer import progress_bars, wide_console
 from penstock.config import Config
 from penstock.errors import ConfigurationError
+from penstock.machine import installation
 from penstock.rpc.clients.names import Peer
 from penstock.rpc.clients.snapshots import RunSnapshotClient, SnapshotClient
 from penstock.rpc.loop import LoopThread

@@ -18,9 +18,9 @@ from penstock.cli.loading import loading
 from penstock.cli.options import parse
 from penstock.cli.program import TRUST_CODE, how_to_resume, program
 from penstock.config import Config
-from penstock.exit_codes import INTERRUPTED
 from penstock.local.first_checks import check_at_once, with_run_dir
 from penstock.local.stopping import REPEAT_S, Interrupted
+from penstock.machine.exit_codes import INTERRUPTED
 from penstock.process import output
 from penstock.process.environment_process import arguments_for
 from penstock.run_folder import RunFolder

@@ -15,8 +15,8 @@ from penstock.config.messages import explain
 from penstock.config.names import answered, in_sections
 from penstock.config.recorded import read_recorded
 from penstock.config.sections import Sections, fields
-from penstock.environment_arguments import NONE
 from penstock.errors import ConfigurationError
+from penstock.machine.environment_arguments import NONE
 from penstock.run_folder import RunFolder
 from penstock.types.networks import MEMORY_PARTS
 

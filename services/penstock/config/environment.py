@@ -6,7 +6,7 @@ from pydantic import Field, PositiveFloat
 
 from penstock.config.section import Section
 from penstock.config.setting_types import Arguments, EnvironmentName, Modules, Tables
-from penstock.environment_names import short
+from penstock.machine.environment_names import short
 
 LARGEST_FLOAT32 = 3.4e38
 

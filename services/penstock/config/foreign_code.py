@@ -13,9 +13,9 @@ from pathlib import Path
 from penstock.config.environment import EnvironmentConfig
 from penstock.config.policy import PolicyConfig
 from penstock.config.sections import Sections
-from penstock.environment_names import split
 from penstock.errors import ForeignCode
-from penstock.foreign_errors import shortened
+from penstock.machine.environment_names import split
+from penstock.machine.foreign_errors import shortened
 
 _PLACE = re.compile(r"[/\\:.]")
 """Characters of a file's path, or of a module's name with what is in it. Environments may import such an argument."""

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from penstock.config import alternatives
 from penstock.config.names import spelled
-from penstock.environment_arguments import read_tables
 from penstock.errors import ConfigurationError
-from penstock.system_errors import in_words
+from penstock.machine.environment_arguments import read_tables
+from penstock.machine.system_errors import in_words
 
 _ARGUMENTS = ("kwargs", "training_kwargs", "variants")
 """Keys of the settings that hold arguments of environments."""

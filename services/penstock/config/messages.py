@@ -8,7 +8,7 @@ from pydantic.fields import FieldInfo
 from penstock.config.names import suggestions
 from penstock.config.removed import REFUSED_VALUES
 from penstock.config.wanted import choices, wanted
-from penstock.spelling import question, similar
+from penstock.machine.spelling import question, similar
 
 _SCHEDULES = {
     "ppo.learning_rate": "ppo.learning_rate_schedule",

@@ -16,9 +16,9 @@ from penstock.config.removed import reason_of
 from penstock.config.sections import Sections, fields, setting_names
 from penstock.config.setting_types import read_bool, read_table
 from penstock.config.wanted import choices
-from penstock.environment_arguments import NONE
 from penstock.errors import ConfigurationError
-from penstock.spelling import similar
+from penstock.machine.environment_arguments import NONE
+from penstock.machine.spelling import similar
 
 SHORT = {
     "env_id": "environment.id",

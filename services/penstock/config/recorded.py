@@ -15,8 +15,8 @@ from penstock.config.messages import explain
 from penstock.config.names import in_sections
 from penstock.config.removed import BEFORE, REMOVED, reason_of
 from penstock.config.sections import Sections, fields, setting_names
-from penstock.environment_arguments import NONE
 from penstock.errors import ConfigurationError
+from penstock.machine.environment_arguments import NONE
 
 ENVIRONMENT = tuple(
     f"environment.{key}"

@@ -7,7 +7,7 @@ converts those in the folder of a run.
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.environment_arguments import NONE
+from penstock.machine.environment_arguments import NONE
 
 
 @dataclass(frozen=True, slots=True)

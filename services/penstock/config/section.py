@@ -5,9 +5,9 @@ from typing import NoReturn
 import pydantic
 
 from penstock.config.setting_types import holds_bool, is_optional, takes_numbers_only
-from penstock.environment_arguments import NONE
 from penstock.errors import ConfigurationError
-from penstock.system_errors import not_utf8
+from penstock.machine.environment_arguments import NONE
+from penstock.machine.system_errors import not_utf8
 
 
 class Constant(pydantic.BaseModel):

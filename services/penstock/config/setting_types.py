@@ -15,11 +15,11 @@ from typing import Annotated, Any, Literal
 import pydantic
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from penstock.addresses import ADDRESS_FILE, parse_name
-from penstock.addresses import Address as ParsedAddress
 from penstock.config.wanted import InWords
-from penstock.environment_arguments import literal, plain, written
-from penstock.environment_names import absolute, name_of
+from penstock.machine.addresses import ADDRESS_FILE, parse_name
+from penstock.machine.addresses import Address as ParsedAddress
+from penstock.machine.environment_arguments import literal, plain, written
+from penstock.machine.environment_names import absolute, name_of
 from penstock.types.replay import MAX_SLOTS
 
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")

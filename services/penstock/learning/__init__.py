@@ -1,5 +1,5 @@
 """The learner: conversion of batches to tensors, the training step, checkpoints, and a run's bookkeeping."""
 
-from penstock import compiled_code
+from penstock.machine import compiled_code
 
 compiled_code.make_writable()

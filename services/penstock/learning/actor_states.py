@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from penstock import installation
 from penstock.errors import AllActorsFailed
+from penstock.machine import installation
 from penstock.telemetry import metrics
 from penstock.types.location import UNKNOWN, Location
 from penstock.types.run import ActorProgress, EnvironmentFault

@@ -24,12 +24,12 @@ from penstock.algo.policies import Policy
 from penstock.algo.published import METADATA_KEY, of_metadata
 from penstock.checkpoint_file import CheckpointFile
 from penstock.errors import ConfigurationError, DamagedFile, ForeignCode
-from penstock.files import json_of, write_atomically, write_json
 from penstock.learning.host_copies import HostCopy, on_host
 from penstock.learning.learner import Learner
 from penstock.learning.run_progress import PROGRESS_KEY, of_another_release, progress_of, read
 from penstock.learning.run_progress import RunProgress as RunProgress
 from penstock.learning.run_progress import read_progress as read_progress
+from penstock.machine.files import json_of, write_atomically, write_json
 from penstock.run_folder import RunFolder
 from penstock.types.differences import contrast, same_spaces
 from penstock.types.evaluation import EvaluationSummary, VariantReturns

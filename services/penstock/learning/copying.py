@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from penstock.files import write_json
+from penstock.machine.files import write_json
 from penstock.remote_copies import SETTING, Copied, one_round, shown
 from penstock.run_folder import RunFolder
 from penstock.telemetry import logs, metrics

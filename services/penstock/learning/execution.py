@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from penstock import compiled_code, config
+from penstock import config
 from penstock.algo.losses import SCHEDULED, LossSettings, Movement
 from penstock.algo.policies import Inputs
 from penstock.errors import ConfigurationError
@@ -27,6 +27,7 @@ from penstock.learning.batches import TrainingBatch
 from penstock.learning.gradient_steps import Descended, Estimated, GradientStep, Steps
 from penstock.learning.ranks import ALONE, Ranks
 from penstock.learning.shared_steps import SharedStep
+from penstock.machine import compiled_code
 
 _WARM_UPS = 3
 """Steps before the capture, as torch's documentation recommends, because one-time setup must not be captured."""

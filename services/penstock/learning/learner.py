@@ -14,7 +14,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from penstock import installation
 from penstock.algo import priorities
 from penstock.algo.losses import LossSettings
 from penstock.algo.network import Network
@@ -34,6 +33,7 @@ from penstock.learning.priority_gain import PriorityGain
 from penstock.learning.ranks import ALONE, Ranks, evaluated
 from penstock.learning.segment_gradients import squared_gradients
 from penstock.learning.training_statistics import TrainingStatistics
+from penstock.machine import installation
 from penstock.types.spaces import EnvironmentSpec
 
 

@@ -2,11 +2,11 @@
 
 import math
 
-from penstock import installation
 from penstock.config import Config
 from penstock.errors import Diverged
 from penstock.learning.learner import TrainingOutcome
 from penstock.learning.statistics import RunStatistics
+from penstock.machine import installation
 
 _LARGE_CHANGE = 100.0
 """Factor of change in a normaliser's scale within a batch above which the user is notified, because what was learnt

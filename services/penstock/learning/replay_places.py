@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 
-from penstock.addresses import ADDRESS_FILE, Address
+from penstock.machine.addresses import ADDRESS_FILE, Address
 from penstock.types.place import Place
 from penstock.types.run import largest_incarnation
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.errors import PenstockError
-from penstock.system_errors import in_words
+from penstock.machine.system_errors import in_words
 from penstock.telemetry import logs, metrics
 
 _FIRST_DELAY_S = 1.0

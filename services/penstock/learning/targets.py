@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from penstock.addresses import LOOPBACK, Address, ip_of, is_of_this_host
+from penstock.machine.addresses import LOOPBACK, Address, ip_of, is_of_this_host
 from penstock.telemetry import logs, metrics
 from penstock.types.location import Location, Origin
 

@@ -13,7 +13,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from penstock import installation
 from penstock.config import SamplingConfig
 from penstock.errors import Diverged, SchemaMismatch, Unavailable
 from penstock.learning import checkpoints
@@ -28,6 +27,7 @@ from penstock.learning.recurrence import Recurrence
 from penstock.learning.refusals import Refusals
 from penstock.learning.session import LearnerParts, Session
 from penstock.learning.versions import VersionMark
+from penstock.machine import installation
 from penstock.telemetry import exchange, metrics
 from penstock.types.evaluation import EvaluationSummary
 from penstock.types.extents import Extent

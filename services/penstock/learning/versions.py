@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.errors import ConfigurationError
-from penstock.files import open_own, sync_data, write_atomically
-from penstock.system_errors import in_words
+from penstock.machine.files import open_own, sync_data, write_atomically
+from penstock.machine.system_errors import in_words
 from penstock.types.run import LARGEST_VERSION_JUMP
 
 RESERVED_AHEAD = 100

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from penstock.errors import ConfigurationError, PenstockError
-from penstock.files import write_atomically
+from penstock.machine.files import write_atomically
 from penstock.run_folder import RunFolder
 
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from penstock.files import open_own
+from penstock.machine.files import open_own
+from penstock.machine.system_errors import disk_fault
 from penstock.process.output import KEPT_BYTES, LOG_VARIABLE, NOTE
-from penstock.system_errors import disk_fault
 
 MOST_BYTES = 64 * 2**20
 """Size in bytes above which a log is cut: above the logs of normal runs, and small compared with the store."""

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.errors import ConfigurationError, PenstockError
-from penstock.exit_codes import GAVE_UP, USAGE_ERROR
 from penstock.local.child_log import ChildLog
 from penstock.local.process_group import (
     CommandProcess,
@@ -21,8 +20,9 @@ from penstock.local.process_group import (
 )
 from penstock.local.template import PENSTOCK, Template
 from penstock.local.variables import of_services
+from penstock.machine.exit_codes import GAVE_UP, USAGE_ERROR
+from penstock.machine.system_errors import disk_fault, in_words
 from penstock.process.service import START_VARIABLE, SUPERVISED_VARIABLE
-from penstock.system_errors import disk_fault, in_words
 
 _GRACE_S = 8.0
 """Seconds to end for the replay service, which writes its store to disk, and for a learner with nothing to save."""

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.config import Config
-from penstock.environment_arguments import written
 from penstock.errors import ConfigurationError, UnknownEnvironment
 from penstock.local.process_group import CommandProcess, Guard, ProcessGroup, describe_exit, signals_held_back
 from penstock.local.store_size import sized_segments
 from penstock.local.variables import of_services
+from penstock.machine.environment_arguments import written
 from penstock.process.service import SUPERVISED_VARIABLE
 
 _COMPARED = 2

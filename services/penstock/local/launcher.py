@@ -9,9 +9,6 @@ from pathlib import Path
 from penstock import remote_copies
 from penstock.config import Config
 from penstock.errors import ConfigurationError, PenstockError, Unavailable
-from penstock.exit_codes import exit_code
-from penstock.file_systems import free_bytes
-from penstock.files import mark_of, write_atomically
 from penstock.local import stopping
 from penstock.local.aborted_start import AbortedStart
 from penstock.local.actor_count import ActorCount
@@ -25,13 +22,16 @@ from penstock.local.sockets import sockets_of
 from penstock.local.startup import Startup, beginning
 from penstock.local.store_size import conversion, with_store
 from penstock.local.template import Template
+from penstock.machine.exit_codes import exit_code
+from penstock.machine.file_systems import free_bytes
+from penstock.machine.files import mark_of, write_atomically
+from penstock.machine.system_errors import in_words
 from penstock.rpc.clients.status import StatusClient
 from penstock.rpc.loop import LoopThread
 from penstock.run_end import RunEnd, announce, obstacle
 from penstock.run_folder import LEARNER, RunFolder
 from penstock.store_place import StorePlace, choose_place, record_place, remove_store
 from penstock.summary import Summary
-from penstock.system_errors import in_words
 from penstock.types.status import RESUMABLE, RunStatus
 
 _POLL_S, _START_POLL_S = 0.2, 0.02

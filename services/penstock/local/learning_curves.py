@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock import extras
 from penstock.config import read_settings
 from penstock.config.recorded import texts
 from penstock.errors import ConfigurationError
-from penstock.files import READABLE_FILE, write_atomically
-from penstock.library_variables import hidden
+from penstock.machine import extras
+from penstock.machine.files import READABLE_FILE, write_atomically
+from penstock.machine.library_variables import hidden
+from penstock.machine.system_errors import in_words
 from penstock.run_folder import RunFolder
 from penstock.run_metrics import Columns, load_metrics
-from penstock.system_errors import in_words
 
 _GRID_POINTS = 200
 _MAX_DIFFERENCES = 3

@@ -12,9 +12,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.addresses import Address
 from penstock.errors import ConfigurationError
-from penstock.file_systems import is_own_folder, scratch_folders
+from penstock.machine.addresses import Address
+from penstock.machine.file_systems import is_own_folder, scratch_folders
 from penstock.run_folder import SOCKETS, RunFolder
 
 _ELSEWHERE = f"penstock-{SOCKETS}"

@@ -18,8 +18,8 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from penstock import library_variables
 from penstock.local.variables import of_services
+from penstock.machine import library_variables
 
 PENSTOCK = [sys.executable, "-Pm", "penstock"]
 """Command that starts Penstock. With -P, the current folder does not shadow installed modules."""

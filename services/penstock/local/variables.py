@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from penstock.config import Config, setting_names
 from penstock.config.sections import fields
 from penstock.config.setting_types import is_table, read_scalar, read_table
-from penstock.environment_arguments import NONE
 from penstock.errors import ConfigurationError
-from penstock.installation import INSTALLATION
+from penstock.machine.environment_arguments import NONE
+from penstock.machine.installation import INSTALLATION
 from penstock.process import run_info
 from penstock.process.environment_process import ARGUMENTS_VARIABLE
 from penstock.process.service import START_VARIABLE, SUPERVISED_VARIABLE

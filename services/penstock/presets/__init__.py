@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from penstock.config import Config, build, merge
 from penstock.config.names import answered, in_sections, setting_of, spelled
-from penstock.environment_names import Environment, section_of, split
 from penstock.errors import ConfigurationError
-from penstock.spelling import question, similar
+from penstock.machine.environment_names import Environment, section_of, split
+from penstock.machine.spelling import question, similar
 
 NO_PRESET = "none"
 """Name that selects the defaults alone; an empty name does the same."""

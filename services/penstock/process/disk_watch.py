@@ -11,8 +11,8 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from penstock.files import open_own
-from penstock.system_errors import disk_fault, in_words
+from penstock.machine.files import open_own
+from penstock.machine.system_errors import disk_fault, in_words
 from penstock.telemetry import logs, metrics
 
 _INTERVAL_S = 5.0

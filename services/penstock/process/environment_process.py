@@ -17,7 +17,7 @@ from types import ModuleType
 
 import numpy as np
 
-from penstock.environment_names import is_file, split
+from penstock.machine.environment_names import is_file, split
 
 ARGUMENTS_VARIABLE = "PENSTOCK_ARGUMENTS"
 """Variable in which a launcher sends the `sys.argv` of its caller, as a JSON list."""

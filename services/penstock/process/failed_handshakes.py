@@ -11,7 +11,7 @@ import threading
 from collections.abc import Mapping
 from typing import IO, TextIO
 
-from penstock import installation
+from penstock.machine import installation
 from penstock.process.output import protected
 from penstock.telemetry import logs, metrics
 

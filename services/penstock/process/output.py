@@ -16,7 +16,7 @@ import threading
 from contextlib import suppress
 from typing import Any, TextIO
 
-from penstock.files import PRIVATE_FILE
+from penstock.machine.files import PRIVATE_FILE
 from penstock.telemetry import metrics
 
 LOG_VARIABLE = "PENSTOCK_LOG"

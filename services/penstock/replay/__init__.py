@@ -1,5 +1,5 @@
 """The replay buffer: sum tree, mapped store, gate, and `ReplayBuffer`, which combines them. NumPy and numba only."""
 
-from penstock import compiled_code
+from penstock.machine import compiled_code
 
 compiled_code.make_writable()

@@ -31,13 +31,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import PermissionDenied, SchemaMismatch, Unavailable
+from penstock.machine.system_errors import in_words
 from penstock.replay.admission import Gate
 from penstock.replay.intake import Intakes
 from penstock.replay.leases import Leases
 from penstock.replay.segments import VERSIONS_AHEAD, Segments
 from penstock.replay.store.description import NO_OWNER, Owner
 from penstock.replay.store.ring_store import RingStore
-from penstock.system_errors import in_words
 from penstock.types.replay import Mass, SamplingPlan, StoreCounts
 from penstock.types.waits import Awaited
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from google.protobuf.message import Message
 
-from penstock.addresses import target
 from penstock.errors import Unavailable
+from penstock.machine.addresses import target
 from penstock.rpc import local_socket
 from penstock.rpc.contract import check_contract, contract_of, stamped
 from penstock.rpc.errors import from_rpc

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from penstock.addresses import target
+from penstock.machine.addresses import target
 from penstock.rpc.methods import CHECK_HEALTH
 from penstock.rpc.tls import channel_options, client_credentials
 from penstock.security.roles import Role

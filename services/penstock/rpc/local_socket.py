@@ -32,8 +32,8 @@ from urllib.parse import quote
 
 import grpc
 
-from penstock.addresses import Address
 from penstock.errors import InvalidSegment
+from penstock.machine.addresses import Address
 
 MAX_MESSAGE_BYTES = 4 * 2**20
 """Limit on a message, by gRPC and by a local socket."""

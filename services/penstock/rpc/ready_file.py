@@ -10,8 +10,8 @@ import os
 from pathlib import Path
 
 from penstock.errors import ConfigurationError
-from penstock.files import open_own
-from penstock.system_errors import in_words
+from penstock.machine.files import open_own
+from penstock.machine.system_errors import in_words
 
 INTERVAL_S = 5.0
 """Seconds between two touches. A health check allows several of them."""

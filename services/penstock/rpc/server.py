@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from penstock.addresses import LOOPBACK, Address, target
 from penstock.errors import ConfigurationError
+from penstock.machine.addresses import LOOPBACK, Address, target
 from penstock.rpc.health import STORAGE
 from penstock.rpc.health_service import MOST_BYTES, MOST_WATCHES, HealthService
 from penstock.rpc.local_socket import MAX_MESSAGE_BYTES, LocalListener, Offer

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from penstock.addresses import client_host
 from penstock.errors import ConfigurationError, InvalidSegment, Overloaded, PenstockError, Unavailable
+from penstock.machine.addresses import client_host
 from penstock.rpc.contract import check_contract, contract_of, stamped
 from penstock.rpc.errors import is_passing, to_status, trailing_metadata
 from penstock.rpc.identity import check_identity

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from penstock import installation
+from penstock.machine import installation
 from penstock.security.roles import Identity, Role
 
 if TYPE_CHECKING:

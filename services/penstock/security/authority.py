@@ -22,12 +22,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
 from penstock.errors import ConfigurationError
-from penstock.files import make_folder, write_atomically
+from penstock.machine.files import make_folder, write_atomically
+from penstock.machine.system_errors import in_words
 from penstock.security import signing
 from penstock.security.certificate import Files, covers, in_utc, read, stated
 from penstock.security.pem_files import certificates, content, private_content
 from penstock.security.roles import ROLES, Identity, Role, check_run_name
-from penstock.system_errors import in_words
 
 DAYS = 90
 """Days for which the certificate of a service is valid by default."""

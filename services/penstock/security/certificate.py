@@ -16,8 +16,8 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from penstock import installation
 from penstock.errors import ConfigurationError
+from penstock.machine import installation
 from penstock.security.pem_files import certificates, content, private_content, public_key
 from penstock.security.roles import SCHEME, SERVERS, Identity, Role
 

@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from penstock import installation
 from penstock.errors import ConfigurationError, Unavailable
+from penstock.machine import installation
 from penstock.security.certificate import Certificate, Files, covers, in_utc, read
 from penstock.security.roles import Identity, Role
 

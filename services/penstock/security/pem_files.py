@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from penstock.errors import ConfigurationError
-from penstock.system_errors import in_words
+from penstock.machine.system_errors import in_words
 
 _OTHERS, _ALL_BUT_READING_GROUP = 0o077, 0o037
 

@@ -4,7 +4,7 @@ prometheus-client chooses at its import where metrics are kept. A process that i
 metrics would write there, and fail without the folder.
 """
 
-from penstock.library_variables import hidden
+from penstock.machine.library_variables import hidden
 
 with hidden("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir"):
     import prometheus_client as prometheus_client

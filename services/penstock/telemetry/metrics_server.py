@@ -21,8 +21,8 @@ from urllib.parse import urlsplit
 import prometheus_client
 from prometheus_client import REGISTRY, CollectorRegistry
 
-from penstock.addresses import shown_host
 from penstock.errors import ConfigurationError
+from penstock.machine.addresses import shown_host
 
 _TIMEOUT_S = 10.0
 _MOST_CONNECTIONS = 64

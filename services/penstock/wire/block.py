@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock import compression
 from penstock.errors import InvalidSegment, Overloaded
+from penstock.machine import compression
 from penstock.types.block import COLUMN_ALIGNMENT, Columns, Fragment, Schema
 from penstock.types.codecs import Codec, Forms, codec_numbers, encodable, form_sizes, possible
 from penstock.types.payloads import PayloadPool, Places, layout, places, views

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock import compression
+from penstock.machine import compression
 from penstock.types.block import Columns, Schema
 from penstock.types.codecs import Codec, Forms, encodable, form
 from penstock.types.payloads import Places, places

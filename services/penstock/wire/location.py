@@ -2,8 +2,8 @@
 
 import re
 
-from penstock.addresses import Address
 from penstock.errors import InvalidSegment
+from penstock.machine.addresses import Address
 from penstock.types.location import MAX_NAME, Location
 from penstock.v1 import location_pb2
 from penstock.wire.fields import decoded, encoded

@@ -1,7 +1,7 @@
 """Conversion of the place of a replay service, which replay service, learner and actors exchange."""
 
-from penstock.addresses import Address
 from penstock.errors import InvalidSegment
+from penstock.machine.addresses import Address
 from penstock.types.place import Place
 from penstock.v1 import run_pb2
 from penstock.wire.fields import decoded, encoded

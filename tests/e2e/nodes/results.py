@@ -7,7 +7,7 @@ from typing import Any
 
 from helpers.store_ledger import Account
 from helpers.timing import Bound
-from penstock.files import write_json
+from penstock.machine.files import write_json
 from tests.e2e.report import Report
 
 

@@ -9,7 +9,7 @@ from penstock.acting.environments import make_environments
 from penstock.acting.packages import WELL_KNOWN, package_of
 from penstock.acting.registry import find, has_native_form, make
 from penstock.errors import ConfigurationError, UnknownEnvironment
-from penstock.module_imports import import_module
+from penstock.machine.module_imports import import_module
 
 OWN = """
 import gymnasium

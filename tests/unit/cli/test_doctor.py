@@ -15,7 +15,7 @@ from penstock.cli import doctor
 from penstock.cli.gpu import describe_gpu
 from penstock.config import build
 from penstock.errors import ConfigurationError
-from penstock.installation import INSTALLATION
+from penstock.machine.installation import INSTALLATION
 from penstock.replay.store.ring_store import RingStore
 
 

@@ -11,7 +11,7 @@ import pytest
 from helpers.timing import PATIENCE_S
 from penstock.cli.main import _run
 from penstock.cli.run_space import Space
-from penstock.files import write_json
+from penstock.machine.files import write_json
 from penstock.replay.store.store_files import held
 from penstock.run_folder import LEARNER, RunFolder
 from tests.unit.cli.test_runs import make_run

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.files import write_json
 from penstock.learning.versions import RESERVED_AHEAD, VersionMark
+from penstock.machine.files import write_json
 from penstock.types.run import LARGEST_VERSION_JUMP
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from helpers.disks import mounted_without_sockets
-from penstock.addresses import Address
 from penstock.errors import ConfigurationError
 from penstock.local.sockets import sockets_of
+from penstock.machine.addresses import Address
 from penstock.run_folder import RunFolder
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from helpers.other_user import answer_to_others
 from helpers.timing import PATIENCE_S
-from penstock.addresses import Address
 from penstock.errors import InvalidSegment
+from penstock.machine.addresses import Address
 from penstock.rpc import local_socket
 from penstock.rpc.local_socket import MAX_MESSAGE_BYTES, LocalListener, LocalSocket, Offer, SocketEnded, called
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.files import open_new, sync_data
+from penstock.machine.files import open_new, sync_data
 from penstock.replay.store.encoded_rows import Pieces
 from penstock.replay.store.layout import runs, spans, whole_pages
 from penstock.replay.store.piece_copies import copy_pieces

@@ -25,10 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import ConfigurationError, InvalidSegment, Overloaded
-from penstock.files import make_folder, sync_folder, write_json
+from penstock.machine.files import make_folder, sync_folder, write_json
+from penstock.machine.system_errors import in_words
 from penstock.replay.store.description import describe_schema, schema_of
 from penstock.replay.store.layout import HEADER
-from penstock.system_errors import in_words
 from penstock.types.block import Schema
 from penstock.types.snapshots import Snapshot
 

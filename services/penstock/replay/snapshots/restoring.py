@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import ConfigurationError
-from penstock.files import sync_folder
+from penstock.machine.files import sync_folder
 from penstock.replay.snapshots.chunk_files import chunk_ranges, read_chunk
 from penstock.replay.snapshots.folder import Manifest, SnapshotFolder
 from penstock.replay.store.description import NO_OWNER, Owner

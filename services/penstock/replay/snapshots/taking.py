@@ -12,10 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from penstock.errors import ConfigurationError, NotReady, Overloaded, PenstockError, Unavailable
+from penstock.machine.system_errors import in_words
 from penstock.replay.buffer import ReplayBuffer
 from penstock.replay.snapshots.folder import SnapshotFolder
 from penstock.replay.snapshots.work import RunningSnapshot, SnapshotWork
-from penstock.system_errors import in_words
 from penstock.types.block import Schema
 from penstock.types.snapshots import Snapshot, SnapshotRequest
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import ConfigurationError, Unavailable
-from penstock.files import make_folder, sync_folder
+from penstock.machine.files import make_folder, sync_folder
 from penstock.replay.buffer import ReplayBuffer
 from penstock.replay.snapshots.chunk_files import ChunkWriter, chunk_ranges
 from penstock.replay.snapshots.folder import (

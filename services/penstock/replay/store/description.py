@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import ConfigurationError, DamagedFile
-from penstock.files import write_json
+from penstock.machine.files import write_json
 from penstock.types.block import Column, Extent, Schema
 
 FORMAT = 4

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock import compression
+from penstock.machine import compression
 from penstock.types.codecs import Forms, form_sizes
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import ConfigurationError
-from penstock.files import PRIVATE_FILE, allocate_bytes, make_folder
+from penstock.machine.files import PRIVATE_FILE, allocate_bytes, make_folder
 from penstock.replay.store.layout import PAGE, whole_pages
 from penstock.types.replay import StagingOffer
 

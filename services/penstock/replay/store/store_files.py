@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from penstock.errors import ConfigurationError
-from penstock.file_systems import network_kind
-from penstock.files import allocate_bytes, make_folder, open_own
+from penstock.machine.file_systems import network_kind
+from penstock.machine.files import allocate_bytes, make_folder, open_own
+from penstock.machine.system_errors import in_words
 from penstock.replay.store.description import DESCRIPTION_FILE, Description, damaged_store, read_description
 from penstock.replay.store.layout import PAGE, RECORDS_BYTES, RECORDS_FILE, SEGMENTS_FILE
-from penstock.system_errors import in_words
 
 
 def check_place(folder: Path) -> None:

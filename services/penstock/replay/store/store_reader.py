@@ -12,13 +12,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock import compression
 from penstock.errors import ConfigurationError
+from penstock.machine import compression
+from penstock.machine.system_errors import in_words
 from penstock.replay.store.description import read_schema
 from penstock.replay.store.layout import SEGMENTS_FILE, Regions
 from penstock.replay.store.records import read_identity
 from penstock.replay.store.row_checks import in_order
-from penstock.system_errors import in_words
 from penstock.types.block import Columns, Schema
 from penstock.types.replay import MappedStore
 

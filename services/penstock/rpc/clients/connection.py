@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import grpc
 
-from penstock.addresses import Address
 from penstock.errors import PeerFailed, PenstockError, Unavailable
+from penstock.machine.addresses import Address
+from penstock.machine.system_errors import exhaustion
 from penstock.rpc import methods
 from penstock.rpc.channel import (
     UNARY_TIMEOUT_S,
@@ -32,7 +33,6 @@ from penstock.rpc.errors import is_passing
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.proofs import prove
 from penstock.rpc.service import Method
-from penstock.system_errors import exhaustion
 from penstock.telemetry import logs, metrics
 from penstock.types.place import Place
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 
 import grpc
 
-from penstock.addresses import preferred
 from penstock.errors import PenstockError
 from penstock.learning.replay_places import ReplayPlaces
+from penstock.machine.addresses import preferred
 from penstock.rpc import methods
 from penstock.rpc.channel import UNARY_TIMEOUT_S, Backoff, call_unary
 from penstock.rpc.clients.connection import Connection

@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from penstock.addresses import advertised
+from penstock.machine.addresses import advertised
 from penstock.replay.buffer import ReplayBuffer
 from penstock.replay.store.staging import StagingAreas
 from penstock.rpc import methods

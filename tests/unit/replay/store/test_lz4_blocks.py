@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import compression
+from penstock.machine import compression
 from penstock.replay.store.lz4_blocks import first_malformed
 from penstock.types.codecs import Codec, form
 

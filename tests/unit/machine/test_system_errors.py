@@ -12,7 +12,7 @@ import pytest
 
 from helpers.disks import fill, make_read_only, mounted
 from helpers.timing import PATIENCE_S
-from penstock.system_errors import disk_fault, exhaustion, in_words
+from penstock.machine.system_errors import disk_fault, exhaustion, in_words
 
 
 @pytest.fixture

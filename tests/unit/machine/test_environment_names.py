@@ -8,8 +8,8 @@ import pytest
 import penstock
 from helpers.environments import Counting
 from penstock.config import Config, build
-from penstock.environment_names import absolute, name_of, same_code, short, split
 from penstock.errors import ConfigurationError
+from penstock.machine.environment_names import absolute, name_of, same_code, short, split
 
 
 def test_a_name_has_a_module_or_a_file_and_a_rest() -> None:

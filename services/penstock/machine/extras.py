@@ -2,8 +2,8 @@
 
 import importlib.util
 
-from penstock import installation as own
 from penstock.errors import ConfigurationError
+from penstock.machine import installation as own
 
 EXTRA_OF = {
     "Box2D": "box2d",

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.addresses import (
+from penstock.machine.addresses import (
     Address,
     advertised,
     client_host,

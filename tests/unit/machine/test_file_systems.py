@@ -7,9 +7,9 @@ import pytest
 
 from helpers.disks import mounted
 from helpers.network_mounts import mounted_over_fuse
-from penstock import file_systems
 from penstock.errors import ConfigurationError
-from penstock.file_systems import (
+from penstock.machine import file_systems
+from penstock.machine.file_systems import (
     existing,
     free_bytes,
     is_of_network,

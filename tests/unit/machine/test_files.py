@@ -12,7 +12,7 @@ import pytest
 
 from helpers.timing import PATIENCE_S
 from penstock.errors import DamagedFile
-from penstock.files import (
+from penstock.machine.files import (
     READABLE_FILE,
     decode_record,
     encode_record,
@@ -74,7 +74,7 @@ def test_a_killed_writer_leaves_a_file_that_the_next_process_removes(tmp_path: P
     path = tmp_path / "file"
     write_atomically(path, b"old")
     program = (
-        "import os, signal, sys; from pathlib import Path; from penstock.files import write_atomically\n"
+        "import os, signal, sys; from pathlib import Path; from penstock.machine.files import write_atomically\n"
         "os.fsync = lambda descriptor: os.kill(os.getpid(), signal.SIGKILL)\n"
         "write_atomically(Path(sys.argv[1]), b'new')\n"
     )

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from helpers.game_frames import FRAMES, frame_columns
-from penstock import compression
+from penstock.machine import compression
 from penstock.types.codecs import Codec, form
 
 DECODERS = [compression._lz4_through_bytes, compression._lz4_in_place()]

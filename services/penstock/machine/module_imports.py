@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 
-from penstock import environment_names, extras, foreign_errors, installation
 from penstock.errors import ConfigurationError
-from penstock.foreign_errors import shortened
+from penstock.machine import environment_names, extras, foreign_errors, installation
+from penstock.machine.foreign_errors import shortened
 
 
 def import_modules(places: Sequence[str]) -> None:

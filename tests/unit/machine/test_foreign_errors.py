@@ -16,9 +16,9 @@ import torch
 
 import penstock
 from helpers.timing import PATIENCE_S
-from penstock import foreign_errors
-from penstock.foreign_errors import explain, place_of
-from penstock.module_imports import import_module
+from penstock.machine import foreign_errors
+from penstock.machine.foreign_errors import explain, place_of
+from penstock.machine.module_imports import import_module
 
 FOLDERS = (
     "project",
@@ -245,7 +245,7 @@ def test_a_command_in_a_folder_of_penstock_s_name_finds_the_user_s_line(tmp_path
     folder = tmp_path / "penstock"
     folder.mkdir()
     (folder / "arm.py").write_text(PROGRAM)
-    command = "from penstock.module_imports import import_module; import_module('fails.py')"
+    command = "from penstock.machine.module_imports import import_module; import_module('fails.py')"
     (folder / "fails.py").write_text("import arm\n\narm.raises()\n")
     result = subprocess.run(
         [sys.executable, "-c", command],

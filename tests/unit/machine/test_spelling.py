@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.spelling import question, similar
+from penstock.machine.spelling import question, similar
 
 COMMANDS = ("train", "evaluate", "evaluator", "plot", "status", "replay", "doctor")
 PRESETS = ("half_cheetah", "lunar_lander", "pong", "taxi")

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 import penstock
 from penstock.cli.options import parse
 from penstock.config import Config, load_toml, parse_toml
-from penstock.environment_arguments import literal, plain, read, written
 from penstock.errors import ConfigurationError
+from penstock.machine.environment_arguments import literal, plain, read, written
 
 KEYS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.tuples(st.integers())
 VALUES = st.recursive(

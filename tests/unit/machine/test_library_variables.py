@@ -8,7 +8,7 @@ import pytest
 
 from helpers.processes import WITH_HELPERS
 from helpers.timing import PATIENCE_S
-from penstock import library_variables
+from penstock.machine import library_variables
 
 AFTER_A_COMMAND = """
 import os, sys

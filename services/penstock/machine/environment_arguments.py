@@ -14,8 +14,8 @@ import warnings
 from pathlib import PurePath
 from typing import Any
 
-from penstock.foreign_errors import shortened
-from penstock.system_errors import not_utf8
+from penstock.machine.foreign_errors import shortened
+from penstock.machine.system_errors import not_utf8
 
 NONE = "None"
 """Spelling of None in a file, because TOML has no null."""

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from penstock.file_systems import existing, mount_of
+from penstock.machine.file_systems import existing, mount_of
 
 _OF_PROCESS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
 """Errors that another folder does not cure."""

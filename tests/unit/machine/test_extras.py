@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 
 from penstock.acting.packages import WELL_KNOWN
 from penstock.errors import ConfigurationError
-from penstock.extras import EXTRA_OF, installation, lacking, missing, missing_module, require
+from penstock.machine.extras import EXTRA_OF, installation, lacking, missing, missing_module, require
 
 PROJECT: dict[str, Any] = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]

@@ -14,8 +14,8 @@ from numba.core.dispatcher import Dispatcher
 
 from helpers.processes import WITH_HELPERS
 from helpers.timing import PATIENCE_S
-from penstock import compiled_code
 from penstock.algo import advantages
+from penstock.machine import compiled_code
 from penstock.replay import masses, sum_tree
 from penstock.replay.store import header_scans, lz4_blocks, piece_copies, row_checks
 from penstock.small.compiled import adam, estimates, gradients, losses
