@@ -28,7 +28,7 @@ from penstock.acting.spaces import segment_schema
 from penstock.apps.environments import make_configured
 from penstock.config import Config, build, merge
 from penstock.presets import preset_values
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 from penstock.types.block import Columns, Schema
 from penstock.types.evaluation import EvaluationResult, EvaluationTask
 from penstock.types.replay import Batch, BatchHead, CommitOutcome, SamplingPlan, StoreCounts

@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 import psutil
 
-from penstock.summary import Summary
+from penstock.runs.summary import Summary
 
 SERVICES = ("actor", "learner", "replay", "evaluator")
 LAUNCHER = "launcher"

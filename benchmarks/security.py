@@ -27,7 +27,7 @@ from helpers.timing import wait_for_run
 from penstock.errors import PenstockError
 from penstock.rpc.clients.status import StatusClient
 from penstock.rpc.loop import LoopThread
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 from penstock.security.authority import issue
 from penstock.security.credentials import Credentials
 from penstock.types.status import RunStatus

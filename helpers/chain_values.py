@@ -9,7 +9,7 @@ import penstock
 from examples.episode_ends import DISCOUNT, ENV_ID, STATES, TRUNCATION, Report, observe, report
 from helpers.processes import WITH_HELPERS, run
 from penstock.algo.policies import Inputs
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 
 SAME_STEP_ID = "SameStepEpisodeEnds-v0"
 """The chain in a vector environment that resets in the step that ends an episode; from `helpers.exact_tasks`."""

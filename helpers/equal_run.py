@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 
 from helpers.timing import start_patience_s
 from penstock.local.variables import SETTING_PREFIX
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 
 PRESET = "cartpole"
 SETTINGS: Mapping[str, str] = {

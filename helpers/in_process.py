@@ -26,7 +26,7 @@ from penstock.learning.run_snapshots import RunSnapshots
 from penstock.learning.session import LearnerParts
 from penstock.learning.statistics import RunStatistics
 from penstock.learning.training import Conclusion, TrainingRun
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 from penstock.types.evaluation import EvaluationResult, EvaluationSummary, EvaluationTask
 from penstock.types.replay import Batch, BatchHead, CommitOutcome, SamplingPlan, StoreCounts
 from penstock.types.run import Weights

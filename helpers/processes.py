@@ -26,7 +26,7 @@ from helpers.timing import PATIENCE_S, Bound, start_patience_now_s, wait_for
 from penstock.errors import Unavailable
 from penstock.rpc.clients.status import StatusClient
 from penstock.rpc.loop import LoopThread
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 from penstock.types.status import RunStatus
 
 # A program in the background of a script ignores Ctrl-C, and its commands would inherit that.

@@ -44,7 +44,7 @@ from penstock.replay.admission import ActorKey, Gate
 from penstock.replay.buffer import ReplayBuffer
 from penstock.replay.store.layout import bytes_of
 from penstock.replay.store.ring_store import RingStore
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 from penstock.types.block import Schema
 from penstock.types.evaluation import EvaluationResult, EvaluationTask
 from penstock.types.replay import Batch, CommitOutcome, SamplingPlan, Window

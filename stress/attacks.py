@@ -32,7 +32,7 @@ from helpers.timing import wait_for_run
 from penstock.machine.files import decode_record
 from penstock.process import allocator
 from penstock.rpc.health import is_serving
-from penstock.run_folder import LEARNER
+from penstock.runs.folder import LEARNER
 from penstock.security.roles import Role
 from stress import results
 from stress.attackers import ATTACKS, CLIENTS, CONTROL, ENVIRONMENT, RECOVERY_S, Target

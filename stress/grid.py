@@ -19,8 +19,8 @@ from rich.table import Table
 from helpers.processes import Ended, run
 from helpers.timing import DRILL_PATIENCE_S
 from penstock.config import Config, build
-from penstock.run_folder import RunFolder
-from penstock.summary import Summary
+from penstock.runs.folder import RunFolder
+from penstock.runs.summary import Summary
 from stress import results
 
 BATCHES = 6

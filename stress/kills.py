@@ -29,7 +29,7 @@ from helpers.processes import ROOT
 from helpers.store_ledger import Account, Place, account
 from helpers.store_view import StoreView
 from penstock.process import allocator
-from penstock.run_folder import LEARNER
+from penstock.runs.folder import LEARNER
 from stress import results
 from stress.plain_actor import ENVIRONMENT, ENVIRONMENTS, STEPS
 from stress.services import EVALUATOR, Form, Services

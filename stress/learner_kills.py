@@ -25,7 +25,7 @@ from helpers.store_view import StoreState, StoreView
 from helpers.timing import wait_for_run
 from penstock.config import Config, build
 from penstock.learning import checkpoints
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 from penstock.types.replay import SamplingPlan
 from stress import results
 from stress.torture_run import LEAST_MASS_RATIO

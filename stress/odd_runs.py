@@ -7,7 +7,7 @@ from pathlib import Path
 from helpers.odd_environments import KINDS, Where, env_id
 from helpers.processes import WITH_HELPERS, Command, Ended, end_of
 from helpers.timing import DRILL_PATIENCE_S
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 
 STEPS = 1_600
 """Environment steps of a run: each of its 4 environments misbehaves late, at its step 300."""

@@ -18,7 +18,7 @@ from helpers.ports import free_ports
 from helpers.processes import PENSTOCK, WITH_HELPERS, Command
 from helpers.timing import wait_for_run
 from penstock.replay.store.description import DESCRIPTION_FILE
-from penstock.run_folder import LEARNER, RunFolder, of_service, replay_services
+from penstock.runs.folder import LEARNER, RunFolder, of_service, replay_services
 from penstock.security.certificate import Files
 from penstock.security.credentials import Credentials
 from penstock.security.roles import Role

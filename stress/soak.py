@@ -26,7 +26,7 @@ from rich.table import Table
 from helpers import paced
 from helpers.processes import WITH_HELPERS, Command, Ended, end_in_time
 from penstock.process import allocator
-from penstock.run_folder import LEARNER, RunFolder
+from penstock.runs.folder import LEARNER, RunFolder
 from stress import results
 
 ACTORS, SHARDS = 3, 2

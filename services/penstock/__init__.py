@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from penstock.local.stopping import Interrupted as Interrupted
     from penstock.presets import configure as configure
     from penstock.presets import preset as preset
-    from penstock.run_metrics import Metrics as Metrics
-    from penstock.run_metrics import load_metrics as load_metrics
-    from penstock.summary import Summary as Summary
+    from penstock.runs.metrics import Metrics as Metrics
+    from penstock.runs.metrics import load_metrics as load_metrics
+    from penstock.runs.summary import Summary as Summary
 
 __version__ = "0.3.0"
 
@@ -38,12 +38,12 @@ _HOMES = {
     "Config": "penstock.config",
     "ConfigurationError": "penstock.errors",
     "Interrupted": "penstock.local.stopping",
-    "Metrics": "penstock.run_metrics",
+    "Metrics": "penstock.runs.metrics",
     "PenstockError": "penstock.errors",
-    "Summary": "penstock.summary",
+    "Summary": "penstock.runs.summary",
     "TrainedPolicy": "penstock.acting.trained",
     "configure": "penstock.presets",
-    "load_metrics": "penstock.run_metrics",
+    "load_metrics": "penstock.runs.metrics",
     "load_policy": "penstock.acting.trained",
     "make": "penstock.apps.environments",
     "preset": "penstock.presets",

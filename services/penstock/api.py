@@ -23,8 +23,8 @@ from penstock.machine import environment_names
 from penstock.machine.environment_names import Environment
 from penstock.presets import configure
 from penstock.process.service import SUPERVISED_VARIABLE
-from penstock.run_metrics import RecordReader
-from penstock.summary import Summary
+from penstock.runs.metrics import RecordReader
+from penstock.runs.summary import Summary
 from penstock.types.status import RunStatus
 
 Callback = Callable[[dict[str, Any]], bool | None]

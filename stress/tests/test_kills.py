@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.run_folder import LEARNER
+from penstock.runs.folder import LEARNER
 from stress.kills import Killer, play
 from stress.plain_actor import ENVIRONMENTS, STEPS, numbered, schema_of
 from stress.services import EVALUATOR, Form, Services

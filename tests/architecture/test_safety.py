@@ -56,7 +56,7 @@ READ_SETTINGS = {
     "cli/options.py",  # marks the settings of a run to resume, and those of `doctor --config`
     "cli/played_episodes.py",  # refuses what the run names
     "apps/environments.py",  # refuses what the run names
-    "services_file.py",  # reads limits
+    "runs/services_file.py",  # reads limits
     "apps/earlier_session.py",  # compares
     "cli/named_run.py",  # shows, as the next three
     "cli/runs.py",

@@ -50,7 +50,7 @@ ELSEWHERE = {
     "cli/help_page.py": "unit/cli/test_options.py",
     "cli/notebook_display.py": "integration/test_notebook.py",
     "cli/known_environment.py": "unit/acting/test_environment_ids.py",
-    "cli/named_run.py": "unit/test_known_runs.py",
+    "cli/named_run.py": "unit/runs/test_known.py",
     "cli/lines.py": "unit/cli/test_screens.py",
     "cli/presets.py": "integration/test_first_use.py",
     "cli/run_facts.py": "unit/cli/test_display.py",
@@ -167,7 +167,7 @@ ELSEWHERE = {
     "rpc/servicers/run_snapshots.py": "contract/test_snapshot_calls.py",
     "rpc/servicers/sample.py": "contract/test_replay_service.py",
     "rpc/servicers/snapshots.py": "contract/test_snapshot_calls.py",
-    "run_folder.py": "unit/learning/test_checkpoints.py",
+    "runs/folder.py": "unit/learning/test_checkpoints.py",
     "security/pem_files.py": "unit/security/test_certificate.py",
     "security/signing.py": "unit/security/test_authority.py",
     "sharding/parts.py": "unit/sharding/test_sharded_draws.py",
@@ -203,7 +203,7 @@ ELSEWHERE = {
     "wire/snapshots.py": "contract/test_snapshot_calls.py",
     "rpc/identity.py": "contract/test_moved_services.py",
     "rpc/refusals.py": "contract/test_run_identity.py",
-    "types/place.py": "unit/test_services_file.py",
+    "types/place.py": "unit/runs/test_services_file.py",
     "wire/windows.py": "unit/wire/test_windows_and_batches.py",
 }
 """Test file, relative to tests, of each module that has none of its name."""

@@ -33,7 +33,7 @@ import grpc
 from helpers.ports import free_ports
 from helpers.timing import wait_for_run
 from penstock.config import setting_names
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 from tests.compatibility import decoding, openings
 from tests.compatibility.messages import HERE, Recorded, earlier, read_messages, write_messages
 from tests.compatibility.services import ROOT, Release, options_of

@@ -12,7 +12,7 @@ from helpers.processes import run
 from penstock.config import Config, setting_names
 from penstock.config.layers import load_toml
 from penstock.config.removed import REMOVED
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 from tests.compatibility.messages import HERE
 
 pytestmark = pytest.mark.nightly

@@ -23,7 +23,6 @@ from helpers.processes import WITH_HELPERS, Command, end_of
 from helpers.segments import PLAN
 from helpers.servers import Loopback
 from helpers.training import make_learner
-from penstock import checkpoint_file
 from penstock.acting.spaces import segment_schema
 from penstock.algo import published
 from penstock.algo.network import Network
@@ -33,7 +32,8 @@ from penstock.errors import ForeignCode, RankLost
 from penstock.learning import checkpoints
 from penstock.learning.checkpoints import RunProgress
 from penstock.learning.rank_link import Opening
-from penstock.run_folder import RunFolder
+from penstock.runs import checkpoint_file
+from penstock.runs.folder import RunFolder
 from penstock.types.evaluation import EvaluationTask
 from penstock.types.place import Place
 from penstock.types.run import Weights

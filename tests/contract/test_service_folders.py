@@ -18,7 +18,7 @@ from helpers.servers import Loopback, gauge, plan_with, until
 from helpers.timing import PATIENCE_S
 from penstock.cli.status import disk_lines
 from penstock.rpc.health import STORAGE, is_serving, storage_fails
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 
 pytestmark = pytest.mark.nightly
 

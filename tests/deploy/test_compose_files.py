@@ -16,9 +16,9 @@ import yaml
 from helpers.timing import PATIENCE_S, wait_for
 from penstock.cli.options import parse
 from penstock.config import Config, build, setting_names
-from penstock.known_runs import RUNS
 from penstock.local.variables import OF_COMPOSE, PRESET
 from penstock.presets import preset
+from penstock.runs.known import RUNS
 from penstock.security.authority import files_of
 from penstock.security.roles import ROLES
 from tests.deploy import engines

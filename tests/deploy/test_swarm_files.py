@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from helpers.timing import PATIENCE_S
 from penstock.config.security import SecurityConfig
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 from penstock.security.authority import files_of
 from penstock.security.certificate import read
 from penstock.security.roles import ROLES

@@ -25,7 +25,7 @@ from prometheus_client import REGISTRY, Metric, generate_latest
 
 from helpers.ports import free_ports
 from helpers.timing import PATIENCE_S, wait_for
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 from penstock.telemetry import metrics
 from tests.e2e.panels import DASHBOARDS, VARIABLES, queries
 from tests.rules import for_each

@@ -10,7 +10,7 @@ import pytest
 
 from helpers.link import Host, unavailable
 from helpers.processes import Command, end_of
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 from tests.docs.pages import ROOT, blocks, commands_of
 
 ADDRESS = "10.0.0.1"

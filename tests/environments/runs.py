@@ -12,8 +12,8 @@ from pathlib import Path
 from helpers.processes import PENSTOCK, Command, Ended
 from penstock.machine.exit_codes import USAGE_ERROR
 from penstock.presets import configure
-from penstock.run_folder import RunFolder
-from penstock.summary import Summary
+from penstock.runs.folder import RunFolder
+from penstock.runs.summary import Summary
 
 WINDOWS = 2
 SHORTENED = ("--ppo.epochs=1", "--evaluation.episodes=1", "--evaluation.max-episode-steps=64")

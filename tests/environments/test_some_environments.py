@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from helpers.timing import start_patience_s
-from penstock.run_folder import RunFolder
-from penstock.summary import Summary
+from penstock.runs.folder import RunFolder
+from penstock.runs.summary import Summary
 from tests.environments.all_environments import in_turn
 from tests.environments.results import described, read, record_of, write
 from tests.environments.runs import Outcome, Result, steps_of, train_two_windows

@@ -27,7 +27,7 @@ from penstock.cli.options import parse
 from penstock.config import Config, build, load_toml
 from penstock.learning import checkpoints
 from penstock.presets import preset
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 from tests.exactness import textbook_ppo
 from tests.exactness.textbook_ppo import Settings, TextbookPPO
 

@@ -13,7 +13,7 @@ import pytest
 
 from helpers.processes import ROOT, WITH_HELPERS
 from helpers.timing import start_patience_s, wait_for_run
-from penstock.summary import Summary
+from penstock.runs.summary import Summary
 
 pytest.importorskip("ray", reason="Ray is not installed")
 

@@ -14,7 +14,7 @@ import yaml
 from helpers.ports import free_ports
 from helpers.processes import PENSTOCK, ROOT
 from helpers.timing import start_patience_s, wait_for_run
-from penstock.summary import Summary
+from penstock.runs.summary import Summary
 
 EXAMPLES = ROOT / "examples" / "skypilot"
 OPTIONS = (

@@ -15,7 +15,7 @@ from penstock.config import Execution, Precision
 from penstock.learning import checkpoints
 from penstock.learning.checkpoints import RunProgress
 from penstock.learning.learner import Learner
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 from penstock.types.networks import MemoryKind
 
 SHARED = dataclasses.replace(SMALL, trunk="shared")

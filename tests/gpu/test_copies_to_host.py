@@ -12,7 +12,7 @@ from penstock.learning import checkpoints
 from penstock.learning.checkpoints import RunProgress
 from penstock.learning.host_copies import HostCopy
 from penstock.learning.publication import Publication
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 from penstock.types.run import Weights
 
 

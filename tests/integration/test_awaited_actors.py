@@ -8,7 +8,7 @@ import pytest
 
 from helpers.ports import free_ports
 from helpers.processes import Command, end_of, run
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 
 pytestmark = pytest.mark.nightly
 

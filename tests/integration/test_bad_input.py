@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from helpers.processes import WITH_HELPERS, Ended, EndedRun, run
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 
 GRPC_ERROR = re.compile(r"E\d{4} [\d:.]+ +\d+ \w+\.cc:\d+\] ")
 ODD_SPACES = """

@@ -14,7 +14,7 @@ from penstock.local.actors import Actors
 from penstock.local.children import Children
 from penstock.local.sockets import sockets_of
 from penstock.rpc.health import is_serving
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 from penstock.types.status import RunStatus
 
 pytestmark = pytest.mark.nightly

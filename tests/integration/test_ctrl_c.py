@@ -9,7 +9,7 @@ import pytest
 from helpers.odd_environments import env_id
 from helpers.processes import WITH_HELPERS, Command, Ended, end_in_time, end_of, watching
 from penstock.learning import checkpoints
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 
 SETTINGS = (
     "--env-id=Paced-v0 --env-import=helpers.paced --actors=1 --envs-per-actor=8 --ppo.epochs=1 --total-steps=10000000"

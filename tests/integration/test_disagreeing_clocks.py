@@ -21,7 +21,7 @@ from helpers.wall_clock import HOUR_S, WallClock, library, unavailable
 from penstock.errors import Unavailable
 from penstock.rpc.clients.status import StatusClient
 from penstock.rpc.loop import LoopThread
-from penstock.run_folder import RunFolder, copy_of
+from penstock.runs.folder import RunFolder, copy_of
 from penstock.types.status import RunStatus
 
 HOURS = {"replay": -5, "learner": 5, "actor 0": -5, "actor 1": 0, "evaluator": -5}

@@ -19,7 +19,7 @@ from helpers.processes import WITH_HELPERS, Command, Ended, end_of
 from helpers.timing import Bound
 from penstock.learning import checkpoints
 from penstock.machine.exit_codes import BY_SIGNAL
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 
 pytestmark = pytest.mark.nightly
 

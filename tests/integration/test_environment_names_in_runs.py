@@ -10,7 +10,7 @@ import pytest
 from helpers.processes import WITH_HELPERS, run
 from helpers.timing import start_patience_s
 from penstock.config import build, load_toml
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 
 pytestmark = pytest.mark.nightly
 

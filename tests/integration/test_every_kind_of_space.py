@@ -9,8 +9,8 @@ from helpers import single_process
 from helpers.exact_tasks import BEST_RETURNS, LONGEST_STACK
 from helpers.processes import WITH_HELPERS, run
 from penstock.config import build, merge
-from penstock.run_folder import RunFolder
-from penstock.summary import Summary
+from penstock.runs.folder import RunFolder
+from penstock.runs.summary import Summary
 
 pytestmark = pytest.mark.nightly
 

@@ -14,7 +14,7 @@ from helpers.processes import PENSTOCK, Command, EndedRun, Watch, end_in_time, e
 from helpers.servers import gauge
 from helpers.timing import PATIENCE_S
 from penstock.rpc.health import is_serving
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 
 pytestmark = pytest.mark.nightly
 

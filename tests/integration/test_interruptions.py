@@ -19,8 +19,8 @@ from helpers.processes import WITH_HELPERS, Command, Ended, Watch, end_in_time, 
 from helpers.timing import Bound, wait_for_run
 from penstock.learning import checkpoints
 from penstock.learning.checkpoints import RunProgress
-from penstock.run_folder import RunFolder
-from penstock.summary import Summary
+from penstock.runs.folder import RunFolder
+from penstock.runs.summary import Summary
 from penstock.types.status import RunStatus
 
 SETTINGS = (

@@ -16,8 +16,8 @@ from penstock.errors import Unavailable
 from penstock.machine.exit_codes import BY_SIGNAL, GAVE_UP, USAGE_ERROR
 from penstock.rpc.clients.status import StatusClient
 from penstock.rpc.loop import LoopThread
-from penstock.run_folder import RunFolder
-from penstock.summary import Summary
+from penstock.runs.folder import RunFolder
+from penstock.runs.summary import Summary
 from penstock.types.status import RunStatus
 from tests.deploy.cluster import Cluster, Running, unavailable
 

@@ -14,7 +14,7 @@ import pytest
 
 from helpers.processes import Command, end_of
 from helpers.timing import wait_for_run
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 
 pytestmark = pytest.mark.nightly
 

@@ -17,7 +17,7 @@ from penstock.replay.admission import Gate
 from penstock.replay.buffer import ReplayBuffer
 from penstock.replay.store.description import read_description
 from penstock.replay.store.ring_store import RingStore
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 from penstock.types.block import Schema
 
 pytestmark = pytest.mark.nightly

@@ -7,7 +7,7 @@ import pytest
 from helpers.hidden_packages import hiding
 from helpers.processes import EndedRun, run
 from penstock.machine.extras import EXTRA_OF
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 
 pytestmark = pytest.mark.nightly
 

@@ -9,7 +9,7 @@ import pytest
 
 from helpers.network_mounts import mounted_over_fuse
 from helpers.processes import WITH_HELPERS, Command, Ended, end_in_time, end_of, run, watching
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 
 pytestmark = pytest.mark.nightly
 

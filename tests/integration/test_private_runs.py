@@ -13,7 +13,7 @@ import pytest
 from helpers.other_user import open_to_others
 from helpers.processes import PENSTOCK, WITH_HELPERS, Command, end_of, watching
 from penstock.machine.addresses import Address
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 
 pytestmark = pytest.mark.nightly
 

@@ -17,7 +17,7 @@ from helpers.link import Host, unavailable
 from helpers.ports import free_ports
 from helpers.processes import WITH_HELPERS, Command, run
 from helpers.timing import wait_for_run
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 from tests.e2e.panels import JOBS, Prometheus, queries
 
 DEPLOYED = Path(__file__).parents[2] / "deploy" / "prometheus"

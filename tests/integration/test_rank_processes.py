@@ -21,7 +21,7 @@ from helpers.servers import Loopback
 from helpers.timing import start_patience_s
 from penstock.learning import checkpoints
 from penstock.rpc import methods
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 from penstock.v1 import replay_pb2
 
 pytestmark = pytest.mark.nightly

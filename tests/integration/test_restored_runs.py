@@ -13,7 +13,7 @@ from helpers.processes import WITH_HELPERS, Command, end_in_time, run, watching
 from helpers.timing import wait_for_run
 from penstock.replay.store.layout import State
 from penstock.replay.store.ring_store import RingStore
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 
 pytestmark = pytest.mark.nightly
 

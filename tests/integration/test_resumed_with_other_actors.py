@@ -9,8 +9,8 @@ import pytest
 
 from helpers.processes import Ended, run
 from penstock.config import build, load_toml
-from penstock.run_folder import RunFolder
-from penstock.summary import Summary
+from penstock.runs.folder import RunFolder
+from penstock.runs.summary import Summary
 
 pytestmark = pytest.mark.nightly
 

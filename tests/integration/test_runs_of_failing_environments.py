@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from helpers.processes import WITH_HELPERS, Command, end_of, run, watching
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 
 pytestmark = pytest.mark.nightly
 

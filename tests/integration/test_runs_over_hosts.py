@@ -13,7 +13,7 @@ from penstock.errors import PenstockError
 from penstock.machine.addresses import Address
 from penstock.rpc.clients.status import StatusClient
 from penstock.rpc.loop import LoopThread
-from penstock.run_folder import LEARNER, RunFolder
+from penstock.runs.folder import LEARNER, RunFolder
 
 pytestmark = pytest.mark.nightly
 

@@ -8,8 +8,8 @@ import psutil
 import pytest
 
 from helpers.processes import WITH_HELPERS, Command, end_in_time, watching
-from penstock.run_folder import RunFolder
-from penstock.summary import Summary
+from penstock.runs.folder import RunFolder
+from penstock.runs.summary import Summary
 
 pytestmark = pytest.mark.nightly
 

@@ -14,7 +14,7 @@ from penstock.acting.spaces import segment_schema
 from penstock.rpc import methods
 from penstock.rpc.contract import stamped
 from penstock.rpc.service import Method
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 from penstock.v1 import replay_pb2, run_pb2
 from penstock.wire.schema import encode_schema
 from penstock.wire.spaces import encode_environment

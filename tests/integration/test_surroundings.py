@@ -11,7 +11,7 @@ import pytest
 from helpers.processes import PENSTOCK, run
 from helpers.timing import start_patience_s
 from penstock import load_metrics
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 
 pytestmark = pytest.mark.nightly
 

@@ -17,8 +17,8 @@ import penstock
 from helpers.processes import Command, Ended, EndedRun, end_of, listening, run
 from penstock.config import build, load_toml
 from penstock.learning import checkpoints
-from penstock.run_folder import RunFolder
-from penstock.summary import Summary
+from penstock.runs.folder import RunFolder
+from penstock.runs.summary import Summary
 
 PNG = b"\x89PNG\r\n\x1a\n"
 

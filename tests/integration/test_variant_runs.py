@@ -18,8 +18,8 @@ from penstock.algo.policies import Inputs
 from penstock.config import build, load_toml
 from penstock.replay.store.layout import State
 from penstock.replay.store.ring_store import RingStore
-from penstock.run_folder import RunFolder
-from penstock.summary import EvaluationOutcome, Summary, VariantOutcome
+from penstock.runs.folder import RunFolder
+from penstock.runs.summary import EvaluationOutcome, Summary, VariantOutcome
 from penstock.types.evaluation import VariantReturns
 from penstock.types.status import RunStatus
 

@@ -24,8 +24,8 @@ from penstock.machine.exit_codes import BY_SIGNAL
 from penstock.replay.snapshots.folder import SnapshotFolder
 from penstock.rpc.clients.status import StatusClient
 from penstock.rpc.loop import LoopThread
-from penstock.run_folder import RunFolder
-from penstock.summary import Summary
+from penstock.runs.folder import RunFolder
+from penstock.runs.summary import Summary
 from penstock.types.snapshots import Snapshot
 from penstock.types.status import RunStatus
 

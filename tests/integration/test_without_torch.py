@@ -12,7 +12,7 @@ from helpers.hidden_packages import hiding
 from helpers.ports import free_ports
 from helpers.processes import Command, Ended, end_in_time, end_of, run
 from penstock.machine.exit_codes import BY_SIGNAL, USAGE_ERROR
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 from tests.integration.test_services import HOST
 
 pytestmark = pytest.mark.nightly

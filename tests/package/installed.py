@@ -16,7 +16,7 @@ import psutil
 
 from helpers.processes import Command, Ended, end_of
 from penstock.machine.extras import EXTRA_OF
-from penstock.summary import Summary
+from penstock.runs.summary import Summary
 from tests.package.failure import Failure
 
 ROOT = Path(__file__).parents[2]

@@ -23,9 +23,9 @@ from penstock.process.disk_watch import DiskWatch
 from penstock.replay.snapshots import chunk_files
 from penstock.replay.store.staging import StagingAreas
 from penstock.replay.store.store_files import allocate
-from penstock.restoring import _held
 from penstock.rpc.ready_file import ReadyFile
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
+from penstock.runs.restoring import _held
 from penstock.types.evaluation import EvaluationSummary
 
 PRECIOUS = b"precious" * 128

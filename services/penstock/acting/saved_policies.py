@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock import checkpoint_file
 from penstock.algo import published
 from penstock.algo.network import Network
 from penstock.errors import ConfigurationError, ForeignCode
 from penstock.machine import environment_names
-from penstock.run_folder import find_checkpoint
+from penstock.runs import checkpoint_file
+from penstock.runs.folder import find_checkpoint
 from penstock.types.run import Weights
 from penstock.types.spaces import EnvironmentSpec
 

@@ -23,7 +23,7 @@ from penstock.rpc.clients.membership import Membership
 from penstock.rpc.clients.segment_sink import ReplaySegmentSink
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.server import serve_health_only
-from penstock.services_file import learner_of, patience_s
+from penstock.runs.services_file import learner_of, patience_s
 from penstock.telemetry import exchange, metrics
 from penstock.types.run import Weights
 from penstock.types.spaces import EnvironmentSpec

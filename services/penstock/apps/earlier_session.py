@@ -10,7 +10,7 @@ from typing import Any
 from penstock.config import Config, build, read_recorded
 from penstock.errors import ConfigurationError
 from penstock.learning.checkpoints import Recovered
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 from penstock.telemetry.logs import Logger
 
 HOW_TO_BEGIN = "a new run needs another folder: PENSTOCK_RUN=NAME under Docker Compose, --run-dir FOLDER elsewhere"

@@ -12,7 +12,7 @@ from penstock.config import Config, EnvironmentConfig, read_settings
 from penstock.config.foreign_code import FileNames
 from penstock.config.recorded import ENVIRONMENT
 from penstock.errors import ConfigurationError
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 
 
 def variants_of(environment: EnvironmentConfig, arguments: Sequence[Arguments]) -> EnvironmentVariants:

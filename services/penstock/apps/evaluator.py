@@ -10,7 +10,7 @@ from penstock.process.service import Service
 from penstock.rpc.clients.evaluation_work import EvaluationWork
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.server import serve_health_only
-from penstock.services_file import learner_of, patience_s
+from penstock.runs.services_file import learner_of, patience_s
 from penstock.types.evaluation import EvaluatorHello
 
 

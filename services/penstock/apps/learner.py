@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from penstock import remote_copies
 from penstock.algo.spaces import shown_encoders
 from penstock.apps.earlier_session import HOW_TO_BEGIN, changed_settings, log_resumed
 from penstock.apps.ranks import device_name, follow, leading, own_place
@@ -42,10 +41,11 @@ from penstock.rpc.loop import LoopThread
 from penstock.rpc.proofs import public_half
 from penstock.rpc.servicers.run import RunServicer
 from penstock.rpc.servicers.run_snapshots import RunSnapshotServicer
-from penstock.run_end import RunEnd, announce, obstacle, read_end
-from penstock.run_folder import RunFolder, find_checkpoint
-from penstock.services_file import ServicesFile, replay_peers
-from penstock.summary import nothing_left
+from penstock.runs import remote_copies
+from penstock.runs.end import RunEnd, announce, obstacle, read_end
+from penstock.runs.folder import RunFolder, find_checkpoint
+from penstock.runs.services_file import ServicesFile, replay_peers
+from penstock.runs.summary import nothing_left
 from penstock.telemetry import metrics
 from penstock.telemetry.logs import Logger
 from penstock.types.place import Place

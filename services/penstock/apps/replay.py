@@ -18,7 +18,7 @@ from penstock.replay.store.ring_store import RingStore
 from penstock.replay.store.store_files import held
 from penstock.rpc.servicers.replay import ReplayServicer
 from penstock.rpc.servicers.snapshots import SnapshotServicer
-from penstock.services_file import AddressFile
+from penstock.runs.services_file import AddressFile
 from penstock.telemetry import metrics
 from penstock.telemetry import snapshots as snapshot_telemetry
 from penstock.telemetry.logs import Logger

@@ -4,7 +4,7 @@ import itertools
 
 from penstock.learning.session import Session
 from penstock.learning.training import Conclusion
-from penstock.summary import EvaluationOutcome, Summary, VariantOutcome
+from penstock.runs.summary import EvaluationOutcome, Summary, VariantOutcome
 from penstock.types.evaluation import EvaluationSummary, VariantReturns
 
 

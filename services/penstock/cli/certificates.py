@@ -11,8 +11,8 @@ from pathlib import Path
 from penstock.cli.one_line_parser import OneLineParser
 from penstock.cli.program import program
 from penstock.errors import ConfigurationError
-from penstock.known_runs import RUNS
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
+from penstock.runs.known import RUNS
 from penstock.security.authority import DAYS, Issued, issue, run_of
 from penstock.security.roles import ROLES, Role, is_ambiguous, run_name_of
 

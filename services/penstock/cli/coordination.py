@@ -11,9 +11,9 @@ from penstock.cli.hints import ENOUGH_BATCHES, Hint, actors_waiting_share, hints
 from penstock.cli.lines import Line, named, show, show_command
 from penstock.cli.replay_figures import effect_of_priorities, replay_figures
 from penstock.cli.run_facts import limit_text
-from penstock.return_text import return_text
-from penstock.run_folder import RunFolder
-from penstock.summary import EvaluationOutcome, Summary
+from penstock.runs.folder import RunFolder
+from penstock.runs.return_text import return_text
+from penstock.runs.summary import EvaluationOutcome, Summary
 from penstock.types.statistics import Ages, CoordinatorStatistics, Drops, LearningNumbers, Unit, declared
 from penstock.types.status import AT_A_LIMIT
 

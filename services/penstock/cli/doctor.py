@@ -19,7 +19,6 @@ from penstock.cli.options import parse
 from penstock.config import Config
 from penstock.config.exposure import check_listen, metrics_host
 from penstock.errors import ConfigurationError
-from penstock.known_runs import RUNS
 from penstock.local.actor_count import usable_cores
 from penstock.local.environment_check import check_environment
 from penstock.local.ports import refusal
@@ -28,8 +27,9 @@ from penstock.machine.addresses import Address
 from penstock.machine.exit_codes import UNFIT
 from penstock.machine.file_systems import existing
 from penstock.process.environment_process import arguments_for
-from penstock.run_folder import RunFolder
-from penstock.store_place import choose_place
+from penstock.runs.folder import RunFolder
+from penstock.runs.known import RUNS
+from penstock.runs.store_place import choose_place
 
 _BESIDE_STORE_BYTES = 200 * 2**20
 """Largest memory in bytes that a replay service needs in addition to its store."""

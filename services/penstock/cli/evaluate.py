@@ -9,7 +9,7 @@ from penstock.cli.named_run import chosen_run
 from penstock.cli.one_line_parser import OneLineParser
 from penstock.errors import ConfigurationError
 from penstock.machine import extras
-from penstock.run_folder import has_checkpoint
+from penstock.runs.folder import has_checkpoint
 
 _SEED_BITS = 63
 

@@ -17,8 +17,8 @@ from penstock.local.child_log import ChildLog
 from penstock.local.startup import beginning
 from penstock.machine.files import mark_of
 from penstock.rpc.clients.status import StatusClient
-from penstock.run_folder import LEARNER, RunFolder
-from penstock.summary import Summary
+from penstock.runs.folder import LEARNER, RunFolder
+from penstock.runs.summary import Summary
 from penstock.types.place import Place
 from penstock.types.status import RunStatus
 

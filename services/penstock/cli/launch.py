@@ -26,8 +26,8 @@ from penstock.local.environment_check import check_environment
 from penstock.local.first_checks import with_run_dir
 from penstock.local.store_size import with_store
 from penstock.local.template import PENSTOCK
-from penstock.run_folder import RunFolder
-from penstock.summary import nothing_left
+from penstock.runs.folder import RunFolder
+from penstock.runs.summary import nothing_left
 
 _SPARE_SHARE = 4
 """Actors for each spare one by default."""

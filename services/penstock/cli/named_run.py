@@ -5,8 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from penstock.config import read_recorded
-from penstock.known_runs import newest_run, run_named
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
+from penstock.runs.known import newest_run, run_named
 
 
 def chosen_run(name: str | None, has: Callable[[RunFolder], bool] = lambda folder: True, what: str = "") -> Path:

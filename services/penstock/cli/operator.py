@@ -9,7 +9,7 @@ from penstock.errors import ConfigurationError
 from penstock.local.variables import settings_of_variables
 from penstock.rpc.clients.status import StatusClient
 from penstock.rpc.loop import LoopThread
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 from penstock.security.configured import credentials_of
 from penstock.types.place import Place
 

@@ -19,7 +19,7 @@ from penstock.errors import ConfigurationError
 from penstock.local import variables
 from penstock.machine import installation
 from penstock.presets import NO_PRESET, Configured, configured, preset_values
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 
 _NEWEST = ""
 """Value of --resume without a run."""

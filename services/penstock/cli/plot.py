@@ -7,7 +7,7 @@ from penstock.cli.named_run import chosen_run, note_removed_settings
 from penstock.cli.one_line_parser import OneLineParser
 from penstock.errors import ConfigurationError
 from penstock.local.learning_curves import X_AXES, draw
-from penstock.run_folder import RunFolder, has_records
+from penstock.runs.folder import RunFolder, has_records
 
 
 def command(arguments: Sequence[str]) -> int:

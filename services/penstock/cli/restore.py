@@ -10,7 +10,7 @@ from penstock.cli.program import how_to_resume
 from penstock.cli.transfer import progress_bars, wide_console
 from penstock.errors import ConfigurationError
 from penstock.machine import installation
-from penstock.restoring import RestoredRun, restore_run
+from penstock.runs.restoring import RestoredRun, restore_run
 
 _PROG = "penstock replay restore"
 _USAGE = f"{_PROG} NAME --run-dir RUN --into NEW"

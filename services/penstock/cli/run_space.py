@@ -18,8 +18,8 @@ from penstock.errors import ConfigurationError
 from penstock.machine.system_errors import in_words
 from penstock.replay.store.store_files import held
 from penstock.rpc.health import is_serving
-from penstock.run_folder import LEARNER, RunFolder
-from penstock.store_place import place_elsewhere
+from penstock.runs.folder import LEARNER, RunFolder
+from penstock.runs.store_place import place_elsewhere
 
 _TIMEOUT_S = 1.0
 _BLOCK_BYTES = 512

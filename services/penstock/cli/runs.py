@@ -18,13 +18,13 @@ from penstock.cli.program import program
 from penstock.cli.run_space import Space, in_units, is_active, remove
 from penstock.config import read_settings
 from penstock.errors import ConfigurationError
-from penstock.known_runs import RUNS, known_runs
 from penstock.machine import installation
 from penstock.machine.spelling import question, similar
-from penstock.return_text import return_text
-from penstock.run_folder import RunFolder
-from penstock.run_metrics import load_metrics
-from penstock.summary import Summary
+from penstock.runs.folder import RunFolder
+from penstock.runs.known import RUNS, known_runs
+from penstock.runs.metrics import load_metrics
+from penstock.runs.return_text import return_text
+from penstock.runs.summary import Summary
 
 _LEAST_COLUMNS = 150
 _LIST, _REMOVE = "list", "remove"

@@ -10,7 +10,7 @@ from penstock.cli.one_line_parser import OneLineParser
 from penstock.cli.operator import asking, operator_of
 from penstock.errors import ConfigurationError, PenstockError, Unavailable
 from penstock.launch import slurm, slurm_jobs
-from penstock.run_folder import LEARNER, RunFolder
+from penstock.runs.folder import LEARNER, RunFolder
 
 _AUTO_INTERVAL_S = 10.0
 _RESTART_STEPS, _RESTART_PAUSE_S = 4, 3.0

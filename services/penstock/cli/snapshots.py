@@ -23,8 +23,8 @@ from penstock.machine import installation
 from penstock.rpc.clients.names import Peer
 from penstock.rpc.clients.snapshots import RunSnapshotClient, SnapshotClient
 from penstock.rpc.loop import LoopThread
-from penstock.run_folder import LEARNER, RunFolder, kept_identity
-from penstock.services_file import replay_peers
+from penstock.runs.folder import LEARNER, RunFolder, kept_identity
+from penstock.runs.services_file import replay_peers
 from penstock.types.place import Place
 from penstock.types.snapshots import RunSnapshot, Snapshot
 

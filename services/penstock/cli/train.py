@@ -23,7 +23,7 @@ from penstock.local.stopping import REPEAT_S, Interrupted
 from penstock.machine.exit_codes import INTERRUPTED
 from penstock.process import output
 from penstock.process.environment_process import arguments_for
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 
 
 def command(arguments: Sequence[str]) -> int:

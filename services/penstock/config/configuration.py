@@ -17,7 +17,7 @@ from penstock.config.recorded import read_recorded
 from penstock.config.sections import Sections, fields
 from penstock.errors import ConfigurationError
 from penstock.machine.environment_arguments import NONE
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 from penstock.types.networks import MEMORY_PARTS
 
 

@@ -15,7 +15,7 @@ from penstock.errors import ConfigurationError
 from penstock.launch import slurm
 from penstock.launch.slurm_scripts import SlurmRun, actors_script, services_script
 from penstock.machine.files import make_folder, write_atomically
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 from penstock.security.authority import DAYS, issue, run_of
 from penstock.security.roles import run_name_of
 

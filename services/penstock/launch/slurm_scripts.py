@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from penstock.errors import ConfigurationError
 from penstock.launch import slurm_templates as templates
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 
 _RESTARTS = 20
 """Starts of a crashing service or actor, with growing pauses, until its job fails; as train.max_restarts."""

@@ -19,7 +19,7 @@ from penstock.learning.session import LearnerParts, Session
 from penstock.learning.statistics import RunStatistics
 from penstock.learning.training import TrainingRun
 from penstock.learning.wanted_actors import ExpectedActors, WantedActors
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 from penstock.types.spaces import EnvironmentSpec
 
 

@@ -11,7 +11,7 @@ from penstock.learning import checkpoints
 from penstock.learning.checkpoints import Captured, RunProgress
 from penstock.learning.learner import Learner
 from penstock.learning.retried_writes import RetriedWrites
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 from penstock.telemetry import metrics
 
 _KIND = "checkpoint"

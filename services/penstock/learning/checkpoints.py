@@ -2,7 +2,7 @@
 
 The policy's tensors keep their own names, so a checkpoint is also a set of weights to act with. The names of all other
 tensors contain a "/". The file's metadata holds the run's progress as JSON and, in the best checkpoint, the evaluation
-that made it the best. Nothing is pickled. `penstock.checkpoint_file` defines the bytes and their digest.
+that made it the best. Nothing is pickled. `penstock.runs.checkpoint_file` defines the bytes and their digest.
 
 The best checkpoint has no measured values, such as seconds, so that equal runs have equal files. `best.json` has them.
 """
@@ -17,12 +17,10 @@ import safetensors.torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from penstock import checkpoint_file
 from penstock.algo import weights as policy_weights
 from penstock.algo.network import Network
 from penstock.algo.policies import Policy
 from penstock.algo.published import METADATA_KEY, of_metadata
-from penstock.checkpoint_file import CheckpointFile
 from penstock.errors import ConfigurationError, DamagedFile, ForeignCode
 from penstock.learning.host_copies import HostCopy, on_host
 from penstock.learning.learner import Learner
@@ -30,7 +28,9 @@ from penstock.learning.run_progress import PROGRESS_KEY, of_another_release, pro
 from penstock.learning.run_progress import RunProgress as RunProgress
 from penstock.learning.run_progress import read_progress as read_progress
 from penstock.machine.files import json_of, write_atomically, write_json
-from penstock.run_folder import RunFolder
+from penstock.runs import checkpoint_file
+from penstock.runs.checkpoint_file import CheckpointFile
+from penstock.runs.folder import RunFolder
 from penstock.types.differences import contrast, same_spaces
 from penstock.types.evaluation import EvaluationSummary, VariantReturns
 from penstock.types.records import plain

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 
 from penstock.machine.files import write_json
-from penstock.remote_copies import SETTING, Copied, one_round, shown
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
+from penstock.runs.remote_copies import SETTING, Copied, one_round, shown
 from penstock.telemetry import logs, metrics
 
 _ROUND_S = 300

@@ -16,7 +16,7 @@ from penstock.learning.records import Record
 from penstock.learning.retried_writes import RetriedWrites
 from penstock.machine.files import json_of, open_own, write_atomically
 from penstock.machine.system_errors import in_words
-from penstock.run_folder import damaged_lines_of
+from penstock.runs.folder import damaged_lines_of
 from penstock.telemetry import logs, metrics
 from penstock.types.records import plain
 

@@ -26,7 +26,7 @@ from typing import Any
 from penstock.errors import ConfigurationError, DamagedFile, Overloaded, SchemaMismatch
 from penstock.learning.retried_writes import RetriedWrites
 from penstock.machine.files import decode_record, encode_record, write_atomically
-from penstock.run_folder import copy_of, describe_identity, identity_file, identity_of, kept_identity
+from penstock.runs.folder import copy_of, describe_identity, identity_file, identity_of, kept_identity
 from penstock.types.block import Schema
 from penstock.types.differences import contrast
 from penstock.types.run import Assignment, RunIdentity

@@ -4,10 +4,10 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock import checkpoint_file
 from penstock.algo.published import METADATA_KEY
-from penstock.checkpoint_file import CheckpointFile
 from penstock.errors import ConfigurationError
+from penstock.runs import checkpoint_file
+from penstock.runs.checkpoint_file import CheckpointFile
 from penstock.types.extents import Extent
 
 PROGRESS_KEY = "penstock.progress"

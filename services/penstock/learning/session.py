@@ -11,7 +11,7 @@ from penstock.learning.protocols import BatchSource, EvaluationDesk, OtherRanks,
 from penstock.learning.retried_writes import RetriedWrites
 from penstock.learning.run_snapshots import RunSnapshots
 from penstock.learning.statistics import RunStatistics
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 from penstock.types.run import NO_IDENTITY, RunIdentity
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from penstock.errors import ConfigurationError, PenstockError
 from penstock.machine.files import write_atomically
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 
 
 class AbortedStart:

@@ -8,7 +8,7 @@ from penstock.local.children import Children, service_command
 from penstock.local.sockets import Sockets
 from penstock.machine.files import write_json
 from penstock.machine.system_errors import in_words
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 from penstock.types.status import RunStatus
 
 _STUCK_MARGIN_S = 15.0

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from penstock.config import Config
 from penstock.errors import ConfigurationError
-from penstock.known_runs import RUNS
 from penstock.local.cuda_devices import check_device
 from penstock.machine import installation
 from penstock.machine.system_errors import in_words, not_utf8
-from penstock.run_folder import RunFolder
-from penstock.summary import nothing_left
+from penstock.runs.folder import RunFolder
+from penstock.runs.known import RUNS
+from penstock.runs.summary import nothing_left
 
 _LIVE_TIMEOUT_S = 1.0
 _LEAST_DESCRIPTORS = 24

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from penstock import remote_copies
 from penstock.config import Config
 from penstock.errors import ConfigurationError, PenstockError, Unavailable
 from penstock.local import stopping
@@ -28,10 +27,11 @@ from penstock.machine.files import mark_of, write_atomically
 from penstock.machine.system_errors import in_words
 from penstock.rpc.clients.status import StatusClient
 from penstock.rpc.loop import LoopThread
-from penstock.run_end import RunEnd, announce, obstacle
-from penstock.run_folder import LEARNER, RunFolder
-from penstock.store_place import StorePlace, choose_place, record_place, remove_store
-from penstock.summary import Summary
+from penstock.runs import remote_copies
+from penstock.runs.end import RunEnd, announce, obstacle
+from penstock.runs.folder import LEARNER, RunFolder
+from penstock.runs.store_place import StorePlace, choose_place, record_place, remove_store
+from penstock.runs.summary import Summary
 from penstock.types.status import RESUMABLE, RunStatus
 
 _POLL_S, _START_POLL_S = 0.2, 0.02

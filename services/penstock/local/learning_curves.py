@@ -17,8 +17,8 @@ from penstock.machine import extras
 from penstock.machine.files import READABLE_FILE, write_atomically
 from penstock.machine.library_variables import hidden
 from penstock.machine.system_errors import in_words
-from penstock.run_folder import RunFolder
-from penstock.run_metrics import Columns, load_metrics
+from penstock.runs.folder import RunFolder
+from penstock.runs.metrics import Columns, load_metrics
 
 _GRID_POINTS = 200
 _MAX_DIFFERENCES = 3

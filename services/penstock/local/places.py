@@ -5,7 +5,7 @@ from pathlib import Path
 
 from penstock.config import Config
 from penstock.local.sockets import Sockets
-from penstock.run_folder import LEARNER, RunFolder, of_service, replay_services
+from penstock.runs.folder import LEARNER, RunFolder, of_service, replay_services
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 from penstock.errors import ConfigurationError
 from penstock.machine.addresses import Address
 from penstock.machine.file_systems import is_own_folder, scratch_folders
-from penstock.run_folder import SOCKETS, RunFolder
+from penstock.runs.folder import SOCKETS, RunFolder
 
 _ELSEWHERE = f"penstock-{SOCKETS}"
 """Beginning of the name of such a folder among temporary files."""

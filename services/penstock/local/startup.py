@@ -11,7 +11,7 @@ from penstock.config import Config
 from penstock.local.children import Child, Children
 from penstock.local.template import Template
 from penstock.rpc.health import is_serving
-from penstock.run_folder import LEARNER
+from penstock.runs.folder import LEARNER
 from penstock.types.extents import Extent
 from penstock.types.status import BETWEEN, Phase, RunStatus
 

@@ -19,7 +19,7 @@ from penstock.machine.installation import INSTALLATION
 from penstock.process import run_info
 from penstock.process.environment_process import ARGUMENTS_VARIABLE
 from penstock.process.service import START_VARIABLE, SUPERVISED_VARIABLE
-from penstock.run_end import VARIABLES
+from penstock.runs.end import VARIABLES
 
 SETTING_PREFIX = "PENSTOCK__"
 PRESET = run_info.PRESET

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 
 Direction = Literal["both", "in", "out"]
 """Packets that a cut link loses: all, those to the node, or those from it."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers.timing import DRILL_PATIENCE_S, wait_in_drill
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 from tests.e2e.nodes.cluster import ActorPlace, Direction, RunPlan, Times
 from tests.e2e.nodes.command import run
 from tests.e2e.stack import ROOT, Failure, command

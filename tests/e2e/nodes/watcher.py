@@ -17,7 +17,7 @@ from penstock.cli.operator import operator_of
 from penstock.errors import PenstockError
 from penstock.rpc.clients.status import StatusClient
 from penstock.rpc.loop import LoopThread
-from penstock.run_folder import LEARNER, RunFolder
+from penstock.runs.folder import LEARNER, RunFolder
 from penstock.types.place import Place
 from penstock.types.records import plain
 

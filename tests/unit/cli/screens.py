@@ -16,7 +16,7 @@ from penstock.cli.coordination import show_end
 from penstock.cli.display import PanelDisplay
 from penstock.cli.lines import show
 from penstock.presets import configured
-from penstock.summary import EvaluationOutcome, Summary
+from penstock.runs.summary import EvaluationOutcome, Summary
 from penstock.types.evaluation import EvaluationSummary
 from penstock.types.extents import RunLimit
 from penstock.types.statistics import Ages, CoordinatorStatistics, Drops, LearningNumbers, MeanTimes, Replayed

@@ -10,7 +10,7 @@ from penstock.cli.certificates import command
 from penstock.cli.main import _run
 from penstock.config import Config
 from penstock.errors import ConfigurationError
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 from penstock.security.authority import files_of, run_of
 from penstock.security.certificate import Certificate, read
 from penstock.security.configured import credentials_of

@@ -12,8 +12,8 @@ from helpers.timing import start_patience_s
 from penstock.config import Config, build
 from penstock.errors import ConfigurationError
 from penstock.local import launcher
-from penstock.run_folder import RunFolder
-from penstock.summary import EvaluationOutcome, Summary
+from penstock.runs.folder import RunFolder
+from penstock.runs.summary import EvaluationOutcome, Summary
 
 FINISHED = Summary(
     run_dir="run",

@@ -13,7 +13,7 @@ from penstock.cli.main import _run
 from penstock.cli.run_space import Space
 from penstock.machine.files import write_json
 from penstock.replay.store.store_files import held
-from penstock.run_folder import LEARNER, RunFolder
+from penstock.runs.folder import LEARNER, RunFolder
 from tests.unit.cli.test_runs import make_run
 
 MB = 1_000_000

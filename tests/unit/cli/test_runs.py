@@ -9,10 +9,10 @@ import pytest
 from penstock.cli.main import _run
 from penstock.config import Config
 from penstock.learning.records import Record
-from penstock.run_folder import RunFolder
-from penstock.summary import EvaluationOutcome
-from tests.unit.test_run_metrics import write
-from tests.unit.test_summary import SUMMARY
+from penstock.runs.folder import RunFolder
+from penstock.runs.summary import EvaluationOutcome
+from tests.unit.runs.test_runs_metrics import write
+from tests.unit.runs.test_summary import SUMMARY
 
 
 def make_run(root: Path, name: str, started: int) -> RunFolder:

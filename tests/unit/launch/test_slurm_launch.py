@@ -13,11 +13,11 @@ from penstock.cli import launch
 from penstock.config import Config, load_toml
 from penstock.errors import ConfigurationError, PenstockError
 from penstock.launch import slurm
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
+from penstock.runs.summary import Summary
 from penstock.security.authority import files_of, issue
 from penstock.security.certificate import read
 from penstock.security.roles import ROLES
-from penstock.summary import Summary
 
 COMMAND = """#!/bin/bash
 name=$(basename "$0")

@@ -16,7 +16,7 @@ import pytest
 from helpers.timing import PATIENCE_S, wait_for
 from penstock.errors import ConfigurationError
 from penstock.launch.slurm_scripts import JobOptions, SlurmRun, actors_script, services_script
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 
 PROGRAM = """#!/bin/bash
 echo "$*" >>"$CALLS.arguments"

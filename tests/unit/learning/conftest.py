@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 
 
 @pytest.fixture

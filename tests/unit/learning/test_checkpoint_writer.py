@@ -14,7 +14,7 @@ from penstock.learning import checkpoints
 from penstock.learning.checkpoint_writer import CheckpointWriter
 from penstock.learning.checkpoints import RunProgress
 from penstock.learning.retried_writes import RetriedWrites
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 from penstock.types.replay import Batch
 
 

@@ -9,7 +9,6 @@ import torch
 from helpers.environments import spec_of
 from helpers.policy_outputs import distribution_of, value_of
 from helpers.training import SMALL, make_batch, make_learner, parameters_of, same_parameters
-from penstock import checkpoint_file
 from penstock.acting.trained import load_policy
 from penstock.algo.network import Network
 from penstock.config import Config
@@ -18,7 +17,8 @@ from penstock.learning import checkpoints
 from penstock.learning.assembly import learner_of
 from penstock.learning.checkpoints import RunProgress
 from penstock.learning.learner import Learner
-from penstock.run_folder import RunFolder
+from penstock.runs import checkpoint_file
+from penstock.runs.folder import RunFolder
 from penstock.types.evaluation import EvaluationSummary
 from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec, Tree
 

@@ -10,7 +10,7 @@ from helpers.servers import sample
 from helpers.timing import wait_for
 from penstock.cli.status import copy_lines
 from penstock.learning.copying import Copying
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 
 LONG_S = 3600.0
 

@@ -18,7 +18,7 @@ from penstock.learning.learner import Learner
 from penstock.learning.retried_writes import RetriedWrites
 from penstock.learning.roster import Roster
 from penstock.learning.versions import VersionMark
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec, Tree
 
 SPEC = EnvironmentSpec("Counting-v0", Tree.of(BoxSpace("float32", (1,), (0.0,), (1.0,))), Tree.of(DiscreteSpace(2)))

@@ -18,7 +18,7 @@ from helpers.training import make_batch, make_learner
 from penstock.cli.coordination import sections
 from penstock.learning.records import Record
 from penstock.learning.session_totals import SessionTotals
-from penstock.summary import Summary
+from penstock.runs.summary import Summary
 from penstock.telemetry import metrics
 from penstock.types.evaluation import EvaluationSummary
 from penstock.types.records import plain, record_of

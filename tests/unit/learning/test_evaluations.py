@@ -21,7 +21,7 @@ from penstock.learning.records import Records
 from penstock.learning.retried_writes import RetriedWrites
 from penstock.learning.session import Session as RunSession
 from penstock.learning.statistics import RunStatistics
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 from penstock.types.evaluation import EvaluationResult, EvaluationTask
 from penstock.types.extents import Amounts, Extent
 from penstock.types.run import ActorReport, Episode

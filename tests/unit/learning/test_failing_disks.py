@@ -16,7 +16,7 @@ from helpers.timing import wait_for
 from penstock.errors import PenstockError, Unavailable
 from penstock.learning import checkpoints, retried_writes
 from penstock.learning.retried_writes import RetriedWrites
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 
 BATCHES = 8
 BROKEN_FROM, BROKEN_UNTIL = 2, 6

@@ -12,7 +12,7 @@ from penstock.learning import journal
 from penstock.learning.journal import Journal, thinned
 from penstock.learning.records import Record, Records
 from penstock.learning.retried_writes import RetriedWrites
-from penstock.run_metrics import RecordReader, load_metrics
+from penstock.runs.metrics import RecordReader, load_metrics
 from penstock.telemetry import metrics
 from penstock.types.evaluation import EvaluationSummary
 

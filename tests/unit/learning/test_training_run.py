@@ -17,7 +17,7 @@ from penstock.learning.batches import TrainingBatch
 from penstock.learning.checkpoints import RunProgress
 from penstock.learning.learner import TrainingOutcome
 from penstock.learning.versions import VersionMark
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 from penstock.types.evaluation import EvaluationResult, EvaluationTask
 from penstock.types.replay import Batch, CommitOutcome
 from penstock.types.run import Weights

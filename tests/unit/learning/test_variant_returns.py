@@ -17,7 +17,7 @@ from penstock.learning.journal import Journal
 from penstock.learning.records import Record
 from penstock.learning.retried_writes import RetriedWrites
 from penstock.learning.statistics import RunStatistics
-from penstock.summary import EvaluationOutcome, Summary, VariantOutcome
+from penstock.runs.summary import EvaluationOutcome, Summary, VariantOutcome
 from penstock.types.evaluation import EvaluationResult, EvaluationSummary, VariantReturns
 from penstock.types.extents import Amounts, Extent
 from penstock.types.run import ActorReport, Episode

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.errors import ConfigurationError, PenstockError
 from penstock.local.aborted_start import AbortedStart
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 
 ENDS = [ConfigurationError("no"), KeyboardInterrupt()]
 

@@ -10,8 +10,8 @@ from penstock.config import Config
 from penstock.errors import ConfigurationError
 from penstock.learning.records import Record
 from penstock.local.learning_curves import Curve, draw, gather_by_settings, read_curve
-from penstock.run_folder import RunFolder
-from tests.unit.test_run_metrics import write
+from penstock.runs.folder import RunFolder
+from tests.unit.runs.test_runs_metrics import write
 
 NOTHING = np.zeros((0, 2))
 

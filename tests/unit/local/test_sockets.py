@@ -14,7 +14,7 @@ from helpers.disks import mounted_without_sockets
 from penstock.errors import ConfigurationError
 from penstock.local.sockets import sockets_of
 from penstock.machine.addresses import Address
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 
 
 @pytest.fixture

@@ -12,14 +12,14 @@ from penstock.cli.options import parse
 from penstock.cli.program import how_to_resume
 from penstock.config import build
 from penstock.errors import ConfigurationError
-from penstock.known_runs import newest_run
 from penstock.local.first_checks import _check_folder
 from penstock.machine import installation
 from penstock.machine.extras import EXTRA_OF, lacking
 from penstock.machine.installation import INSTALLATION
 from penstock.machine.module_imports import import_module
-from penstock.run_folder import RunFolder
-from penstock.summary import Summary, nothing_left
+from penstock.runs.folder import RunFolder
+from penstock.runs.known import newest_run
+from penstock.runs.summary import Summary, nothing_left
 
 SUMMARY = Summary(
     run_dir="run",

@@ -1,6 +1,6 @@
 """Copies of a run's results to other storage: `checkpoint.copy_to`, a local folder or a URL of fsspec.
 
-`python -m penstock.remote_copies` makes one round of copies in a process of its own, which `learning.copying` starts,
+`python -m penstock.runs.remote_copies` makes one round of copies in a process of its own, started by `copying`,
 so that neither a library of a cloud nor a storage that hangs can harm training. The process ends at its deadline,
 whatever it waits for, also if the learner is dead by then. `check` is for commands before a run begins.
 """
@@ -21,7 +21,7 @@ from typing import Protocol
 from penstock.errors import ConfigurationError
 from penstock.machine import extras
 from penstock.machine.files import make_folder, temporary_of
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 
 SETTING = "checkpoint.copy_to"
 
@@ -75,7 +75,7 @@ def one_round(folder: RunFolder, target: str, copied: Copied, longest_s: int) ->
 
 def called(arguments: list[str], given: bytes, longest_s: int) -> tuple[bytes, str]:
     """Calls this module as a process; returns what it printed, and why it failed in one line, or nothing."""
-    command = [sys.executable, "-m", "penstock.remote_copies", str(longest_s), *arguments]
+    command = [sys.executable, "-m", "penstock.runs.remote_copies", str(longest_s), *arguments]
     try:
         ended = subprocess.run(
             command, input=given, capture_output=True, timeout=longest_s + _GRACE_S, start_new_session=True, check=False

@@ -10,8 +10,8 @@ import safetensors
 import safetensors.torch
 import torch
 
-from penstock import checkpoint_file
 from penstock.errors import ConfigurationError, DamagedFile
+from penstock.runs import checkpoint_file
 
 TENSORS = {"weight": torch.arange(6, dtype=torch.float32).reshape(2, 3), "optimizer/0/step": torch.tensor(3.0)}
 

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.config import RunConfig, build
 from penstock.errors import ConfigurationError
-from penstock.summary import EvaluationOutcome, Summary, nothing_left, raised_limits
+from penstock.runs.summary import EvaluationOutcome, Summary, nothing_left, raised_limits
 from penstock.types.extents import RunLimit
 from penstock.types.statistics import Ages, CoordinatorStatistics, Drops, LearningNumbers, MeanTimes, Wait
 from penstock.types.waits import WaitReason

@@ -21,9 +21,9 @@ from pathlib import Path
 
 from penstock.errors import ConfigurationError
 from penstock.machine.files import json_of, write_atomically
-from penstock.return_text import return_text
-from penstock.run_folder import RunFolder
-from penstock.summary import Summary
+from penstock.runs.folder import RunFolder
+from penstock.runs.return_text import return_text
+from penstock.runs.summary import Summary
 
 LONGEST_S = 30.0
 """Seconds after which the end of a run no longer waits for its message."""

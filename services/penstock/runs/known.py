@@ -7,7 +7,7 @@ from pathlib import Path
 from penstock.errors import ConfigurationError
 from penstock.machine import installation
 from penstock.machine.spelling import question, similar
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 
 RUNS = Path("runs")
 """Folder of the runs whose folder was not chosen."""

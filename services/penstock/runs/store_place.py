@@ -15,7 +15,7 @@ from pathlib import Path
 from penstock.errors import ConfigurationError
 from penstock.machine.file_systems import is_own_folder, network_kind, scratch
 from penstock.machine.files import write_json
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 
 _NAME_BYTES = 8
 

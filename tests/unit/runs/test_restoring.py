@@ -23,9 +23,9 @@ from penstock.replay.admission import ActorKey, Gate
 from penstock.replay.buffer import ReplayBuffer
 from penstock.replay.snapshots.taking import Snapshots
 from penstock.replay.store.ring_store import RingStore
-from penstock.restoring import restore_run
-from penstock.run_folder import RunFolder, of_service
-from penstock.store_place import choose_place
+from penstock.runs.folder import RunFolder, of_service
+from penstock.runs.restoring import restore_run
+from penstock.runs.store_place import choose_place
 from penstock.types.run import Weights
 from penstock.types.snapshots import SnapshotRequest
 

@@ -27,9 +27,9 @@ from penstock.replay.snapshots.folder import Manifest, SnapshotFolder
 from penstock.replay.snapshots.restoring import Restored, restore_store
 from penstock.replay.store.description import Owner
 from penstock.replay.store.layout import bytes_of
-from penstock.run_folder import RunFolder, of_service, replay_services
+from penstock.runs.folder import RunFolder, of_service, replay_services
+from penstock.runs.store_place import StorePlace, choose_place, record_place
 from penstock.security.run_key import public_key
-from penstock.store_place import StorePlace, choose_place, record_place
 from penstock.types.run import RunIdentity
 from penstock.types.snapshots import SnapshotProgress
 

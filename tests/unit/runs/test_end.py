@@ -19,10 +19,10 @@ from penstock.config import Config
 from penstock.errors import ConfigurationError, ForeignCode, TrainingFailed
 from penstock.local.variables import settings_of_variables
 from penstock.machine.exit_codes import GAVE_UP, exit_code
-from penstock.run_end import VARIABLES, RunEnd, announce, obstacle, read_end
-from penstock.run_folder import RunFolder
-from penstock.summary import EvaluationOutcome
-from tests.unit.test_summary import SUMMARY
+from penstock.runs.end import VARIABLES, RunEnd, announce, obstacle, read_end
+from penstock.runs.folder import RunFolder
+from penstock.runs.summary import EvaluationOutcome
+from tests.unit.runs.test_summary import SUMMARY
 
 BOUND_S = 5.0
 

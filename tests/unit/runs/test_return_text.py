@@ -1,6 +1,6 @@
 import pytest
 
-from penstock.return_text import return_text
+from penstock.runs.return_text import return_text
 
 
 @pytest.mark.parametrize(

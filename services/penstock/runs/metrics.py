@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import ConfigurationError
 from penstock.machine.system_errors import in_words
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
 
 Columns = Mapping[str, NDArray[np.float64]]
 """Numbers by name, <float64>[N] each, in the order of the records; NaN where a record has no number."""

@@ -19,8 +19,8 @@ from penstock.learning.replay_places import ReplayPlaces
 from penstock.machine.addresses import ADDRESS_FILE
 from penstock.machine.files import make_folder, write_json
 from penstock.machine.system_errors import in_words
-from penstock.run_folder import CERTIFIED, IDENTITY, LEARNER, RunFolder, replay_services
-from penstock.summary import nothing_left
+from penstock.runs.folder import CERTIFIED, IDENTITY, LEARNER, RunFolder, replay_services
+from penstock.runs.summary import nothing_left
 from penstock.types.place import Place
 
 _RESUMED_WITHIN_S = 60.0

@@ -11,9 +11,9 @@ from penstock.config import RunConfig
 from penstock.errors import ConfigurationError
 from penstock.machine import installation
 from penstock.machine.files import write_json
-from penstock.return_text import return_text
-from penstock.run_folder import RunFolder
-from penstock.run_metrics import Metrics, load_metrics
+from penstock.runs.folder import RunFolder
+from penstock.runs.metrics import Metrics, load_metrics
+from penstock.runs.return_text import return_text
 from penstock.types.extents import Extent, RunLimit
 from penstock.types.records import plain, record_of
 from penstock.types.statistics import CoordinatorStatistics

@@ -7,8 +7,8 @@ import fsspec
 import pytest
 
 from penstock.errors import ConfigurationError
-from penstock.remote_copies import LocalStorage, RemoteStorage, check, copy, one_round, shown
-from penstock.run_folder import RunFolder
+from penstock.runs.folder import RunFolder
+from penstock.runs.remote_copies import LocalStorage, RemoteStorage, check, copy, one_round, shown
 
 AMPLE_S = 300
 """Deadline of rounds that succeed."""

@@ -9,8 +9,8 @@ from helpers.network_mounts import mounted_over_fuse
 from helpers.segments import capacity_bytes
 from penstock.errors import ConfigurationError
 from penstock.replay.store.ring_store import RingStore
-from penstock.run_folder import RunFolder
-from penstock.store_place import StorePlace, choose_place, record_place, remove_store
+from penstock.runs.folder import RunFolder
+from penstock.runs.store_place import StorePlace, choose_place, record_place, remove_store
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ import pytest
 from penstock.config import Config
 from penstock.errors import ConfigurationError, NotReady, RunFinished
 from penstock.learning.replay_places import ReplayPlaces
-from penstock.run_folder import RunFolder
-from penstock.services_file import AddressFile, LearnerOfRun, ServicesFile, learner_of, patience_s, replay_peers
-from penstock.summary import Summary
+from penstock.runs.folder import RunFolder
+from penstock.runs.services_file import AddressFile, LearnerOfRun, ServicesFile, learner_of, patience_s, replay_peers
+from penstock.runs.summary import Summary
 from penstock.types.place import Place
 from penstock.types.status import Stopped
 

@@ -11,10 +11,10 @@ from penstock.errors import ConfigurationError
 from penstock.learning.journal import Journal
 from penstock.learning.records import Record
 from penstock.learning.retried_writes import RetriedWrites
-from penstock.run_folder import RunFolder
-from penstock.run_metrics import RecordReader, load_metrics
+from penstock.runs.folder import RunFolder
+from penstock.runs.metrics import RecordReader, load_metrics
 from penstock.types.status import VariantStatus
-from tests.unit.test_summary import SUMMARY
+from tests.unit.runs.test_summary import SUMMARY
 
 
 def write(folder: Path, *records: Record) -> None:

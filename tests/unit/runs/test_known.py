@@ -9,8 +9,8 @@ from penstock.cli.named_run import chosen_run
 from penstock.cli.options import parse
 from penstock.config import Config
 from penstock.errors import ConfigurationError
-from penstock.known_runs import known_runs, newest_run, run_named
-from penstock.run_folder import has_checkpoint, has_records
+from penstock.runs.folder import has_checkpoint, has_records
+from penstock.runs.known import known_runs, newest_run, run_named
 
 
 @pytest.fixture
