@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from penstock.cli.known_environment import with_known_environment
-from penstock.cli.notebook_display import display_for_python
+from penstock.cli.screen.notebook_display import display_for_python
 from penstock.config import Config
 from penstock.config.answers import instead_of_callback
 from penstock.config.names import setting_of, spelled

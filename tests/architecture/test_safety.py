@@ -20,7 +20,7 @@ MAY_WRITE = {
     "machine/files.py",
     "local/child_log.py",  # writes logs of services
     "cli/main.py",  # opens /dev/null
-    "cli/train.py",  # opens /dev/null
+    "cli/commands/train.py",  # opens /dev/null
     "process/output.py",  # opens a log
     "replay/store/staging.py",  # maps a file
 }
@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "machine/module_imports.py",  # modules of users
     "__init__.py",  # names of the public interface
     "cli/main.py",  # commands
-    "cli/notebook_display.py",  # IPython
+    "cli/screen/notebook_display.py",  # IPython
     "local/template_process.py",  # modules of services
     "small/compiled/sgemm.py",  # NumPy's library
 }
@@ -44,8 +44,8 @@ IMPORT_OF_USERS = {
     "acting/registry.py",  # makes the environments of a process's own settings, as the next two
     "acting/environments.py",
     "acting/environment_check.py",
-    "cli/film.py",  # after `played_episodes`
-    "cli/played_episodes.py",  # after `refuse_foreign_code`
+    "cli/commands/film.py",  # after `played_episodes`
+    "cli/commands/played_episodes.py",  # after `refuse_foreign_code`
 }
 """Modules that import what a name of a user names."""
 
@@ -54,13 +54,13 @@ READ_SETTINGS = {
     "config/configuration.py",  # `Config.load` marks what the file names
     "config/recorded.py",  # returns values
     "cli/options.py",  # marks the settings of a run to resume, and those of `doctor --config`
-    "cli/played_episodes.py",  # refuses what the run names
+    "cli/commands/played_episodes.py",  # refuses what the run names
     "apps/environments.py",  # refuses what the run names
     "runs/services_file.py",  # reads limits
     "apps/earlier_session.py",  # compares
     "cli/named_run.py",  # shows, as the next three
-    "cli/runs.py",
-    "cli/status.py",
+    "cli/commands/runs.py",
+    "cli/commands/status.py",
     "local/learning_curves.py",
 }
 """Modules that read the settings of a run from a file."""

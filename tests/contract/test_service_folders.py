@@ -16,7 +16,7 @@ from helpers.processes import Command, run
 from helpers.segments import make_window
 from helpers.servers import Loopback, gauge, plan_with, until
 from helpers.timing import PATIENCE_S
-from penstock.cli.status import disk_lines
+from penstock.cli.commands.status import disk_lines
 from penstock.rpc.health import STORAGE, is_serving, storage_fails
 from penstock.runs.folder import RunFolder
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.cli.certificates import command
+from penstock.cli.commands.certificates import command
 from penstock.security.certificate import stated
 from penstock.security.pem_files import certificates
 from penstock.security.roles import ROLES, Identity

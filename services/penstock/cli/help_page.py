@@ -2,7 +2,7 @@
 
 import argparse
 
-from penstock.cli.presets import preset_table
+from penstock.cli.commands.presets import preset_table
 from penstock.cli.setting_options import add_settings, shown
 from penstock.config import Config
 

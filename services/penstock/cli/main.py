@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from penstock.cli.loading import loading
+from penstock.cli.screen.loading import loading
 from penstock.errors import PenstockError
 from penstock.local.imports import uncollected
 from penstock.machine import library_variables
@@ -206,7 +206,7 @@ def _execute(name: str, arguments: list[str]) -> int:
         return _serve(name, arguments)
     module = _OF_REPLAY[arguments[0]] if name == "replay" else name
     with loading():
-        command = importlib.import_module(f"penstock.cli.{module}").command
+        command = importlib.import_module(f"penstock.cli.commands.{module}").command
     code: int = command(arguments)
     return code
 

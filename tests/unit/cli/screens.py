@@ -11,10 +11,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from penstock.cli.batch_line import batch_line, steps_line
-from penstock.cli.coordination import show_end
-from penstock.cli.display import PanelDisplay
-from penstock.cli.lines import show
+from penstock.cli.screen.batch_line import batch_line, steps_line
+from penstock.cli.screen.coordination import show_end
+from penstock.cli.screen.display import PanelDisplay
+from penstock.cli.screen.lines import show
 from penstock.presets import configured
 from penstock.runs.summary import EvaluationOutcome, Summary
 from penstock.types.evaluation import EvaluationSummary

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli import train
+from penstock.cli.commands import train
 from penstock.cli.options import Options, parse
 from penstock.config import Config
 from penstock.errors import ConfigurationError

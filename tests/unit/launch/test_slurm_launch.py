@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli import launch
+from penstock.cli.commands import launch
 from penstock.config import Config, load_toml
 from penstock.errors import ConfigurationError, PenstockError
 from penstock.launch import slurm

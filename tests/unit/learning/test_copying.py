@@ -8,7 +8,7 @@ import pytest
 
 from helpers.servers import sample
 from helpers.timing import wait_for
-from penstock.cli.status import copy_lines
+from penstock.cli.commands.status import copy_lines
 from penstock.learning.copying import Copying
 from penstock.runs.folder import RunFolder
 

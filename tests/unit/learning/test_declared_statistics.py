@@ -15,7 +15,7 @@ from rich.console import Console
 from helpers.segments import PLAN
 from helpers.statistics import TRAINING, counted_batch
 from helpers.training import make_batch, make_learner
-from penstock.cli.coordination import sections
+from penstock.cli.screen.coordination import sections
 from penstock.learning.records import Record
 from penstock.learning.session_totals import SessionTotals
 from penstock.runs.summary import Summary

@@ -5,7 +5,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from helpers.statistics import TRAINING, counted_batch
-from penstock.cli.status import missing_lines
+from penstock.cli.commands.status import missing_lines
 from penstock.learning.statistics import RunStatistics
 from penstock.learning.wanted_actors import MISSING_AFTER_S, ExpectedActors
 from penstock.types.extents import Amounts, Extent, RunLimit

@@ -11,7 +11,7 @@ import pytest
 from helpers.segments import PLAN
 from helpers.servers import sample
 from helpers.statistics import TRAINING, counted_batch
-from penstock.cli.run_facts import variant_lines
+from penstock.cli.screen.run_facts import variant_lines
 from penstock.errors import ConfigurationError
 from penstock.learning.journal import Journal
 from penstock.learning.records import Record

@@ -8,7 +8,7 @@ import pytest
 
 from helpers.direct_buffer import Actor, commit, make_buffer, take
 from helpers.segments import PLAN
-from penstock.cli.reset_version import command
+from penstock.cli.commands.reset_version import command
 from penstock.errors import ConfigurationError, SchemaMismatch
 from penstock.replay.buffer import ReplayBuffer
 from penstock.replay.store.ages import Ages

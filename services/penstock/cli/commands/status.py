@@ -10,13 +10,13 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from penstock.cli.coordination import sections, summary_lines
-from penstock.cli.lines import Line, named, show
 from penstock.cli.named_run import chosen_run, note_removed_settings
 from penstock.cli.one_line_parser import OneLineParser
 from penstock.cli.operator import asking, operator_of
 from penstock.cli.program import how_to_resume
-from penstock.cli.run_facts import duration, fact_lines, variant_lines
+from penstock.cli.screen.coordination import sections, summary_lines
+from penstock.cli.screen.lines import Line, named, show
+from penstock.cli.screen.run_facts import duration, fact_lines, variant_lines
 from penstock.config import read_settings
 from penstock.config.foreign_code import CODE, FileNames
 from penstock.config.recorded import LIMITS

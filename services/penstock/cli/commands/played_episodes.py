@@ -9,8 +9,8 @@ from penstock.acting.registry import has_native_form
 from penstock.acting.runners import runner_of
 from penstock.acting.saved_policies import SavedPolicy, read_policy
 from penstock.apps.environments import make_played, variants_of
-from penstock.cli.loading import loading
 from penstock.cli.named_run import note_removed_settings
+from penstock.cli.screen.loading import loading
 from penstock.config import Config, EnvironmentConfig, read_settings
 from penstock.config.foreign_code import FileNames
 from penstock.config.recorded import ENVIRONMENT
@@ -55,7 +55,7 @@ def _play(named: argparse.Namespace, path: Path, policy: SavedPolicy, config: Se
         # They import torch, which this machine may lack.
         with loading():
             from penstock.acting.trained import TrainedPolicy
-            from penstock.cli.film import check_film, film
+            from penstock.cli.commands.film import check_film, film
         filmed = TrainedPolicy(policy.weights, module=policy.network.module)
         check_film(filmed, environment, kwargs[0])
     seed_generators(seed, "evaluation")

@@ -13,10 +13,10 @@ from rich import box
 from rich.filesize import decimal
 from rich.table import Table
 
+from penstock.cli.commands.transfer import progress_bars, wide_console
 from penstock.cli.operator import operator_of
 from penstock.cli.options import parse
 from penstock.cli.program import program
-from penstock.cli.transfer import progress_bars, wide_console
 from penstock.config import Config
 from penstock.errors import ConfigurationError
 from penstock.machine import installation

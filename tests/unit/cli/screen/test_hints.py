@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from penstock.cli import hints as module
-from penstock.cli.hints import hints
+from penstock.cli.screen import hints as module
+from penstock.cli.screen.hints import hints
 from penstock.config import Config
 from penstock.types.statistics import (
     CoordinatorStatistics,

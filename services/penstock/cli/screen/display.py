@@ -18,8 +18,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from penstock.cli.lines import Line, show
-from penstock.cli.run_facts import (
+from penstock.cli.screen.lines import Line, show
+from penstock.cli.screen.run_facts import (
     clock,
     data_facts,
     duration,

@@ -3,8 +3,8 @@ import io
 import pytest
 from rich.console import Console
 
-from penstock.cli.coordination import in_short, in_words, sections, show_end, summary_lines
-from penstock.cli.lines import show
+from penstock.cli.screen.coordination import in_short, in_words, sections, show_end, summary_lines
+from penstock.cli.screen.lines import show
 from penstock.runs.summary import Summary
 from penstock.types.extents import RunLimit
 from penstock.types.statistics import Ages, CoordinatorStatistics, Drops, LearningNumbers, MeanTimes, Wait

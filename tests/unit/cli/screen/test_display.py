@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from penstock.cli import display
-from penstock.cli.display import LineDisplay, PanelDisplay, sparkline
-from penstock.cli.run_facts import replay_lines, status_line
+from penstock.cli.screen import display
+from penstock.cli.screen.display import LineDisplay, PanelDisplay, sparkline
+from penstock.cli.screen.run_facts import replay_lines, status_line
 from penstock.types.evaluation import EvaluationSummary
 from penstock.types.extents import RunLimit
 from penstock.types.statistics import CoordinatorStatistics, Drops, LearningNumbers, Replayed

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from penstock.cli.one_line_parser import OneLineParser
 from penstock.cli.program import program
-from penstock.cli.run_space import Space, in_units, is_active, remove
+from penstock.cli.screen.run_space import Space, in_units, is_active, remove
 from penstock.config import read_settings
 from penstock.errors import ConfigurationError
 from penstock.machine import installation

@@ -1,4 +1,4 @@
-from penstock.cli.replay_figures import replay_figures
+from penstock.cli.screen.replay_figures import replay_figures
 from penstock.types.statistics import CoordinatorStatistics, LearningNumbers, Replayed
 
 STATISTICS = CoordinatorStatistics(

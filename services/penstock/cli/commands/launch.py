@@ -10,13 +10,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from penstock.cli import slurm_actors
-from penstock.cli.batch_line import batch_line, steps_line
-from penstock.cli.following import Follower
-from penstock.cli.lines import show
+from penstock.cli.commands import slurm_actors
+from penstock.cli.commands.following import Follower
 from penstock.cli.one_line_parser import OneLineParser
 from penstock.cli.options import Options, parse
 from penstock.cli.program import program
+from penstock.cli.screen.batch_line import batch_line, steps_line
+from penstock.cli.screen.lines import show
 from penstock.config import Config
 from penstock.errors import ConfigurationError
 from penstock.launch import slurm, slurm_jobs

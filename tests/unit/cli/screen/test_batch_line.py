@@ -1,4 +1,4 @@
-from penstock.cli.batch_line import FEW_BATCHES, batch_line, steps_line
+from penstock.cli.screen.batch_line import FEW_BATCHES, batch_line, steps_line
 from penstock.config import Config, build, merge
 
 HALF_FRESH: dict[str, object] = {"sampling": {"fresh_fraction": 0.5}}

@@ -9,8 +9,8 @@ from typing import Any
 
 from rich.console import Console
 
-from penstock.cli.display import Display, PanelDisplay, make_display
-from penstock.cli.lines import show
+from penstock.cli.screen.display import Display, PanelDisplay, make_display
+from penstock.cli.screen.lines import show
 from penstock.types.status import RunStatus
 
 _INTERVAL_S = 0.5

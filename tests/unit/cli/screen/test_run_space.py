@@ -10,11 +10,11 @@ import pytest
 
 from helpers.timing import PATIENCE_S
 from penstock.cli.main import _run
-from penstock.cli.run_space import Space
+from penstock.cli.screen.run_space import Space
 from penstock.machine.files import write_json
 from penstock.replay.store.store_files import held
 from penstock.runs.folder import LEARNER, RunFolder
-from tests.unit.cli.test_runs import make_run
+from tests.unit.cli.commands.test_runs import make_run
 
 MB = 1_000_000
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli.certificates import command
+from penstock.cli.commands.certificates import command
 from penstock.cli.main import _run
 from penstock.config import Config
 from penstock.errors import ConfigurationError

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from penstock.cli.coordination import show_end
-from penstock.cli.display import make_display
 from penstock.cli.operator import asking, operator_of
 from penstock.cli.program import TRUST_CODE, program
+from penstock.cli.screen.coordination import show_end
+from penstock.cli.screen.display import make_display
 from penstock.config import Config
 from penstock.errors import PenstockError, Unavailable
 from penstock.local.child_log import ChildLog

@@ -11,8 +11,8 @@ import torch
 
 from helpers.network_mounts import mounted_over_fuse
 from helpers.programs import program
-from penstock.cli import doctor
-from penstock.cli.gpu import describe_gpu
+from penstock.cli.commands import doctor
+from penstock.cli.commands.gpu import describe_gpu
 from penstock.config import build
 from penstock.errors import ConfigurationError
 from penstock.machine.installation import INSTALLATION

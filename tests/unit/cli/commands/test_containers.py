@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from helpers.programs import program
-from penstock.cli.containers import COMPOSE_FILE, PUBLISHED, Finding, check_containers
+from penstock.cli.commands.containers import COMPOSE_FILE, PUBLISHED, Finding, check_containers
 
 ROOT = Path(__file__).parents[3]
 ENGINE = {"ServerVersion": "27.1"}

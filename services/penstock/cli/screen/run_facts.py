@@ -1,7 +1,7 @@
 """What is known about an active run, as labels and values and in lines."""
 
-from penstock.cli.hints import Hint, hints
-from penstock.cli.replay_figures import replay_figures
+from penstock.cli.screen.hints import Hint, hints
+from penstock.cli.screen.replay_figures import replay_figures
 from penstock.runs.return_text import return_text
 from penstock.types.evaluation import EvaluationSummary, VariantReturns
 from penstock.types.extents import RunLimit

@@ -7,10 +7,10 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from penstock.cli.hints import ENOUGH_BATCHES, Hint, actors_waiting_share, hints
-from penstock.cli.lines import Line, named, show, show_command
-from penstock.cli.replay_figures import effect_of_priorities, replay_figures
-from penstock.cli.run_facts import limit_text
+from penstock.cli.screen.hints import ENOUGH_BATCHES, Hint, actors_waiting_share, hints
+from penstock.cli.screen.lines import Line, named, show, show_command
+from penstock.cli.screen.replay_figures import effect_of_priorities, replay_figures
+from penstock.cli.screen.run_facts import limit_text
 from penstock.runs.folder import RunFolder
 from penstock.runs.return_text import return_text
 from penstock.runs.summary import EvaluationOutcome, Summary

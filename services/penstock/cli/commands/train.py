@@ -9,14 +9,14 @@ from types import FrameType
 
 from rich.console import Console
 
-from penstock.cli.batch_line import batch_line, steps_line
-from penstock.cli.coordination import show_end
-from penstock.cli.display import make_display
 from penstock.cli.known_environment import with_known_environment
-from penstock.cli.lines import show, show_command
-from penstock.cli.loading import loading
 from penstock.cli.options import parse
 from penstock.cli.program import TRUST_CODE, how_to_resume, program
+from penstock.cli.screen.batch_line import batch_line, steps_line
+from penstock.cli.screen.coordination import show_end
+from penstock.cli.screen.display import make_display
+from penstock.cli.screen.lines import show, show_command
+from penstock.cli.screen.loading import loading
 from penstock.config import Config
 from penstock.local.first_checks import check_at_once, with_run_dir
 from penstock.local.stopping import REPEAT_S, Interrupted

@@ -1,0 +1,1 @@
+"""What commands show: the display of an active run, its lines and figures, and hints."""
