@@ -16,7 +16,7 @@ import yaml
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from helpers.timing import PATIENCE_S
-from penstock.config.security import SecurityConfig
+from penstock.config.settings.security import SecurityConfig
 from penstock.runs.folder import RunFolder
 from penstock.security.authority import files_of
 from penstock.security.certificate import read

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Final
 
-from penstock.config.security import SecurityConfig
+from penstock.config.settings.security import SecurityConfig
 from penstock.errors import ConfigurationError
 from penstock.local.variables import settings_of_variables
 from penstock.rpc.clients.status import StatusClient

@@ -8,17 +8,17 @@ starts.
 """
 
 from penstock.config.configuration import Config, build
-from penstock.config.environment import EnvironmentConfig
-from penstock.config.evaluation import CheckpointConfig, EvaluationConfig
 from penstock.config.layers import load_toml, merge, parse_toml
-from penstock.config.policy import PolicyConfig
-from penstock.config.ppo import PPOConfig
 from penstock.config.recorded import read_recorded, read_settings
-from penstock.config.run import RunConfig, TelemetryConfig, TrainConfig
-from penstock.config.sampling import SamplingConfig
-from penstock.config.section import Section
 from penstock.config.sections import setting_names
-from penstock.config.services import ActorConfig, Execution, LearnerConfig, Precision, ReplayConfig
+from penstock.config.settings.environment import EnvironmentConfig
+from penstock.config.settings.evaluation import CheckpointConfig, EvaluationConfig
+from penstock.config.settings.policy import PolicyConfig
+from penstock.config.settings.ppo import PPOConfig
+from penstock.config.settings.run import RunConfig, TelemetryConfig, TrainConfig
+from penstock.config.settings.sampling import SamplingConfig
+from penstock.config.settings.section import Section
+from penstock.config.settings.services import ActorConfig, Execution, LearnerConfig, Precision, ReplayConfig
 
 __all__ = [
     "ActorConfig",

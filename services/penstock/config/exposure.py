@@ -1,7 +1,7 @@
 """Refuses servers that other hosts can reach, unless they have a certificate or the user allows it."""
 
 from penstock.config.sections import Sections
-from penstock.config.security import SecurityConfig
+from penstock.config.settings.security import SecurityConfig
 from penstock.errors import ConfigurationError
 from penstock.machine.addresses import ADDRESS_FILE, LOOPBACK, Address, is_loopback
 

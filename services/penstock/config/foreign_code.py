@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from penstock.config.environment import EnvironmentConfig
-from penstock.config.policy import PolicyConfig
 from penstock.config.sections import Sections
+from penstock.config.settings.environment import EnvironmentConfig
+from penstock.config.settings.policy import PolicyConfig
 from penstock.errors import ForeignCode
 from penstock.machine.environment_names import split
 from penstock.machine.foreign_errors import shortened

@@ -6,15 +6,15 @@ import pydantic
 from pydantic.fields import FieldInfo
 
 from penstock.config import derived_settings
-from penstock.config.environment import EnvironmentConfig
-from penstock.config.evaluation import CheckpointConfig, EvaluationConfig
-from penstock.config.policy import PolicyConfig
-from penstock.config.ppo import PPOConfig
-from penstock.config.run import RunConfig, TelemetryConfig, TrainConfig
-from penstock.config.sampling import SamplingConfig
-from penstock.config.section import Constant, Section
-from penstock.config.security import SecurityConfig
-from penstock.config.services import ActorConfig, LearnerConfig, ReplayConfig
+from penstock.config.settings.environment import EnvironmentConfig
+from penstock.config.settings.evaluation import CheckpointConfig, EvaluationConfig
+from penstock.config.settings.policy import PolicyConfig
+from penstock.config.settings.ppo import PPOConfig
+from penstock.config.settings.run import RunConfig, TelemetryConfig, TrainConfig
+from penstock.config.settings.sampling import SamplingConfig
+from penstock.config.settings.section import Constant, Section
+from penstock.config.settings.security import SecurityConfig
+from penstock.config.settings.services import ActorConfig, LearnerConfig, ReplayConfig
 from penstock.gate_law import least_store
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.config import Config
-from penstock.config.security import SecurityConfig
+from penstock.config.settings.security import SecurityConfig
 from penstock.errors import ConfigurationError
 from penstock.launch import slurm
 from penstock.launch.slurm_scripts import SlurmRun, actors_script, services_script

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.config.security import SecurityConfig
+from penstock.config.settings.security import SecurityConfig
 from penstock.security.roles import Role
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@ import pytest
 
 from penstock.config import Config
 from penstock.config.exposure import check_listen, isolation, metrics_host
-from penstock.config.security import SecurityConfig
+from penstock.config.settings.security import SecurityConfig
 from penstock.errors import ConfigurationError
 from penstock.machine.addresses import Address
 from penstock.process.service import Service, ServiceName

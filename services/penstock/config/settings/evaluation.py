@@ -6,8 +6,8 @@ import pydantic
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from penstock.config import alternatives
-from penstock.config.section import Section
 from penstock.config.setting_types import Addresses, Count, ListenAddress, MetricsPort, Minutes
+from penstock.config.settings.section import Section
 from penstock.types.extents import Amounts
 
 

@@ -5,7 +5,7 @@ from typing import Literal
 
 import pydantic
 
-from penstock.config.section import Section
+from penstock.config.settings.section import Section
 
 
 class SecurityConfig(Section):

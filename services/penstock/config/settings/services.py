@@ -6,7 +6,6 @@ import pydantic
 from pydantic import ByteSize, Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from penstock.config import alternatives
-from penstock.config.section import Section
 from penstock.config.setting_types import (
     ActorSlots,
     Addresses,
@@ -18,6 +17,7 @@ from penstock.config.setting_types import (
     ReplayAddresses,
     Temperature,
 )
+from penstock.config.settings.section import Section
 from penstock.types.networks import Inference
 from penstock.types.store_size import StoreSize
 

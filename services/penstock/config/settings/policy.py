@@ -4,8 +4,8 @@ from typing import Literal
 
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
-from penstock.config.section import Section
 from penstock.config.setting_types import ModuleName, Numbers, PartName, Sizes
+from penstock.config.settings.section import Section
 from penstock.types.networks import ActivationName, Encoder, MemoryKind
 
 

@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
-from penstock.config.section import Section
 from penstock.config.setting_types import DerivedCount, UnitInterval
+from penstock.config.settings.section import Section
 
 Schedule = Literal["constant", "linear"]
 

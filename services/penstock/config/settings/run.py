@@ -6,8 +6,8 @@ import pydantic
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from penstock.config import alternatives
-from penstock.config.section import Section
 from penstock.config.setting_types import Count, Host, Minutes, NodeName, Notified, RunOrCheckpoint
+from penstock.config.settings.section import Section
 from penstock.types.extents import Amounts
 
 

@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat
 
-from penstock.config.section import Section
 from penstock.config.setting_types import Arguments, EnvironmentName, Modules, Tables
+from penstock.config.settings.section import Section
 from penstock.machine.environment_names import short
 
 LARGEST_FLOAT32 = 3.4e38
