@@ -30,7 +30,7 @@ install: .venv/.installed ## install Penstock and its development tools into .ve
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-torch.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
-	@$(BIN)/python -c 'import penstock.replay.buffer, penstock.learning.learner' # compiles their loops once, into a cache
+	@$(BIN)/python -c 'import penstock.replay.buffer, penstock.learning.step.learner' # compiles their loops once, into a cache
 	@touch $@
 
 train: install ## train an agent on CartPole-v1 through real services

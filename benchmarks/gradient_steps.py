@@ -20,8 +20,8 @@ from helpers.provenance import of_this_run
 from helpers.training import collect_batch, make_learner
 from penstock.algo.network import Network
 from penstock.config import Execution
-from penstock.learning.batches import to_tensors
-from penstock.learning.learner import Learner
+from penstock.learning.step.batches import to_tensors
+from penstock.learning.step.learner import Learner
 
 OUTPUT = Path(__file__).parents[1] / "build" / "bench" / "gradient_steps.json"
 SEGMENTS = STEPS = 64

@@ -31,11 +31,11 @@ from helpers.provenance import of_this_run
 from helpers.training import collect_batch
 from penstock.algo.network import Network
 from penstock.config import Config
-from penstock.learning.assembly import learner_of
-from penstock.learning.batches import BatchFeed, TrainingBatch
-from penstock.learning.devices import torch_device
-from penstock.learning.learner import Learner
-from penstock.learning.ranks import Ranks
+from penstock.learning.ranks.ranks import Ranks
+from penstock.learning.run.assembly import learner_of
+from penstock.learning.step.batches import BatchFeed, TrainingBatch
+from penstock.learning.step.devices import torch_device
+from penstock.learning.step.learner import Learner
 from penstock.machine import library_variables
 from penstock.types.records import plain
 from penstock.types.replay import Batch

@@ -14,8 +14,8 @@ from penstock.algo.distributions import Joint
 from penstock.algo.network import Network
 from penstock.algo.policies import Inputs
 from penstock.config import PPOConfig, SamplingConfig
-from penstock.learning.batches import TrainingBatch
-from penstock.learning.learner import Learner
+from penstock.learning.step.batches import TrainingBatch
+from penstock.learning.step.learner import Learner
 from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec, Tree
 
 SEGMENTS, STEPS, DISCOUNT = 8, 8, 0.5

@@ -17,15 +17,16 @@ from penstock.acting.inference import PolicyRunner
 from penstock.acting.spaces import segment_schema
 from penstock.config import Config, build
 from penstock.errors import Unavailable
-from penstock.learning import assembly, checkpoints
-from penstock.learning.batches import BatchFeed
-from penstock.learning.checkpoints import Recovered, RunProgress
-from penstock.learning.learner import Learner
-from penstock.learning.retried_writes import RetriedWrites
-from penstock.learning.run_snapshots import RunSnapshots
-from penstock.learning.session import LearnerParts
-from penstock.learning.statistics import RunStatistics
-from penstock.learning.training import Conclusion, TrainingRun
+from penstock.learning.durable import checkpoints
+from penstock.learning.durable.checkpoints import Recovered, RunProgress
+from penstock.learning.durable.retried_writes import RetriedWrites
+from penstock.learning.report.statistics import RunStatistics
+from penstock.learning.run import assembly
+from penstock.learning.run.run_snapshots import RunSnapshots
+from penstock.learning.run.session import LearnerParts
+from penstock.learning.run.training import Conclusion, TrainingRun
+from penstock.learning.step.batches import BatchFeed
+from penstock.learning.step.learner import Learner
 from penstock.runs.folder import RunFolder
 from penstock.types.evaluation import EvaluationResult, EvaluationSummary, EvaluationTask
 from penstock.types.replay import Batch, BatchHead, CommitOutcome, SamplingPlan, StoreCounts

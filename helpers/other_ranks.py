@@ -12,9 +12,9 @@ from helpers.processes import Command
 from helpers.timing import start_patience_s
 from penstock.apps.ranks import leading
 from penstock.config import Config
-from penstock.learning.lead import Lead
-from penstock.learning.rank_group import RankPlace
-from penstock.learning.rank_link import LeadingLink
+from penstock.learning.ranks.group import RankPlace
+from penstock.learning.ranks.link import LeadingLink
+from penstock.learning.run.lead import Lead
 
 
 @dataclass(frozen=True, slots=True)

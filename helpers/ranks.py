@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from helpers.timing import PATIENCE_S
-from penstock.learning.ranks import part_of
+from penstock.learning.ranks.ranks import part_of
 
 T = TypeVar("T")
 

@@ -28,11 +28,11 @@ from prometheus_client import REGISTRY
 from helpers.relay import Relay
 from helpers.segments import PLAN, SCHEMA, assert_same_columns, capacity_bytes, make_window
 from helpers.timing import PATIENCE_S, wait_for
-from penstock.learning.replay_places import ReplayPlaces
-from penstock.learning.retried_writes import RetriedWrites
-from penstock.learning.roster import Roster
-from penstock.learning.statistics import RunStatistics
-from penstock.learning.targets import Content, Targets
+from penstock.learning.durable.retried_writes import RetriedWrites
+from penstock.learning.members.replay_places import ReplayPlaces
+from penstock.learning.members.roster import Roster
+from penstock.learning.members.targets import Content, Targets
+from penstock.learning.report.statistics import RunStatistics
 from penstock.machine.addresses import LOOPBACK, Address
 from penstock.replay.admission import Gate
 from penstock.replay.buffer import ReplayBuffer

@@ -32,14 +32,14 @@ from penstock.acting.runners import runner_of
 from penstock.acting.spaces import segment_schema
 from penstock.apps.environments import make_configured, variants_of
 from penstock.config import Config
-from penstock.learning.assembly import learner_of, open_session, training_run
-from penstock.learning.batches import BatchFeed
-from penstock.learning.checkpoints import Recovered
+from penstock.learning.durable.checkpoints import Recovered
 from penstock.learning.protocols import BatchSource, EvaluationDesk, WeightSink
-from penstock.learning.run_snapshots import RunSnapshots
-from penstock.learning.session import LearnerParts
-from penstock.learning.statistics import RunStatistics
-from penstock.learning.training import Conclusion
+from penstock.learning.report.statistics import RunStatistics
+from penstock.learning.run.assembly import learner_of, open_session, training_run
+from penstock.learning.run.run_snapshots import RunSnapshots
+from penstock.learning.run.session import LearnerParts
+from penstock.learning.run.training import Conclusion
+from penstock.learning.step.batches import BatchFeed
 from penstock.replay.admission import ActorKey, Gate
 from penstock.replay.buffer import ReplayBuffer
 from penstock.replay.store.layout import bytes_of

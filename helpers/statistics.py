@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from helpers.segments import SCHEMA
-from penstock.learning.training_statistics import TrainingStatistics
+from penstock.learning.step.training_statistics import TrainingStatistics
 from penstock.types.records import plain
 from penstock.types.replay import Batch, BatchHead, StoreCounts
 from penstock.types.statistics import LearningNumbers

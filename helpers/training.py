@@ -13,8 +13,8 @@ from penstock.acting.inference import PolicyRunner
 from penstock.acting.spaces import segment_schema
 from penstock.algo.network import Network
 from penstock.config import Execution, PPOConfig, Precision, SamplingConfig
-from penstock.learning.batches import TrainingBatch, to_tensors
-from penstock.learning.learner import Learner, TrainingOutcome
+from penstock.learning.step.batches import TrainingBatch, to_tensors
+from penstock.learning.step.learner import Learner, TrainingOutcome
 from penstock.types.replay import Batch, BatchHead, StoreCounts
 
 CPU = torch.device("cpu")

@@ -24,7 +24,7 @@ from helpers.processes import Command, watching
 from helpers.store_view import StoreState, StoreView
 from helpers.timing import wait_for_run
 from penstock.config import Config, build
-from penstock.learning import checkpoints
+from penstock.learning.durable import checkpoints
 from penstock.runs.folder import RunFolder
 from penstock.types.replay import SamplingPlan
 from stress import results

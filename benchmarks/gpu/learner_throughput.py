@@ -26,9 +26,9 @@ from helpers.provenance import of_this_run
 from penstock.acting.spaces import segment_schema
 from penstock.algo.network import Network
 from penstock.config import Execution, PPOConfig, Precision, SamplingConfig
-from penstock.learning.batches import BatchFeed
-from penstock.learning.devices import torch_device
-from penstock.learning.learner import Learner
+from penstock.learning.step.batches import BatchFeed
+from penstock.learning.step.devices import torch_device
+from penstock.learning.step.learner import Learner
 from penstock.types.block import Columns
 from penstock.types.replay import Batch, BatchHead, StoreCounts
 from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec, Tree

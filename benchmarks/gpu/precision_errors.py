@@ -17,8 +17,8 @@ from benchmarks.gpu.learner_throughput import RESULTS, WORKLOADS, Workload, mach
 from helpers.provenance import of_this_run
 from penstock.algo.policies import Inputs, Policy
 from penstock.config import Precision
-from penstock.learning.batches import to_tensors
-from penstock.learning.devices import autocast, torch_device, use_precision
+from penstock.learning.step.batches import to_tensors
+from penstock.learning.step.devices import autocast, torch_device, use_precision
 
 _CPU = torch.device("cpu")
 

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from benchmarks import penstock_loop
 from benchmarks.gpu.learner_throughput import precisions_of
 from helpers.provenance import of_this_run
-from penstock.learning.devices import torch_device
+from penstock.learning.step.devices import torch_device
 
 OUTPUT = Path(__file__).parents[2] / "build" / "bench" / "gpu" / "returns.json"
 

@@ -13,9 +13,9 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.gpu.learner_throughput import RESULTS, WORKLOADS, Workload, machine, random_batch
-from penstock.learning.batches import TrainingBatch, to_tensors
-from penstock.learning.devices import torch_device
-from penstock.learning.learner import Learner
+from penstock.learning.step.batches import TrainingBatch, to_tensors
+from penstock.learning.step.devices import torch_device
+from penstock.learning.step.learner import Learner
 
 _WARM_UPS = 3
 _ROWS = 25

@@ -15,7 +15,7 @@ from penstock.acting.variants import require_same_spaces
 from penstock.algo.spaces import check_spaces
 from penstock.config import Config
 from penstock.errors import ConfigurationError
-from penstock.learning.devices import check_execution
+from penstock.learning.step.devices import check_execution
 from penstock.types.block import Extent
 
 PAGE = Path(__file__).parents[1] / "your-environment.md"

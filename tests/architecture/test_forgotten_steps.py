@@ -16,8 +16,8 @@ from penstock.acting.frames import with_frames
 from penstock.acting.inference import PolicyRunner
 from penstock.acting.spaces import segment_schema
 from penstock.config import Config, setting_names
-from penstock.learning import assembly
-from penstock.learning.batches import to_tensors
+from penstock.learning.run import assembly
+from penstock.learning.step.batches import to_tensors
 from penstock.v1 import block_pb2, evaluation_pb2, location_pb2, replay_pb2, run_pb2, snapshot_pb2
 from tests.rules import for_each
 
@@ -145,5 +145,5 @@ def test_every_sink_of_records_is_opened() -> None:
         and {"resume", "write"} <= {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
     ]
     assert "Journal" in sinks
-    used = {node.id for node in ast.walk(TREES[Path("learning/assembly.py")]) if isinstance(node, ast.Name)}
-    assert set(sinks) <= used, "open the sink in learning/assembly.py"
+    used = {node.id for node in ast.walk(TREES[Path("learning/run/assembly.py")]) if isinstance(node, ast.Name)}
+    assert set(sinks) <= used, "open the sink in learning/run/assembly.py"

@@ -29,9 +29,9 @@ from penstock.algo.network import Network
 from penstock.cli.main import main
 from penstock.config import Config
 from penstock.errors import ForeignCode, RankLost
-from penstock.learning import checkpoints
-from penstock.learning.checkpoints import RunProgress
-from penstock.learning.rank_link import Opening
+from penstock.learning.durable import checkpoints
+from penstock.learning.durable.checkpoints import RunProgress
+from penstock.learning.ranks.link import Opening
 from penstock.runs import checkpoint_file
 from penstock.runs.folder import RunFolder
 from penstock.types.evaluation import EvaluationTask

@@ -9,7 +9,7 @@ import pytest
 
 from helpers.servers import LiveRun, Loopback, PlainStream, hello_request, sample, until
 from helpers.timing import NEVER_S, PATIENCE_S
-from penstock.learning import roster
+from penstock.learning.members import roster
 from penstock.machine.files import write_atomically
 from penstock.rpc import methods
 from penstock.rpc.servicers import run as servicer

@@ -17,8 +17,8 @@ from helpers.certificates import RUN, Foreign, authority, certificates_of, write
 from helpers.servers import Loopback, until
 from helpers.timing import PATIENCE_S
 from penstock.errors import PermissionDenied
-from penstock.learning.run_snapshots import RunSnapshots
-from penstock.learning.statistics import RunStatistics
+from penstock.learning.report.statistics import RunStatistics
+from penstock.learning.run.run_snapshots import RunSnapshots
 from penstock.rpc import methods
 from penstock.rpc.channel import connected
 from penstock.rpc.contract import stamped

@@ -20,7 +20,7 @@ from helpers.servers import (
 )
 from helpers.timing import PATIENCE_S
 from penstock.errors import PermissionDenied, SchemaMismatch
-from penstock.learning.roster import decode_roster
+from penstock.learning.members.roster import decode_roster
 from penstock.replay.snapshots.folder import SnapshotFolder
 from penstock.replay.snapshots.restoring import restore_store
 from penstock.replay.store.description import DESCRIPTION_FILE, Owner

@@ -12,9 +12,9 @@ from helpers.segments import SCHEMA, capacity_bytes
 from helpers.servers import Actor, LiveReplay, Loopback, Recorder, Trainer, plan_with, sample, until
 from helpers.timing import AT_ONCE, PATIENCE_S
 from penstock.errors import ConfigurationError, InvalidSegment, NotReady, Overloaded, PlaceLost, Unavailable
-from penstock.learning.checkpoints import RunProgress, Snapshot
-from penstock.learning.run_snapshots import RunSnapshots
-from penstock.learning.statistics import RunStatistics
+from penstock.learning.durable.checkpoints import RunProgress, Snapshot
+from penstock.learning.report.statistics import RunStatistics
+from penstock.learning.run.run_snapshots import RunSnapshots
 from penstock.replay.snapshots.folder import SnapshotFolder
 from penstock.replay.snapshots.restoring import Restored, restore_store
 from penstock.replay.store.records import session_of

@@ -1,6 +1,6 @@
 """deploy/kubernetes/jobset: the ranks of a learner, and the services that end with it."""
 
-from penstock.learning.rank_group import place_of
+from penstock.learning.ranks.group import place_of
 from tests.deploy.manifests import allowed, arguments, environment, of_kind, overlays, pods, rendered, resolved
 from tests.rules import for_each
 

@@ -8,7 +8,7 @@ import pytest
 
 from helpers.statistics import TRAINING
 from penstock.config import Config
-from penstock.learning.records import Record
+from penstock.learning.durable.records import Record
 from penstock.runs.summary import Summary
 from penstock.types.evaluation import EvaluationSummary
 from penstock.types.statistics import MeanTimes

@@ -14,9 +14,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from penstock.learning import journal
-from penstock.learning.records import Record
-from penstock.learning.retried_writes import RetriedWrites
+from penstock.learning.durable import journal
+from penstock.learning.durable.records import Record
+from penstock.learning.durable.retried_writes import RetriedWrites
 from tests.e2e.panels import Prometheus
 from tests.e2e.progress import SERVICES
 from tests.e2e.report import Report

@@ -25,7 +25,7 @@ from penstock.algo.noise import Noise, NoiseKind
 from penstock.algo.parameters import flatten
 from penstock.cli.options import parse
 from penstock.config import Config, build, load_toml
-from penstock.learning import checkpoints
+from penstock.learning.durable import checkpoints
 from penstock.presets import preset
 from penstock.runs.folder import RunFolder
 from tests.exactness import textbook_ppo

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from penstock.learning.devices import torch_device
+from penstock.learning.step.devices import torch_device
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

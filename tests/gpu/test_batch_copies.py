@@ -3,8 +3,8 @@
 import torch
 
 from helpers.training import CPU, collect_batch, make_learner
-from penstock.learning.batches import BatchFeed, TrainingBatch, to_tensors
-from penstock.learning.devices import payload_memory
+from penstock.learning.step.batches import BatchFeed, TrainingBatch, to_tensors
+from penstock.learning.step.devices import payload_memory
 from penstock.types.payloads import PayloadPool, allocate
 from penstock.types.replay import Batch
 

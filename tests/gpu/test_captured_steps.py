@@ -12,9 +12,9 @@ from torch import Tensor
 from helpers.training import SMALL, make_batch, make_learner, numbers_of, parameters_of
 from penstock.algo.network import Network
 from penstock.config import Execution, Precision
-from penstock.learning import checkpoints
-from penstock.learning.checkpoints import RunProgress
-from penstock.learning.learner import Learner
+from penstock.learning.durable import checkpoints
+from penstock.learning.durable.checkpoints import RunProgress
+from penstock.learning.step.learner import Learner
 from penstock.runs.folder import RunFolder
 from penstock.types.networks import MemoryKind
 

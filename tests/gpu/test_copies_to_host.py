@@ -8,10 +8,10 @@ import torch
 
 from helpers.policies import weights_of
 from helpers.training import make_batch, make_learner
-from penstock.learning import checkpoints
-from penstock.learning.checkpoints import RunProgress
-from penstock.learning.host_copies import HostCopy
-from penstock.learning.publication import Publication
+from penstock.learning.durable import checkpoints
+from penstock.learning.durable.checkpoints import RunProgress
+from penstock.learning.run.publication import Publication
+from penstock.learning.step.host_copies import HostCopy
 from penstock.runs.folder import RunFolder
 from penstock.types.run import Weights
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from helpers.training import CPU, collect_batch, make_learner
-from penstock.learning.batches import to_tensors
+from penstock.learning.step.batches import to_tensors
 
 
 @pytest.mark.parametrize("unroll_length", [2, 32, 50])

@@ -7,7 +7,7 @@ from torch import Tensor
 from penstock.algo.network import Network
 from penstock.algo.policies import Inputs, Policy
 from penstock.config import Precision
-from penstock.learning.devices import autocast, use_precision
+from penstock.learning.step.devices import autocast, use_precision
 from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec, Tree
 
 SPEC = EnvironmentSpec("pixels", Tree.of(BoxSpace("uint8", (4, 84, 84), (0.0,), (255.0,))), Tree.of(DiscreteSpace(6)))

@@ -11,8 +11,8 @@ from helpers.processes import end_of
 from helpers.training import collect_batch, numbers_of
 from penstock.acting.spaces import segment_schema
 from penstock.config import Config, Execution
-from penstock.learning.assembly import learner_of
-from penstock.learning.batches import to_tensors
+from penstock.learning.run.assembly import learner_of
+from penstock.learning.step.batches import to_tensors
 
 pytestmark = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there are no two CUDA devices")
 

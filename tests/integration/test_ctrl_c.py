@@ -8,7 +8,7 @@ import pytest
 
 from helpers.odd_environments import env_id
 from helpers.processes import WITH_HELPERS, Command, Ended, end_in_time, end_of, watching
-from penstock.learning import checkpoints
+from penstock.learning.durable import checkpoints
 from penstock.runs.folder import RunFolder
 
 SETTINGS = (

@@ -17,7 +17,7 @@ import pytest
 from helpers.ports import free_ports
 from helpers.processes import WITH_HELPERS, Command, Ended, end_of
 from helpers.timing import Bound
-from penstock.learning import checkpoints
+from penstock.learning.durable import checkpoints
 from penstock.machine.exit_codes import BY_SIGNAL
 from penstock.runs.folder import RunFolder
 

@@ -17,8 +17,8 @@ import pytest
 
 from helpers.processes import WITH_HELPERS, Command, Ended, Watch, end_in_time, end_of, listening, watching
 from helpers.timing import Bound, wait_for_run
-from penstock.learning import checkpoints
-from penstock.learning.checkpoints import RunProgress
+from penstock.learning.durable import checkpoints
+from penstock.learning.durable.checkpoints import RunProgress
 from penstock.runs.folder import RunFolder
 from penstock.runs.summary import Summary
 from penstock.types.status import RunStatus

@@ -19,7 +19,7 @@ from helpers.ports import free_ports
 from helpers.processes import PENSTOCK, Command, end_in_time, end_of
 from helpers.servers import Loopback
 from helpers.timing import start_patience_s
-from penstock.learning import checkpoints
+from penstock.learning.durable import checkpoints
 from penstock.rpc import methods
 from penstock.runs.folder import RunFolder
 from penstock.v1 import replay_pb2

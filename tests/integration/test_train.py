@@ -16,7 +16,7 @@ import pytest
 import penstock
 from helpers.processes import Command, Ended, EndedRun, end_of, listening, run
 from penstock.config import build, load_toml
-from penstock.learning import checkpoints
+from penstock.learning.durable import checkpoints
 from penstock.runs.folder import RunFolder
 from penstock.runs.summary import Summary
 

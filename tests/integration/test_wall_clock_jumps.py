@@ -18,8 +18,8 @@ from helpers.ports import free_ports
 from helpers.processes import WITH_HELPERS, Command, Ended, Watch, end_in_time, watching
 from helpers.timing import wait_for_run
 from helpers.wall_clock import HOUR_S, WallClock, library, unavailable
-from penstock.learning import checkpoints
-from penstock.learning.checkpoints import RunProgress
+from penstock.learning.durable import checkpoints
+from penstock.learning.durable.checkpoints import RunProgress
 from penstock.machine.exit_codes import BY_SIGNAL
 from penstock.replay.snapshots.folder import SnapshotFolder
 from penstock.rpc.clients.status import StatusClient

@@ -12,10 +12,10 @@ import pytest
 
 from helpers.other_user import NOBODY
 from penstock.errors import ConfigurationError
-from penstock.learning.journal import Journal
-from penstock.learning.records import Record
-from penstock.learning.retried_writes import RetriedWrites
-from penstock.learning.versions import VersionMark
+from penstock.learning.durable.journal import Journal
+from penstock.learning.durable.records import Record
+from penstock.learning.durable.retried_writes import RetriedWrites
+from penstock.learning.durable.versions import VersionMark
 from penstock.local import child_log
 from penstock.local.child_log import ChildLog
 from penstock.machine.files import open_new, open_own, write_atomically, write_json

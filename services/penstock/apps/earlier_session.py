@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.config import Config, build, read_recorded
 from penstock.errors import ConfigurationError
-from penstock.learning.checkpoints import Recovered
+from penstock.learning.durable.checkpoints import Recovered
 from penstock.runs.folder import RunFolder
 from penstock.telemetry.logs import Logger
 

@@ -13,21 +13,22 @@ from penstock.apps.ranks import device_name, follow, leading, own_place
 from penstock.apps.run_summary import summary_of
 from penstock.config import Config
 from penstock.errors import ConfigurationError, PenstockError, SchemaMismatch, TrainingFailed
-from penstock.learning import checkpoints, gpu_metrics
-from penstock.learning.assembly import core_is_faster, learner_of, open_session, training_run
-from penstock.learning.batches import BatchFeed, check_schema
-from penstock.learning.copying import Copying
-from penstock.learning.devices import check_execution, payload_memory, torch_device, use_precision, use_threads
-from penstock.learning.lead import Lead
-from penstock.learning.learner import Learner
-from penstock.learning.progress_log import ProgressLog
-from penstock.learning.replay_places import ReplayPlaces
-from penstock.learning.roster import Roster, spread_temperatures
-from penstock.learning.run_snapshots import RunSnapshots
-from penstock.learning.session import LearnerParts, Session
-from penstock.learning.statistics import RunStatistics
-from penstock.learning.targets import Targets
-from penstock.learning.training import Conclusion
+from penstock.learning.durable import checkpoints
+from penstock.learning.durable.copying import Copying
+from penstock.learning.durable.progress_log import ProgressLog
+from penstock.learning.members.replay_places import ReplayPlaces
+from penstock.learning.members.roster import Roster, spread_temperatures
+from penstock.learning.members.targets import Targets
+from penstock.learning.report import gpu_metrics
+from penstock.learning.report.statistics import RunStatistics
+from penstock.learning.run.assembly import core_is_faster, learner_of, open_session, training_run
+from penstock.learning.run.lead import Lead
+from penstock.learning.run.run_snapshots import RunSnapshots
+from penstock.learning.run.session import LearnerParts, Session
+from penstock.learning.run.training import Conclusion
+from penstock.learning.step.batches import BatchFeed, check_schema
+from penstock.learning.step.devices import check_execution, payload_memory, torch_device, use_precision, use_threads
+from penstock.learning.step.learner import Learner
 from penstock.machine.addresses import advertised
 from penstock.machine.exit_codes import exit_code
 from penstock.machine.files import READABLE_FILE, remove_leftovers, restored_after, write_atomically, write_json

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator
 from penstock.algo.published import of_metadata, read_metadata, with_own_module
 from penstock.config import Config, build, parse_toml
 from penstock.errors import ConfigurationError
-from penstock.learning import checkpoints
-from penstock.learning.assembly import learner_of
-from penstock.learning.batches import BatchFeed
-from penstock.learning.devices import payload_memory, torch_device, use_threads
-from penstock.learning.lead import Lead
-from penstock.learning.rank_group import RankGroup, RankPlace, place_of
-from penstock.learning.rank_link import FollowingLink, LeadingLink
+from penstock.learning.durable import checkpoints
+from penstock.learning.ranks.group import RankGroup, RankPlace, place_of
+from penstock.learning.ranks.link import FollowingLink, LeadingLink
+from penstock.learning.run.assembly import learner_of
+from penstock.learning.run.lead import Lead
+from penstock.learning.step.batches import BatchFeed
+from penstock.learning.step.devices import payload_memory, torch_device, use_threads
 from penstock.machine.addresses import LOOPBACK
 from penstock.process.service import SUPERVISED_VARIABLE, Service
 

@@ -2,8 +2,8 @@
 
 import itertools
 
-from penstock.learning.session import Session
-from penstock.learning.training import Conclusion
+from penstock.learning.run.session import Session
+from penstock.learning.run.training import Conclusion
 from penstock.runs.summary import EvaluationOutcome, Summary, VariantOutcome
 from penstock.types.evaluation import EvaluationSummary, VariantReturns
 

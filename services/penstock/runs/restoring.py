@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 from penstock.config import Config
 from penstock.errors import ConfigurationError
-from penstock.learning.journal import Journal
-from penstock.learning.retried_writes import RetriedWrites
-from penstock.learning.roster import write_successor
-from penstock.learning.run_progress import RunProgress, read_progress
-from penstock.learning.versions import VersionMark
+from penstock.learning.durable.journal import Journal
+from penstock.learning.durable.retried_writes import RetriedWrites
+from penstock.learning.durable.run_progress import RunProgress, read_progress
+from penstock.learning.durable.versions import VersionMark
+from penstock.learning.members.roster import write_successor
 from penstock.machine.file_systems import is_own_folder
 from penstock.machine.files import make_folder, sync_folder, write_atomically
 from penstock.machine.system_errors import in_words

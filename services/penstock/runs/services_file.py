@@ -15,7 +15,7 @@ from pathlib import Path
 from penstock.config import ActorConfig, EvaluationConfig, LearnerConfig, read_settings
 from penstock.config.recorded import LIMITS
 from penstock.errors import ConfigurationError, NotReady, RunFinished
-from penstock.learning.replay_places import ReplayPlaces
+from penstock.learning.members.replay_places import ReplayPlaces
 from penstock.machine.addresses import ADDRESS_FILE
 from penstock.machine.files import make_folder, write_json
 from penstock.machine.system_errors import in_words

@@ -18,7 +18,7 @@ from penstock.acting.variants import EnvironmentVariants
 from penstock.algo.network import Network
 from penstock.algo.policies import Policy
 from penstock.errors import ConfigurationError
-from penstock.learning.batches import to_tensors
+from penstock.learning.step.batches import to_tensors
 from penstock.types.replay import Batch, BatchHead, StoreCounts
 from penstock.types.spaces import BoxSpace, Tree
 

@@ -7,7 +7,7 @@ from structlog.testing import capture_logs
 
 from penstock.apps.earlier_session import changed_settings, log_resumed
 from penstock.config import Config, build
-from penstock.learning.checkpoints import Recovered, RunProgress
+from penstock.learning.durable.checkpoints import Recovered, RunProgress
 from penstock.runs.folder import RunFolder
 
 RECORDED: dict[str, object] = {"ppo": {"epochs": 8}, "run": {"total_steps": 1_000}}

@@ -14,7 +14,7 @@ from typing import Any
 
 from helpers.single_process import train
 from penstock.config import Config, build
-from penstock.learning.statistics import RunStatistics
+from penstock.learning.report.statistics import RunStatistics
 from penstock.types.records import plain, record_of
 from penstock.types.replay import Batch
 from penstock.types.statistics import CoordinatorStatistics

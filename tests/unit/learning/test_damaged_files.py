@@ -12,12 +12,12 @@ from helpers.in_process import InProcess, open_session
 from helpers.segments import SCHEMA
 from helpers.training import make_learner
 from penstock.errors import ConfigurationError, DamagedFile
-from penstock.learning import checkpoints
-from penstock.learning.checkpoints import RunProgress
-from penstock.learning.learner import Learner
-from penstock.learning.retried_writes import RetriedWrites
-from penstock.learning.roster import Roster
-from penstock.learning.versions import VersionMark
+from penstock.learning.durable import checkpoints
+from penstock.learning.durable.checkpoints import RunProgress
+from penstock.learning.durable.retried_writes import RetriedWrites
+from penstock.learning.durable.versions import VersionMark
+from penstock.learning.members.roster import Roster
+from penstock.learning.step.learner import Learner
 from penstock.runs.folder import RunFolder
 from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec, Tree
 

@@ -16,8 +16,8 @@ from helpers.segments import PLAN
 from helpers.statistics import TRAINING, counted_batch
 from helpers.training import make_batch, make_learner
 from penstock.cli.screen.coordination import sections
-from penstock.learning.records import Record
-from penstock.learning.session_totals import SessionTotals
+from penstock.learning.durable.records import Record
+from penstock.learning.report.session_totals import SessionTotals
 from penstock.runs.summary import Summary
 from penstock.telemetry import metrics
 from penstock.types.evaluation import EvaluationSummary

@@ -14,8 +14,8 @@ from helpers.in_process import InProcess, Session, open_session
 from helpers.servers import sample
 from helpers.timing import wait_for
 from penstock.errors import PenstockError, Unavailable
-from penstock.learning import checkpoints, retried_writes
-from penstock.learning.retried_writes import RetriedWrites
+from penstock.learning.durable import checkpoints, retried_writes
+from penstock.learning.durable.retried_writes import RetriedWrites
 from penstock.runs.folder import RunFolder
 
 BATCHES = 8

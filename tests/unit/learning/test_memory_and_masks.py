@@ -18,11 +18,11 @@ from penstock.algo.network import Network
 from penstock.algo.parameters import flatten
 from penstock.algo.policies import Inputs, Policy
 from penstock.config import PPOConfig, Precision
-from penstock.learning import schedules
-from penstock.learning.adam import Adam
-from penstock.learning.batches import TrainingBatch
-from penstock.learning.execution import Descent, Eager, FixedShapes
-from penstock.learning.gradient_steps import GradientStep, Steps, objective_of
+from penstock.learning.step import schedules
+from penstock.learning.step.adam import Adam
+from penstock.learning.step.batches import TrainingBatch
+from penstock.learning.step.execution import Descent, Eager, FixedShapes
+from penstock.learning.step.gradient_steps import GradientStep, Steps, objective_of
 from penstock.types.networks import MemoryKind
 from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec, Leaf, MultiDiscreteSpace, Tree
 

@@ -9,7 +9,7 @@ from penstock.acting.spaces import segment_schema
 from penstock.algo.network import Network
 from penstock.algo.policies import Policy
 from penstock.errors import SchemaMismatch
-from penstock.learning.batches import check_schema
+from penstock.learning.step.batches import check_schema
 
 SPEC = dataclasses.replace(spec_of("CartPole-v1"), mask_bits=2)
 

@@ -19,13 +19,13 @@ from penstock.algo.parameters import flatten
 from penstock.algo.policies import Inputs, MomentsUpdates
 from penstock.config import PPOConfig, build
 from penstock.errors import Diverged
-from penstock.learning import schedules
-from penstock.learning.adam import Adam
-from penstock.learning.execution import Descent, Eager, FixedShapes
-from penstock.learning.gradient_steps import GradientStep, Steps, objective_of
-from penstock.learning.learner import TrainingOutcome
-from penstock.learning.refusals import Refusals
-from penstock.learning.statistics import RunStatistics
+from penstock.learning.report.statistics import RunStatistics
+from penstock.learning.run.refusals import Refusals
+from penstock.learning.step import schedules
+from penstock.learning.step.adam import Adam
+from penstock.learning.step.execution import Descent, Eager, FixedShapes
+from penstock.learning.step.gradient_steps import GradientStep, Steps, objective_of
+from penstock.learning.step.learner import TrainingOutcome
 from penstock.types.extents import Amounts
 
 SETTINGS = schedules.loss_settings(PPOConfig(), 0.0)

@@ -20,8 +20,8 @@ from helpers.training import CPU, make_batch
 from penstock import config as configuration
 from penstock.algo.network import Network
 from penstock.config import Config, PolicyConfig, PPOConfig, SamplingConfig, build, merge, setting_names
-from penstock.learning.assembly import learner_of
-from penstock.learning.training import plan_of
+from penstock.learning.run.assembly import learner_of
+from penstock.learning.run.training import plan_of
 
 POLICY = {
     "hidden_sizes": [16, 8],

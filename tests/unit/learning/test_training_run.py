@@ -12,11 +12,11 @@ from prometheus_client import REGISTRY
 from helpers.in_process import WINDOW_STEPS, InProcess, conclude, open_session
 from helpers.training import SMALL, make_learner
 from penstock.errors import Diverged, SchemaMismatch, TrainingFailed, Unavailable
-from penstock.learning import checkpoints
-from penstock.learning.batches import TrainingBatch
-from penstock.learning.checkpoints import RunProgress
-from penstock.learning.learner import TrainingOutcome
-from penstock.learning.versions import VersionMark
+from penstock.learning.durable import checkpoints
+from penstock.learning.durable.checkpoints import RunProgress
+from penstock.learning.durable.versions import VersionMark
+from penstock.learning.step.batches import TrainingBatch
+from penstock.learning.step.learner import TrainingOutcome
 from penstock.runs.folder import RunFolder
 from penstock.types.evaluation import EvaluationResult, EvaluationTask
 from penstock.types.replay import Batch, CommitOutcome

@@ -13,10 +13,10 @@ from helpers.servers import sample
 from helpers.statistics import TRAINING, counted_batch
 from penstock.cli.screen.run_facts import variant_lines
 from penstock.errors import ConfigurationError
-from penstock.learning.journal import Journal
-from penstock.learning.records import Record
-from penstock.learning.retried_writes import RetriedWrites
-from penstock.learning.statistics import RunStatistics
+from penstock.learning.durable.journal import Journal
+from penstock.learning.durable.records import Record
+from penstock.learning.durable.retried_writes import RetriedWrites
+from penstock.learning.report.statistics import RunStatistics
 from penstock.runs.summary import EvaluationOutcome, Summary, VariantOutcome
 from penstock.types.evaluation import EvaluationResult, EvaluationSummary, VariantReturns
 from penstock.types.extents import Amounts, Extent

@@ -21,10 +21,10 @@ from helpers import training
 from helpers.training import CPU, SMALL, collect_batch, numbers_of, parameters_of
 from penstock.algo import advantages
 from penstock.algo.network import Network
-from penstock.learning.batches import KnownRows, TrainingBatch, to_tensors
-from penstock.learning.execution import FixedShapes
-from penstock.learning.learner import Learner
-from penstock.learning.torch_execution import TorchExecution
+from penstock.learning.step.batches import KnownRows, TrainingBatch, to_tensors
+from penstock.learning.step.execution import FixedShapes
+from penstock.learning.step.learner import Learner
+from penstock.learning.step.torch_execution import TorchExecution
 from penstock.types.networks import MemoryKind
 from penstock.types.replay import Batch
 

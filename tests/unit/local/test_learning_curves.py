@@ -8,7 +8,7 @@ import pytest
 
 from penstock.config import Config
 from penstock.errors import ConfigurationError
-from penstock.learning.records import Record
+from penstock.learning.durable.records import Record
 from penstock.local.learning_curves import Curve, draw, gather_by_settings, read_curve
 from penstock.runs.folder import RunFolder
 from tests.unit.runs.test_runs_metrics import write

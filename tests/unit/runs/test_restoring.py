@@ -14,11 +14,11 @@ from helpers.timing import PATIENCE_S
 from helpers.training import make_learner
 from penstock.config import Config, build, load_toml
 from penstock.errors import ConfigurationError
-from penstock.learning import checkpoints
-from penstock.learning.checkpoints import RunProgress
-from penstock.learning.retried_writes import RetriedWrites
-from penstock.learning.roster import Roster, decode_roster
-from penstock.learning.versions import VersionMark
+from penstock.learning.durable import checkpoints
+from penstock.learning.durable.checkpoints import RunProgress
+from penstock.learning.durable.retried_writes import RetriedWrites
+from penstock.learning.durable.versions import VersionMark
+from penstock.learning.members.roster import Roster, decode_roster
 from penstock.replay.admission import ActorKey, Gate
 from penstock.replay.buffer import ReplayBuffer
 from penstock.replay.snapshots.taking import Snapshots

@@ -8,9 +8,9 @@ import pytest
 
 import penstock
 from penstock.errors import ConfigurationError
-from penstock.learning.journal import Journal
-from penstock.learning.records import Record
-from penstock.learning.retried_writes import RetriedWrites
+from penstock.learning.durable.journal import Journal
+from penstock.learning.durable.records import Record
+from penstock.learning.durable.retried_writes import RetriedWrites
 from penstock.runs.folder import RunFolder
 from penstock.runs.metrics import RecordReader, load_metrics
 from penstock.types.status import VariantStatus

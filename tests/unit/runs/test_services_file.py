@@ -6,7 +6,7 @@ import pytest
 
 from penstock.config import Config
 from penstock.errors import ConfigurationError, NotReady, RunFinished
-from penstock.learning.replay_places import ReplayPlaces
+from penstock.learning.members.replay_places import ReplayPlaces
 from penstock.runs.folder import RunFolder
 from penstock.runs.services_file import AddressFile, LearnerOfRun, ServicesFile, learner_of, patience_s, replay_peers
 from penstock.runs.summary import Summary

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import grpc
 
 from penstock.errors import PenstockError
-from penstock.learning.replay_places import ReplayPlaces
+from penstock.learning.members.replay_places import ReplayPlaces
 from penstock.machine.addresses import preferred
 from penstock.rpc import methods
 from penstock.rpc.channel import UNARY_TIMEOUT_S, Backoff, call_unary

@@ -14,10 +14,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
 
 from penstock.errors import Overloaded, SchemaMismatch
-from penstock.learning.replay_places import ReplayPlaces
-from penstock.learning.roster import Roster
-from penstock.learning.statistics import RunStatistics
-from penstock.learning.targets import Targets
+from penstock.learning.members.replay_places import ReplayPlaces
+from penstock.learning.members.roster import Roster
+from penstock.learning.members.targets import Targets
+from penstock.learning.report.statistics import RunStatistics
 from penstock.rpc import methods
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.refusals import logged_refusal

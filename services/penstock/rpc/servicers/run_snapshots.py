@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from penstock.errors import PermissionDenied
-from penstock.learning.run_snapshots import RunSnapshots
+from penstock.learning.run.run_snapshots import RunSnapshots
 from penstock.rpc import methods
 from penstock.rpc.proofs import prover_of
 from penstock.rpc.refusals import logged_refusal

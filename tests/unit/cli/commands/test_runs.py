@@ -8,7 +8,7 @@ import pytest
 
 from penstock.cli.main import _run
 from penstock.config import Config
-from penstock.learning.records import Record
+from penstock.learning.durable.records import Record
 from penstock.runs.folder import RunFolder
 from penstock.runs.summary import EvaluationOutcome
 from tests.unit.runs.test_runs_metrics import write

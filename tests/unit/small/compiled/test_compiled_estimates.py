@@ -12,8 +12,8 @@ from torch import Tensor
 
 from helpers.training import make_batch, make_learner
 from penstock.algo.network import Network
-from penstock.learning.batches import TrainingBatch
-from penstock.learning.gradient_steps import Estimated, Steps
+from penstock.learning.step.batches import TrainingBatch
+from penstock.learning.step.gradient_steps import Estimated, Steps
 from penstock.small.compiled.estimates import EstimateSettings
 
 OPTIONS: dict[str, list[Any]] = {

@@ -1,0 +1,1 @@
+"""What a learner writes for later sessions: checkpoints, versions, journal and records."""

@@ -1,0 +1,1 @@
+"""Statistics that explain a run."""

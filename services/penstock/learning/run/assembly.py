@@ -1,0 +1,112 @@
+"""Assembles a session of a run from its settings, for the learner's service, for studies and for tests."""
+
+import dataclasses
+
+import torch
+
+from penstock.algo.network import Network
+from penstock.algo.spaces import encoders_of_new
+from penstock.config import Config
+from penstock.learning.durable.checkpoints import Recovered
+from penstock.learning.durable.journal import Journal
+from penstock.learning.durable.records import Records
+from penstock.learning.durable.retried_writes import RetriedWrites
+from penstock.learning.members.wanted_actors import ExpectedActors, WantedActors
+from penstock.learning.ranks.ranks import ALONE, Ranks
+from penstock.learning.report.return_curve import ReturnCurve
+from penstock.learning.report.statistics import RunStatistics
+from penstock.learning.run.evaluations import Evaluations
+from penstock.learning.run.session import LearnerParts, Session
+from penstock.learning.run.training import TrainingRun
+from penstock.learning.step.learner import Learner
+from penstock.runs.folder import RunFolder
+from penstock.types.spaces import EnvironmentSpec
+
+
+def open_session(config: Config, folder: RunFolder, recovered: Recovered) -> Session:
+    """Begins a session with the state that earlier ones left."""
+    resumed = recovered.progress
+    statistics = RunStatistics(
+        environment_id=config.environment.short_name,
+        limits=config.run.limits,
+        earlier_s=resumed.training_s,
+        # Checkpoints of earlier releases lack `env_steps_taken`.
+        earlier_steps_taken=max(resumed.env_steps, resumed.env_steps_taken),
+        earlier_episodes=resumed.episodes,
+        earlier_clock_s=resumed.clock_s,
+        variants=config.environment.variant_names,
+        wanted=WantedActors(
+            None if config.train.actors == "auto" else config.train.actors,
+            least=config.least_wanted_actors,
+            most=config.most_wanted_actors,
+        ),
+        expected=ExpectedActors(config.learner.expected_actors, config.learner.actors_command),
+        curve=ReturnCurve(
+            resumed=resumed.env_steps > 0,
+            comparable=config.evaluation.deterministic
+            and not (config.environment.variants or config.environment.training_kwargs),
+        ),
+    )
+    for complaint in recovered.complaints:
+        statistics.notice(complaint)
+    return Session(config, folder, recovered, statistics, RetriedWrites(statistics.notice, folder=folder.root))
+
+
+_WORK_OF_A_CORE = 16_000 * 512
+"""Parameters times rows of a minibatch up to which one core takes a gradient step sooner than a GPU.
+
+Measured with 512 rows (results/gpu/learner.json and learner_cpu_1.json): an H100 takes 264,000 samples/s with
+9,800 parameters and 257,000 with 143,000, because launches take its time; a core of its host takes 369,000 and 67,000.
+Between these, in proportion of logarithms, both take 260,000 with 17,000 parameters.
+"""
+
+
+def learner_of(
+    config: Config,
+    spec: EnvironmentSpec,
+    device: torch.device,
+    ranks: Ranks = ALONE,
+    continued: Network | None = None,
+) -> Learner:
+    """Makes the configured learner for these spaces.
+
+    A policy whose weights are loaded next is `continued`: it keeps its offsets, and its leaves their encoders unless
+    `policy.encoders` names them. Raises `ConfigurationError` as `Learner`.
+    """
+    recorded = encoders_of_new(spec, config.policy.moves) if continued is None else continued.encoders
+    # Passed by name, so that a setting unknown to the architecture is an error.
+    network = Network(**{**dict(config.policy), "encoders": {**recorded, **config.policy.encoders}})
+    if continued is not None:
+        network = dataclasses.replace(network, observation_offsets=continued.observation_offsets)
+    return Learner(
+        spec,
+        network,
+        ppo=config.ppo,
+        sampling=config.sampling,
+        device=device,
+        seed=config.run.seed,
+        precision=config.learner.precision,
+        execution=config.learner.execution,
+        threads=config.learner.threads,
+        ranks=ranks,
+    )
+
+
+def core_is_faster(config: Config, spec: EnvironmentSpec, continued: Network | None = None) -> bool:
+    """Returns whether one core of a CPU trains this policy faster than a GPU; arguments are those of `learner_of`.
+
+    It does so for small networks with dense layers alone, which take direct steps there. With another execution or
+    precision, and with several ranks, no core was measured.
+    """
+    if config.learner.execution != "auto" or config.learner.precision != "float32":
+        return False
+    learner = learner_of(config, spec, torch.device("cpu"), ALONE, continued)
+    rows = config.sampling.batch_segments * config.actor.unroll_length / config.ppo.minibatches
+    return learner.execution == "direct" and learner.parameters.numel() * rows <= _WORK_OF_A_CORE
+
+
+def training_run(session: Session, parts: LearnerParts) -> TrainingRun:
+    """Makes the training run of a session, with the sinks of its records."""
+    journal = Journal(session.folder.metrics, writes=session.writes, notice=session.statistics.notice)
+    records = Records([journal], resumed_at=session.recovered.progress.env_steps)
+    return TrainingRun(session, parts, records, Evaluations(parts.desk, session, records))

@@ -1,0 +1,77 @@
+"""The choice of a learner's execution, from the settings, its device, its policy and its ranks."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from penstock import config
+from penstock.algo.memory import lstm_by_sequences
+from penstock.algo.policies import Policy
+from penstock.config import PPOConfig, Precision
+from penstock.learning.ranks.ranks import Ranks
+from penstock.learning.step.devices import check_execution, use_precision
+from penstock.learning.step.direct_execution import DirectExecution
+from penstock.learning.step.execution import Execution, descent_by
+from penstock.learning.step.gradient_steps import GradientStep
+from penstock.learning.step.torch_execution import TorchExecution
+from penstock.small.compiled.minibatch import MinibatchGradient
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenExecution:
+    """How a learner computes, before it has a policy.
+
+    Attributes:
+        name: `learner.execution`, with the choice of `auto` on CUDA.
+        device: Device of the policy.
+        precision: Precision of the hidden layers.
+        threads: Threads of direct steps.
+        ranks: Ranks that train on the same batches together.
+    """
+
+    name: config.Execution
+    device: torch.device
+    precision: Precision
+    threads: int
+    ranks: Ranks
+
+    @classmethod
+    def of(
+        cls, execution: config.Execution, device: torch.device, precision: Precision, threads: int, ranks: Ranks
+    ) -> "ChosenExecution":
+        """Chooses the execution, and sets the precision of all learners of the process (`use_precision`).
+
+        Raises `ConfigurationError` if the device or the ranks do not support this execution or precision.
+        """
+        if execution == "auto" and device.type == "cuda" and ranks.alone:
+            execution = "graphed"
+        check_execution(device, execution, ranks)
+        use_precision(device, precision)
+        return cls(execution, device, precision, threads, ranks)
+
+    def prepare(self, policy: Policy) -> None:
+        """Chooses how the policy computes, if it has a memory."""
+        if policy.network.memory == "lstm" and self._is_fast_on_cpu:
+            policy.unroll = lstm_by_sequences
+        if policy.memory is not None and self.name == "compiled":
+            policy.memory.leave_out_of_compilation()
+
+    def learning_rate(self, rate: float) -> float | Tensor:
+        """Returns the learning rate as the optimizer keeps it."""
+        # A CUDA graph would capture a number as a constant.
+        return torch.tensor(rate, device=self.device) if self.name == "graphed" else rate
+
+    def begin(self, policy: Policy, step: GradientStep, ppo: PPOConfig) -> Execution:
+        """Returns the execution for a policy, with gradient steps that are, up to rounding, those of `step`."""
+        gradient = MinibatchGradient.of(policy, step.parameters, self.threads) if self._is_fast_on_cpu else None
+        if gradient is not None:
+            return DirectExecution(step, gradient, ppo, self.ranks)
+        whole = policy.memory is None
+        descent = descent_by(self.name, step, minibatches=ppo.minibatches, whole=whole, ranks=self.ranks)
+        return TorchExecution(self.name, policy, descent, ppo=ppo, device=self.device, precision=self.precision)
+
+    @property
+    def _is_fast_on_cpu(self) -> bool:
+        """Whether the fastest computation on a CPU is chosen. Its rounding differs from that of torch's operations."""
+        return self.name == "auto" and self.device.type == "cpu" and self.precision == "float32"

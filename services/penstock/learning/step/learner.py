@@ -1,0 +1,294 @@
+"""The training step, from a batch to better parameters and new priorities.
+
+`Learner.train` reads like the algorithm: estimate once, optimise for some epochs, update the normalisers, return
+priorities. It does not depend on services, versions or files. No batch makes a parameter, a moment or a priority
+non-finite: bad rows are left out, bad gradient steps are refused, and absurd values do not enter the normalisers.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from penstock.algo import priorities
+from penstock.algo.losses import LossSettings
+from penstock.algo.network import Network
+from penstock.algo.normalisation import BegunUpdate
+from penstock.algo.parameters import beginning_of, flatten
+from penstock.algo.policies import MomentsUpdates, Policy, end_moments
+from penstock.config import Execution, PPOConfig, Precision, SamplingConfig
+from penstock.config.replay_law import LEAST_STEPS
+from penstock.errors import Diverged, TrainingFailed
+from penstock.learning.ranks.ranks import ALONE, Ranks, evaluated
+from penstock.learning.step import schedules, training_statistics
+from penstock.learning.step.adam import Adam
+from penstock.learning.step.batches import TrainingBatch
+from penstock.learning.step.chosen_execution import ChosenExecution
+from penstock.learning.step.devices import send
+from penstock.learning.step.gradient_steps import Epoch, Estimated, GradientStep, Objective, Steps, objective_of
+from penstock.learning.step.priority_gain import PriorityGain
+from penstock.learning.step.segment_gradients import squared_gradients
+from penstock.learning.step.training_statistics import TrainingStatistics
+from penstock.machine import installation
+from penstock.types.spaces import EnvironmentSpec
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingOutcome:
+    """Results of training on one batch.
+
+    Attributes:
+        priorities: <float64>[B] raw priorities.
+        fresh_errors: <float64>[F] mean absolute errors of the fresh segments (`algo.priorities.mean_errors`).
+        fresh_steps: Valid steps in the fresh segments.
+        fresh_episodes: Episodes that end in the fresh segments.
+        updates: Gradient steps taken.
+        refused_steps: Gradient steps refused because their gradients had no finite norm.
+        unsound_rows: Valid rows left out because a number in them or in their estimates was absurd.
+        moments: Effect of the batch on the normalisers.
+        statistics: Statistics for monitoring.
+    """
+
+    priorities: NDArray[np.float64]
+    fresh_errors: NDArray[np.float64]
+    fresh_steps: int
+    fresh_episodes: int
+    updates: int
+    refused_steps: int
+    unsound_rows: int
+    moments: MomentsUpdates
+    statistics: TrainingStatistics
+
+
+class Learner:
+    """Policy with its optimizer. Used by one thread."""
+
+    def __init__(
+        self,
+        spec: EnvironmentSpec,
+        network: Network,
+        *,
+        ppo: PPOConfig,
+        sampling: SamplingConfig,
+        device: torch.device,
+        seed: int,
+        precision: Precision = "float32",
+        execution: Execution = "auto",
+        threads: int = 1,
+        ranks: Ranks = ALONE,
+    ) -> None:
+        """Builds a policy for these spaces, initialised from `seed`, whose direct steps use this number of threads.
+
+        The `ranks` are those that train on the same batches together. The precision holds for all learners of the
+        process (`use_precision`). Raises `ConfigurationError` if the spaces are not supported, or the device or the
+        ranks do not support this execution or precision.
+        """
+        self._ppo, self._sampling, self._device, self._precision, self._ranks = ppo, sampling, device, precision, ranks
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.policy = Policy(spec, network).to(device)
+        chosen = ChosenExecution.of(execution, device, precision, threads, ranks)
+        chosen.prepare(self.policy)
+        self.parameters = flatten(self.policy)
+        self.optimizer = Adam(self.parameters, chosen.learning_rate(ppo.learning_rate))
+        # All are updated in place. A walk over the modules would cost as much as the sums of these tensors.
+        self._held = [self.parameters, *self.policy.buffers(), *self.optimizer.state.values()]
+        self._gain = PriorityGain(sampling.usual_alpha, sampling.epsilon, ppo.epochs * ppo.minibatches)
+        self.generator = torch.Generator().manual_seed(seed)
+        own = self.policy.own_value_network
+        self._border = None if own is None else beginning_of(own)
+        self.step = GradientStep(self.objective(), self.parameters, self.optimizer, ppo.max_gradient_norm, self._border)
+        self._execution = chosen.begin(self.policy, self.step, ppo)
+
+    @property
+    def execution(self) -> str:
+        """Name of the execution (`Execution.name`)."""
+        return self._execution.name
+
+    def train(self, batch: TrainingBatch, progress: float) -> TrainingOutcome:
+        """Trains for some epochs on a batch on this learner's device. Schedules follow `progress`, 0 to 1.
+
+        Raises `TrainingFailed` if the batch has segments but no valid row. Nothing was learnt from it.
+        """
+        ppo = self._ppo
+        settings = schedules.loss_settings(ppo, progress)
+        # Before the estimates: the first rewards of a run or of a sparse task would be divided by a deviation of 0.
+        returns = self._begin_returns(batch)
+        estimated = self.estimate(batch, progress)
+        rate = self.learning_rate(estimated, progress)
+        self.optimizer.set_learning_rate(rate)
+        if self._gain.is_due(batch.valid.shape[0] - batch.fresh_segments):
+            self._measure_gain(batch.replayed, progress)
+        largest = max(batch.valid.shape[0], self._sampling.batch_segments)
+        if self.policy.memory is None:
+            largest *= batch.valid.shape[1]
+        epochs: list[Epoch] = []
+        orders = self._orders(estimated.steps.advantage.shape[0], at_once=batch.rows is not None)
+        if count := estimated.steps.advantage.shape[0]:
+            self._execution.begin(estimated.steps, settings, largest)
+        elif batch.valid.numel() and not bool(batch.valid.any()):
+            raise TrainingFailed(
+                f"none of the {batch.valid.numel()} rows of a batch is valid, so nothing can be learnt from it: the"
+                " replay service does not store the data that the actors collected; check its log, and the file system"
+                " of replay.folder"
+            )
+        for _ in range(ppo.epochs if count else 0):
+            epochs.append(self._train_epoch(estimated.steps, settings, next(orders)))
+            if ppo.target_kl is not None and float(epochs[-1].movement.approximate_kl) > ppo.target_kl:
+                break
+        begun = self._begin_observations(batch), returns
+        # All that leaves the device, in one transfer, because each would wait for it.
+        further = [
+            estimated.priority,
+            estimated.error,
+            estimated.usable.sum()[None],
+            *(each.findings for each in begun if each),
+        ]
+        statistics, refused, (priority, error, sound, *findings) = training_statistics.measure(
+            batch,
+            estimated,
+            epochs,
+            learning_rate=rate,
+            priority_gain=self._gain.gain,
+            limits=self.policy.action_limits,
+            further=[each.double() for each in further],
+        )
+        counts = batch.counts
+        raw, errors = self.priorities_of(dataclasses.replace(estimated, priority=priority, error=error), refused)
+        return TrainingOutcome(
+            priorities=raw,
+            fresh_errors=errors[: batch.fresh_segments],
+            fresh_steps=counts.fresh_steps,
+            fresh_episodes=counts.fresh_episodes,
+            updates=sum(len(epoch.done.refused) for epoch in epochs) - refused,
+            refused_steps=refused,
+            unsound_rows=counts.valid - int(sound.item()),
+            moments=end_moments(begun, findings),
+            statistics=statistics,
+        )
+
+    def squared_gradients(self, batch: TrainingBatch, progress: float) -> NDArray[np.float64]:
+        """Returns the squared norms of the gradients of single segments, <float64>[B, parts] (`squared_gradients`)."""
+        settings = schedules.loss_settings(self._ppo, progress)
+        # Without what the host knows, because single segments need their exact rows.
+        estimated = self.estimate(dataclasses.replace(batch, rows=None), progress)
+        squared = squared_gradients(self._execution, self.parameters, estimated, settings, self._border)
+        result: NDArray[np.float64] = squared.cpu().numpy()
+        return result
+
+    def objective(self) -> Objective:
+        """Returns the objective of the gradient steps."""
+        return objective_of(self.policy, self._precision, self._device, self._ppo.burn_in_steps)
+
+    def learning_rate(self, estimated: Estimated, progress: float) -> float:
+        """Returns the learning rate for a batch with these estimates."""
+        del estimated
+        return schedules.scheduled(self._ppo.learning_rate, self._ppo.learning_rate_schedule, progress)
+
+    def priorities_of(
+        self, estimated: Estimated, refused_steps: int
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Returns the priorities and the mean errors of the segments, <float64>[B] each, all finite.
+
+        In a batch with refused steps they are all 0. Some of its segments caused the refusal and would otherwise be
+        drawn again for the following batches.
+        """
+        both = torch.stack([estimated.priority, estimated.error]).double().cpu().numpy()
+        raw, mean_errors = np.where(np.isfinite(both) & (refused_steps == 0), both, 0.0)
+        return raw, mean_errors
+
+    def _measure_gain(self, batch: TrainingBatch, progress: float) -> None:
+        preference = self._preferences(batch)
+        self._gain.observe(
+            self.squared_gradients(batch, progress),
+            batch.priorities.cpu().numpy(),
+            # Relative to the largest, so that none overflows.
+            torch.exp(preference - preference.amax()).clamp(min=1e-300).cpu().numpy(),
+        )
+
+    def _preferences(self, batch: TrainingBatch) -> Tensor:
+        ages = send(torch.from_numpy(batch.staleness), self._device)
+        return priorities.preferences(batch.probabilities, ages, self._sampling.half_life)
+
+    def check_finite(self) -> None:
+        """Raises `Diverged` if a parameter, or a moment of the normalisers or the optimizer, is not finite.
+
+        `train` never produces such values, but a damaged checkpoint or a faulty device can.
+        """
+        check_sums(self.sums())
+
+    @torch.no_grad()
+    def sums(self) -> Tensor:
+        """Returns a sum that is finite for each finite tensor that the learner holds, <float64>[N] on the device."""
+        # The sum of finite float32 values is finite in double precision.
+        return torch.stack([each.sum(dtype=torch.float64) for each in self._held])
+
+    @torch.no_grad()
+    def estimate(self, batch: TrainingBatch, progress: float) -> Estimated:
+        """Computes advantages, targets and weights under the current parameters, which are the proximal policy."""
+        settings, sampling = schedules.loss_settings(self._ppo, progress), self._sampling
+        reward = self.policy.scale_rewards(batch.reward, batch.terminated, self._ppo.discount)
+        importance = priorities.importance_weights(
+            self._preferences(batch),
+            batch.fresh_segments,
+            schedules.beta(sampling.beta, sampling.final_beta, progress),
+        )
+        log_prob, value = evaluated(self._ranks, self._execution.evaluate, batch.inputs, batch.action)
+        return self._execution.estimate(
+            batch, settings, log_prob=log_prob, value=value, reward=reward, importance=importance
+        )
+
+    def _orders(self, count: int, *, at_once: bool) -> Iterator[Tensor]:
+        """Yields the numbers of all rows, <int64>[count] on the device, shuffled for each epoch.
+
+        Those of all epochs are drawn and sent `at_once` or, for the same shuffles of the next batch however many epochs
+        this one has, one by one.
+        """
+        orders = (torch.randperm(count, generator=self.generator) for _ in range(self._ppo.epochs))
+        if at_once:
+            yield from send(torch.stack(list(orders)), self._device).unbind()
+        for order in orders:
+            yield send(order, self._device)
+
+    def _train_epoch(self, steps: Steps, settings: LossSettings, order: Tensor) -> Epoch:
+        """Trains on every row of the steps once, in this order, in minibatches of nearly equal size.
+
+        Of a batch with few usable rows there are fewer, with half of `LEAST_STEPS` or more.
+        """
+        count = steps.advantage.shape[0]
+        least = LEAST_STEPS if self._ppo.normalise_advantages and self.policy.memory is None else 1
+        # An empty minibatch has no mean, so its losses would be NaN. Advantages over few steps would be almost 0.
+        minibatches = min(self._ppo.minibatches, -(-count // least))
+        done = self._execution.descend(order, minibatches)
+        return Epoch(done, self._execution.movement(order, done.log_prob))
+
+    def _begin_returns(self, batch: TrainingBatch) -> BegunUpdate | None:
+        """Begins to update the normaliser of returns with the fresh segments.
+
+        Segments that arrived too late to be fresh never enter: replay would count some of them twice, and the moments
+        do not need every segment.
+        """
+        return self.policy.begin_returns(batch.fresh_rows(batch.discounted_return))
+
+    def _begin_observations(self, batch: TrainingBatch) -> BegunUpdate | None:
+        """Begins to update the normaliser of observations with the fresh segments.
+
+        It runs after the last epoch, so that the inputs of the networks are constant within a batch.
+        """
+        if not self.policy.network.normalise_observations:
+            return None
+        burn_in = self._ppo.burn_in_steps
+        return self.policy.begin_observations(tuple(batch.fresh_rows(leaf, burn_in) for leaf in batch.observation))
+
+
+def check_sums(sums: Tensor) -> None:
+    """Raises `Diverged` if one of `Learner.sums` is not finite."""
+    if not bool(sums.isfinite().all()):
+        raise Diverged(
+            "a value of the policy or its optimizer is not finite, so they are neither published nor saved; resume"
+            f" from the newest checkpoint with {installation.how_to_resume('--resume')}"
+        )
