@@ -19,9 +19,9 @@ from rich.table import Table
 from helpers.policies import weights_of
 from helpers.provenance import of_this_run
 from penstock.acting.collector import Collector
-from penstock.acting.environments import Environments
-from penstock.acting.runners import runner_of
-from penstock.acting.spaces import segment_schema
+from penstock.acting.environments.vectors import Environments
+from penstock.acting.policies.runners import runner_of
+from penstock.acting.values.spaces import segment_schema
 from penstock.algo.network import Network
 from penstock.algo.policies import Policy
 from penstock.apps.environments import make_configured

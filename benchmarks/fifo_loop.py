@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from helpers.single_process import learn
 from penstock.acting.collector import Collector
-from penstock.acting.runners import runner_of
-from penstock.acting.spaces import segment_schema
+from penstock.acting.policies.runners import runner_of
+from penstock.acting.values.spaces import segment_schema
 from penstock.apps.environments import make_configured
 from penstock.config import Config, build, merge
 from penstock.presets import preset_values

@@ -11,8 +11,8 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from numpy.typing import NDArray
 
-from penstock.acting.environments import SameStepEnvironments
-from penstock.acting.spaces import describe
+from penstock.acting.environments.vectors import SameStepEnvironments
+from penstock.acting.values.spaces import describe
 from penstock.types.run import Assignment
 from penstock.types.spaces import EnvironmentSpec
 

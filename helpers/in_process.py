@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from helpers.environments import assignment, spec_of
 from helpers.training import CPU, make_learner
 from penstock.acting.collector import Collector
-from penstock.acting.environments import make_environments
-from penstock.acting.inference import PolicyRunner
-from penstock.acting.spaces import segment_schema
+from penstock.acting.environments.vectors import make_environments
+from penstock.acting.policies.inference import PolicyRunner
+from penstock.acting.values.spaces import segment_schema
 from penstock.config import Config, build
 from penstock.errors import Unavailable
 from penstock.learning.durable import checkpoints

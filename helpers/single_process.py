@@ -25,11 +25,11 @@ from numpy.typing import NDArray
 from helpers.curves import final_return
 from helpers.direct_buffer import append, gather
 from penstock.acting.collector import Collector
-from penstock.acting.environments import Environments
+from penstock.acting.environments.vectors import Environments
 from penstock.acting.evaluation import evaluate
+from penstock.acting.policies.runners import runner_of
 from penstock.acting.protocols import Runner
-from penstock.acting.runners import runner_of
-from penstock.acting.spaces import segment_schema
+from penstock.acting.values.spaces import segment_schema
 from penstock.apps.environments import make_configured, variants_of
 from penstock.config import Config
 from penstock.learning.durable.checkpoints import Recovered

@@ -8,9 +8,9 @@ import torch
 from helpers.environments import assignment, spec_of
 from helpers.policies import fresh_policy, weights_of
 from penstock.acting.collector import Collector
-from penstock.acting.environments import make_environments
-from penstock.acting.inference import PolicyRunner
-from penstock.acting.spaces import segment_schema
+from penstock.acting.environments.vectors import make_environments
+from penstock.acting.policies.inference import PolicyRunner
+from penstock.acting.values.spaces import segment_schema
 from penstock.algo.network import Network
 from penstock.config import Execution, PPOConfig, Precision, SamplingConfig
 from penstock.learning.step.batches import TrainingBatch, to_tensors

@@ -27,7 +27,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from helpers import paced
 from helpers.segments import make_window
-from penstock.acting.environments import make_environments
+from penstock.acting.environments.vectors import make_environments
 from penstock.errors import PenstockError
 from penstock.replay.store.description import read_schema
 from penstock.rpc import methods

@@ -26,8 +26,8 @@ import psutil
 from helpers import paced
 from helpers.ports import free_ports
 from helpers.processes import WITH_HELPERS, Command
-from penstock.acting.environments import make_environments
-from penstock.acting.spaces import segment_schema
+from penstock.acting.environments.vectors import make_environments
+from penstock.acting.values.spaces import segment_schema
 from penstock.errors import PenstockError
 from penstock.rpc import methods
 from penstock.rpc.channel import connect, open_stream

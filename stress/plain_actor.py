@@ -24,8 +24,8 @@ from typing import Any
 import grpc
 import numpy as np
 
-from penstock.acting.environments import make_environments
-from penstock.acting.spaces import segment_schema
+from penstock.acting.environments.vectors import make_environments
+from penstock.acting.values.spaces import segment_schema
 from penstock.rpc import methods
 from penstock.rpc.contract import stamped
 from penstock.rpc.health import blocking_channel

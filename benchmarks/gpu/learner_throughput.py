@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from helpers.provenance import of_this_run
-from penstock.acting.spaces import segment_schema
+from penstock.acting.values.spaces import segment_schema
 from penstock.algo.network import Network
 from penstock.config import Execution, PPOConfig, Precision, SamplingConfig
 from penstock.learning.step.batches import BatchFeed

@@ -9,9 +9,9 @@ import torch
 from generated import between, rewrite
 from gymnasium.spaces import Box, Dict, Discrete, Graph, MultiBinary, MultiDiscrete, Sequence, Text, Tuple
 
-from penstock.acting.leaves import SUPPORTED
-from penstock.acting.spaces import describe, segment_schema
-from penstock.acting.variants import require_same_spaces
+from penstock.acting.environments.variants import require_same_spaces
+from penstock.acting.values.leaves import SUPPORTED
+from penstock.acting.values.spaces import describe, segment_schema
 from penstock.algo.spaces import check_spaces
 from penstock.config import Config
 from penstock.errors import ConfigurationError

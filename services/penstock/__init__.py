@@ -14,8 +14,8 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from penstock.acting.trained import TrainedPolicy as TrainedPolicy
-    from penstock.acting.trained import load_policy as load_policy
+    from penstock.acting.policies.trained import TrainedPolicy as TrainedPolicy
+    from penstock.acting.policies.trained import load_policy as load_policy
     from penstock.api import train as train
     from penstock.apps.environments import make as make
     from penstock.config import Config as Config
@@ -41,10 +41,10 @@ _HOMES = {
     "Metrics": "penstock.runs.metrics",
     "PenstockError": "penstock.errors",
     "Summary": "penstock.runs.summary",
-    "TrainedPolicy": "penstock.acting.trained",
+    "TrainedPolicy": "penstock.acting.policies.trained",
     "configure": "penstock.presets",
     "load_metrics": "penstock.runs.metrics",
-    "load_policy": "penstock.acting.trained",
+    "load_policy": "penstock.acting.policies.trained",
     "make": "penstock.apps.environments",
     "preset": "penstock.presets",
     "train": "penstock.api",

@@ -11,10 +11,10 @@ from helpers.environments import assignment
 from helpers.policies import fresh_weights
 from helpers.training import CPU, collect_batch
 from penstock.acting.collector import Collector
-from penstock.acting.environments import make_environments
-from penstock.acting.frames import with_frames
-from penstock.acting.inference import PolicyRunner
-from penstock.acting.spaces import segment_schema
+from penstock.acting.environments.frames import with_frames
+from penstock.acting.environments.vectors import make_environments
+from penstock.acting.policies.inference import PolicyRunner
+from penstock.acting.values.spaces import segment_schema
 from penstock.config import Config, setting_names
 from penstock.learning.run import assembly
 from penstock.learning.step.batches import to_tensors

@@ -41,9 +41,9 @@ OF_USERS = {"import_module", "import_modules", "import_named"}
 IMPORT_OF_USERS = {
     "machine/module_imports.py",
     "algo/own_modules.py",  # `with_own_module` was called before
-    "acting/registry.py",  # makes the environments of a process's own settings, as the next two
-    "acting/environments.py",
-    "acting/environment_check.py",
+    "acting/environments/registry.py",  # makes the environments of a process's own settings, as the next two
+    "acting/environments/vectors.py",
+    "acting/environments/environment_check.py",
     "cli/commands/film.py",  # after `played_episodes`
     "cli/commands/played_episodes.py",  # after `refuse_foreign_code`
 }

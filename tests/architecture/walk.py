@@ -21,9 +21,9 @@ from helpers.policies import fresh_policy, weights_of
 from helpers.servers import Loopback, plan_with, until
 from helpers.timing import PATIENCE_S
 from penstock.acting.collector import Collector
-from penstock.acting.environments import make_environments
-from penstock.acting.runners import runner_of
-from penstock.acting.spaces import segment_schema
+from penstock.acting.environments.vectors import make_environments
+from penstock.acting.policies.runners import runner_of
+from penstock.acting.values.spaces import segment_schema
 
 PACKAGE = str(Path(__file__).parents[2] / "services" / "penstock") + "/"
 ENVIRONMENTS, STEPS, ROUNDS = 2, 8, 3

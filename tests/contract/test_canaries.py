@@ -23,7 +23,7 @@ from helpers.processes import WITH_HELPERS, Command, end_of
 from helpers.segments import PLAN
 from helpers.servers import Loopback
 from helpers.training import make_learner
-from penstock.acting.spaces import segment_schema
+from penstock.acting.values.spaces import segment_schema
 from penstock.algo import published
 from penstock.algo.network import Network
 from penstock.cli.main import main

@@ -17,7 +17,7 @@ import pytest
 from helpers.odd_environments import KINDS, Where, env_id
 from helpers.processes import WITH_HELPERS
 from helpers.timing import NEVER_S, start_patience_s, wait_for
-from penstock.acting.environment_check import Task, check
+from penstock.acting.environments.environment_check import Task, check
 from penstock.config import Config, build
 from penstock.errors import ConfigurationError
 from penstock.local.environment_check import check_environment

@@ -20,7 +20,7 @@ import pytest
 import side_by_side_results
 from torch.distributed.run import get_args_parser
 
-from penstock.acting.spaces import describe, segment_schema
+from penstock.acting.values.spaces import describe, segment_schema
 from penstock.cli import main as cli
 from penstock.cli.one_line_parser import OneLineParser
 from penstock.cli.options import parse

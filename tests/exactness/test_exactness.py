@@ -20,7 +20,7 @@ from safetensors.numpy import load_file
 from helpers import courier, exact_tasks
 from helpers import single_process as study
 from helpers.processes import WITH_HELPERS, Command, end_of
-from penstock.acting.randomness import Streams
+from penstock.acting.policies.randomness import Streams
 from penstock.algo.noise import Noise, NoiseKind
 from penstock.algo.parameters import flatten
 from penstock.cli.options import parse

@@ -9,7 +9,7 @@ from helpers.environments import spec_of
 from helpers.other_ranks import led
 from helpers.processes import end_of
 from helpers.training import collect_batch, numbers_of
-from penstock.acting.spaces import segment_schema
+from penstock.acting.values.spaces import segment_schema
 from penstock.config import Config, Execution
 from penstock.learning.run.assembly import learner_of
 from penstock.learning.step.batches import to_tensors

@@ -11,8 +11,8 @@ import pytest
 from helpers.ports import free_ports
 from helpers.processes import Command, Ended, end_of
 from helpers.servers import plan_with
-from penstock.acting.environments import make_environments
-from penstock.acting.spaces import segment_schema
+from penstock.acting.environments.vectors import make_environments
+from penstock.acting.values.spaces import segment_schema
 from penstock.replay.admission import Gate
 from penstock.replay.buffer import ReplayBuffer
 from penstock.replay.store.description import read_description

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from helpers.processes import run
-from penstock.acting.trained import load_policy
+from penstock.acting.policies.trained import load_policy
 from penstock.types.spaces import BoxSpace
 
 pytestmark = pytest.mark.nightly

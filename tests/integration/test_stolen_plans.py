@@ -9,8 +9,8 @@ import pytest
 from helpers.ports import free_ports
 from helpers.processes import Command, run
 from helpers.timing import PATIENCE_S
-from penstock.acting.environments import make_environments
-from penstock.acting.spaces import segment_schema
+from penstock.acting.environments.vectors import make_environments
+from penstock.acting.values.spaces import segment_schema
 from penstock.rpc import methods
 from penstock.rpc.contract import stamped
 from penstock.rpc.service import Method

@@ -12,7 +12,7 @@ import torch
 
 from helpers.direct_buffer import read_rows
 from helpers.processes import WITH_HELPERS, Command, Ended, end_in_time, end_of, run, watching
-from penstock.acting.trained import load_policy
+from penstock.acting.policies.trained import load_policy
 from penstock.algo.distributions import DiagonalGaussian
 from penstock.algo.policies import Inputs
 from penstock.config import build, load_toml

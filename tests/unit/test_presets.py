@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock.acting.packages import package_of
+from penstock.acting.environments.packages import package_of
 from penstock.config import Config, build, parse_toml
 from penstock.errors import ConfigurationError
 from penstock.presets import configure, configured, preset, preset_for, preset_names, preset_values

@@ -6,11 +6,11 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.acting.environments import Environments
-from penstock.acting.offsets import with_offsets
-from penstock.acting.randomness import Purpose, Streams
-from penstock.acting.runners import runner_of
-from penstock.acting.spaces import ActionMap
+from penstock.acting.environments.vectors import Environments
+from penstock.acting.policies.randomness import Purpose, Streams
+from penstock.acting.policies.runners import runner_of
+from penstock.acting.values.offsets import with_offsets
+from penstock.acting.values.spaces import ActionMap
 from penstock.types.evaluation import EvaluationResult, EvaluationTask
 
 _NOISE_STEPS = 64

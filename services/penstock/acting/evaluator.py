@@ -6,10 +6,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from penstock.acting.environments import Environments
+from penstock.acting.environments.replaceable import close_logged
+from penstock.acting.environments.vectors import Environments
 from penstock.acting.evaluation import evaluate
 from penstock.acting.protocols import EvaluationQueue, Log, Process
-from penstock.acting.replaceable_environments import close_logged
 from penstock.errors import ConfigurationError, EnvironmentFailed, PenstockError
 from penstock.machine import foreign_errors
 from penstock.types.evaluation import EvaluationResult, EvaluationTask

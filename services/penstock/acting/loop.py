@@ -8,11 +8,11 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
-from penstock.acting import faults
 from penstock.acting.collector import Collector
+from penstock.acting.environments.replaceable import ReplaceableEnvironments
 from penstock.acting.protocols import Log, Process, RunLink, Runner, SegmentSink
-from penstock.acting.replaceable_environments import ReplaceableEnvironments
 from penstock.acting.reports import Reports, report_failure
+from penstock.acting.values import faults
 from penstock.errors import EnvironmentFailed, PlaceLost
 from penstock.types.block import Schema
 from penstock.types.replay import Window

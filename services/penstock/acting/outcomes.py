@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.acting.single_environments import StepOutcome
+from penstock.acting.environments.single_environments import StepOutcome
 from penstock.types.block import Columns
 from penstock.types.run import Episode
 

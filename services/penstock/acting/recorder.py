@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.acting.environments import Environments
+from penstock.acting.environments.vectors import Environments
 from penstock.types.block import Columns
 from penstock.types.spaces import EnvironmentSpec
 

@@ -3,15 +3,15 @@
 import os
 import socket
 
-from penstock.acting.environments import Environments
+from penstock.acting.environments.progress import Progress
+from penstock.acting.environments.replaceable import ReplaceableEnvironments
+from penstock.acting.environments.vectors import Environments
 from penstock.acting.loop import ActorParts, act
-from penstock.acting.offsets import offsets_of
-from penstock.acting.progress import Progress
+from penstock.acting.policies.runners import runner_of
 from penstock.acting.protocols import Runner
-from penstock.acting.replaceable_environments import ReplaceableEnvironments
 from penstock.acting.reports import report_failure
-from penstock.acting.runners import runner_of
-from penstock.acting.spaces import segment_schema
+from penstock.acting.values.offsets import offsets_of
+from penstock.acting.values.spaces import segment_schema
 from penstock.algo.spaces import check_spaces
 from penstock.apps.environments import variants_of
 from penstock.config import Config

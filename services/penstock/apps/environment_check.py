@@ -12,8 +12,8 @@ import os
 import signal
 import sys
 
-from penstock.acting.environment_check import Task, check
-from penstock.acting.spaces import segment_schema
+from penstock.acting.environments.environment_check import Task, check
+from penstock.acting.values.spaces import segment_schema
 from penstock.errors import ConfigurationError, UnknownEnvironment
 from penstock.machine import foreign_errors
 from penstock.machine.environment_arguments import read_tables

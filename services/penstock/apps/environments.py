@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from penstock.acting.environments import Environments, make_environments
-from penstock.acting.frames import with_frames
-from penstock.acting.played import PlayedEnvironment
-from penstock.acting.single_environments import SingleEnvironments
-from penstock.acting.variants import Arguments, EnvironmentVariants
+from penstock.acting.environments.frames import with_frames
+from penstock.acting.environments.played import PlayedEnvironment
+from penstock.acting.environments.single_environments import SingleEnvironments
+from penstock.acting.environments.variants import Arguments, EnvironmentVariants
+from penstock.acting.environments.vectors import Environments, make_environments
 from penstock.config import Config, EnvironmentConfig, read_settings
 from penstock.config.foreign_code import FileNames
 from penstock.config.recorded import ENVIRONMENT

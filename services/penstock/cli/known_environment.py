@@ -1,6 +1,6 @@
 """The id of the environment in a configuration, which is checked before anything that takes longer."""
 
-from penstock.acting.environment_ids import checked_id
+from penstock.acting.environments.ids import checked_id
 from penstock.config import Config
 from penstock.presets import preset_environments
 

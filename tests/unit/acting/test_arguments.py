@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.acting.environments import make_environments
+from penstock.acting.environments.vectors import make_environments
 from penstock.errors import ConfigurationError
 
 

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from helpers.environments import assignment, counting_vector, same_step_counting, spec_of
 from helpers.policies import decided_weights, fresh_weights
 from penstock.acting.collector import Collector
-from penstock.acting.environments import NextStepEnvironments, SameStepEnvironments, make_environments
-from penstock.acting.inference import PolicyRunner
+from penstock.acting.environments.vectors import NextStepEnvironments, SameStepEnvironments, make_environments
+from penstock.acting.policies.inference import PolicyRunner
+from penstock.acting.policies.runners import runner_of
 from penstock.acting.protocols import Runner
-from penstock.acting.runners import runner_of
-from penstock.acting.spaces import segment_schema
+from penstock.acting.values.spaces import segment_schema
 from penstock.types.run import Assignment
 
 Rows = dict[str, NDArray[Any]]

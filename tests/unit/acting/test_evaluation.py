@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from helpers.environments import spec_of
 from helpers.exact_tasks import STEPS
 from helpers.policies import fresh_weights, remembering_policy, weights_of
-from penstock.acting.environments import make_environments
+from penstock.acting.environments.single_environments import SingleEnvironments, StepOutcome
+from penstock.acting.environments.variants import MixedEnvironments
+from penstock.acting.environments.vectors import make_environments
 from penstock.acting.evaluation import evaluate
-from penstock.acting.inference import PolicyRunner
-from penstock.acting.randomness import Streams
-from penstock.acting.single_environments import SingleEnvironments, StepOutcome
-from penstock.acting.variants import MixedEnvironments
+from penstock.acting.policies.inference import PolicyRunner
+from penstock.acting.policies.randomness import Streams
 from penstock.algo.policies import Policy
 from penstock.errors import EnvironmentFailed
 from penstock.types.evaluation import EvaluationResult, EvaluationTask

@@ -10,9 +10,9 @@ from structlog.testing import capture_logs
 
 from helpers.environments import spec_of
 from helpers.policies import fresh_weights
-from penstock.acting.environments import Environments, make_environments
+from penstock.acting.environments.single_environments import StepOutcome
+from penstock.acting.environments.vectors import Environments, make_environments
 from penstock.acting.evaluator import Evaluator, play
-from penstock.acting.single_environments import StepOutcome
 from penstock.types.evaluation import EvaluationResult, EvaluationTask
 
 

@@ -13,13 +13,18 @@ import helpers.failing
 from helpers.environments import assignment, spec_of
 from helpers.policies import decided_weights, fresh_weights
 from penstock.acting.collector import Collector
-from penstock.acting.environments import Environments, NextStepEnvironments, SameStepEnvironments, make_environments
-from penstock.acting.inference import PolicyRunner
-from penstock.acting.observation_bounds import ObservationBounds, Precision
+from penstock.acting.environments.single_environments import SingleEnvironments
+from penstock.acting.environments.variants import EnvironmentVariants
+from penstock.acting.environments.vectors import (
+    Environments,
+    NextStepEnvironments,
+    SameStepEnvironments,
+    make_environments,
+)
+from penstock.acting.policies.inference import PolicyRunner
 from penstock.acting.protocols import WindowPolicy
-from penstock.acting.single_environments import SingleEnvironments
-from penstock.acting.spaces import describe, segment_schema
-from penstock.acting.variants import EnvironmentVariants
+from penstock.acting.values.bounds import ObservationBounds, Precision
+from penstock.acting.values.spaces import describe, segment_schema
 from penstock.errors import ConfigurationError, EnvironmentFailed
 
 ZEROS = (np.zeros(3, np.int64),)

@@ -13,12 +13,12 @@ import pytest
 import helpers.failing  # noqa: F401 - registers Failing-v0
 from helpers.environments import assignment, spec_of
 from helpers.policies import fresh_weights
-from penstock.acting.environments import Environments, make_environments
+from penstock.acting.environments.progress import Progress
+from penstock.acting.environments.replaceable import ReplaceableEnvironments
+from penstock.acting.environments.vectors import Environments, make_environments
 from penstock.acting.loop import ActorParts, act
-from penstock.acting.progress import Progress
-from penstock.acting.replaceable_environments import ReplaceableEnvironments
-from penstock.acting.runners import runner_of
-from penstock.acting.spaces import segment_schema
+from penstock.acting.policies.runners import runner_of
+from penstock.acting.values.spaces import segment_schema
 from penstock.errors import ConfigurationError, EnvironmentFailed, PlaceLost, RunFinished
 from penstock.types.replay import Grant, Window
 from penstock.types.run import ActorReport, Assignment, EnvironmentFault, Weights

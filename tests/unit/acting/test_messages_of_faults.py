@@ -14,10 +14,10 @@ from helpers.failing import FAULTS, Failing
 from helpers.odd_environments import KINDS, Where, env_id
 from helpers.policies import fresh_weights
 from penstock.acting.collector import Collector
-from penstock.acting.environment_check import Checked, Task, check
-from penstock.acting.environments import make_environments
-from penstock.acting.inference import PolicyRunner
-from penstock.acting.spaces import segment_schema
+from penstock.acting.environments.environment_check import Checked, Task, check
+from penstock.acting.environments.vectors import make_environments
+from penstock.acting.policies.inference import PolicyRunner
+from penstock.acting.values.spaces import segment_schema
 from penstock.errors import ConfigurationError, EnvironmentFailed
 
 # Gymnasium warns about the faults, which are intended.

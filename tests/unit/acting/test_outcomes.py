@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from helpers.environments import spec_of
+from penstock.acting.environments.single_environments import StepOutcome
 from penstock.acting.outcomes import Outcomes
-from penstock.acting.single_environments import StepOutcome
-from penstock.acting.spaces import segment_schema
+from penstock.acting.values.spaces import segment_schema
 from penstock.types.block import Columns
 from penstock.types.run import Episode
 

@@ -16,11 +16,11 @@ import helpers.failing
 from helpers.environments import Drifting, assignment, spec_of
 from helpers.policies import fresh_policy, remembering_policy, weights_of
 from penstock.acting.collector import Collector
-from penstock.acting.environments import Environments, SameStepEnvironments, make_environments
-from penstock.acting.frames import with_frames
-from penstock.acting.inference import PolicyRunner
-from penstock.acting.randomness import Streams
-from penstock.acting.spaces import segment_schema
+from penstock.acting.environments.frames import with_frames
+from penstock.acting.environments.vectors import Environments, SameStepEnvironments, make_environments
+from penstock.acting.policies.inference import PolicyRunner
+from penstock.acting.policies.randomness import Streams
+from penstock.acting.values.spaces import segment_schema
 from penstock.algo.policies import Inputs, Policy
 from penstock.errors import EnvironmentFailed
 from penstock.types.block import Column, Schema

@@ -9,7 +9,7 @@ import pytest
 
 from helpers.environments import spec_of
 from helpers.policies import fresh_weights
-from penstock.acting.trained import TrainedPolicy
+from penstock.acting.policies.trained import TrainedPolicy
 from penstock.cli.commands.film import check_film, film
 from penstock.config import EnvironmentConfig
 from penstock.errors import ConfigurationError

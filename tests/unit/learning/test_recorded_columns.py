@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from helpers.environments import spec_of
-from penstock.acting.spaces import segment_schema
+from penstock.acting.values.spaces import segment_schema
 from penstock.algo.network import Network
 from penstock.algo.policies import Policy
 from penstock.errors import SchemaMismatch

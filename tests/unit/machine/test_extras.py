@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
-from penstock.acting.packages import WELL_KNOWN
+from penstock.acting.environments.packages import WELL_KNOWN
 from penstock.errors import ConfigurationError
 from penstock.machine.extras import EXTRA_OF, installation, lacking, missing, missing_module, require
 

@@ -21,9 +21,9 @@ from helpers.policies import decided_weights, fresh_policy, weights_of
 from helpers.processes import WITH_HELPERS
 from helpers.spaces import LEAVES, OBSERVED_LEAVES, nested
 from helpers.timing import PATIENCE_S
-from penstock.acting.inference import PolicyRunner
+from penstock.acting.policies.inference import PolicyRunner
+from penstock.acting.policies.runners import runner_of
 from penstock.acting.protocols import Runner
-from penstock.acting.runners import runner_of
 from penstock.algo import published
 from penstock.algo.distributions import Categorical, DiagonalGaussian, Joint, MultiCategorical
 from penstock.algo.network import Network
@@ -337,10 +337,10 @@ import sys
 from pathlib import Path
 import penstock.apps.actor, penstock.apps.evaluator, penstock.cli.options
 from penstock.acting.collector import Collector
-from penstock.acting.environments import make_environments
+from penstock.acting.environments.vectors import make_environments
 from penstock.acting.evaluation import evaluate
-from penstock.acting.runners import runner_of
-from penstock.acting.spaces import segment_schema
+from penstock.acting.policies.runners import runner_of
+from penstock.acting.values.spaces import segment_schema
 from penstock.types.evaluation import EvaluationTask
 from penstock.types.run import Assignment, Weights
 weights = Weights.of(2, Path(sys.argv[1]).read_bytes())

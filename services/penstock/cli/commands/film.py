@@ -13,14 +13,14 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.acting import masks
+from penstock.acting.environments.frames import with_frames
+from penstock.acting.environments.registry import find, make
+from penstock.acting.environments.single_environments import SingleEnvironments
 from penstock.acting.evaluation import evaluate
-from penstock.acting.frames import with_frames
-from penstock.acting.leaves import flatten
-from penstock.acting.registry import find, make
-from penstock.acting.single_environments import SingleEnvironments
-from penstock.acting.spaces import describe
-from penstock.acting.trained import TrainedPolicy
+from penstock.acting.policies.trained import TrainedPolicy
+from penstock.acting.values import masks
+from penstock.acting.values.leaves import flatten
+from penstock.acting.values.spaces import describe
 from penstock.apps.environments import variants_of
 from penstock.config import EnvironmentConfig
 from penstock.errors import ConfigurationError, PenstockError

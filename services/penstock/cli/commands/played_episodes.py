@@ -4,10 +4,10 @@ import argparse
 from contextlib import closing
 from pathlib import Path
 
+from penstock.acting.environments.registry import has_native_form
 from penstock.acting.evaluation import evaluate
-from penstock.acting.registry import has_native_form
-from penstock.acting.runners import runner_of
-from penstock.acting.saved_policies import SavedPolicy, read_policy
+from penstock.acting.policies.runners import runner_of
+from penstock.acting.policies.saved_policies import SavedPolicy, read_policy
 from penstock.apps.environments import make_played, variants_of
 from penstock.cli.named_run import note_removed_settings
 from penstock.cli.screen.loading import loading
@@ -54,7 +54,7 @@ def _play(named: argparse.Namespace, path: Path, policy: SavedPolicy, config: Se
     if named.record_video:
         # They import torch, which this machine may lack.
         with loading():
-            from penstock.acting.trained import TrainedPolicy
+            from penstock.acting.policies.trained import TrainedPolicy
             from penstock.cli.commands.film import check_film, film
         filmed = TrainedPolicy(policy.weights, module=policy.network.module)
         check_film(filmed, environment, kwargs[0])
@@ -83,7 +83,7 @@ def _play(named: argparse.Namespace, path: Path, policy: SavedPolicy, config: Se
 def _show(policy: SavedPolicy, environment: EnvironmentConfig, variant: int, seed: int) -> None:
     """Plays an episode in a window, at the speed of the environment."""
     with loading():
-        from penstock.acting.trained import TrainedPolicy
+        from penstock.acting.policies.trained import TrainedPolicy
     print("showing one episode in a window", flush=True)
     trained = TrainedPolicy(policy.weights, module=policy.network.module)
     hint = ""

@@ -9,7 +9,7 @@ import torch
 from helpers.environments import spec_of
 from helpers.policy_outputs import distribution_of, value_of
 from helpers.training import SMALL, make_batch, make_learner, parameters_of, same_parameters
-from penstock.acting.trained import load_policy
+from penstock.acting.policies.trained import load_policy
 from penstock.algo.network import Network
 from penstock.config import Config
 from penstock.errors import ConfigurationError

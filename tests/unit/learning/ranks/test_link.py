@@ -12,7 +12,7 @@ from helpers.other_ranks import led
 from helpers.processes import Command, end_of
 from helpers.timing import wait_for
 from helpers.training import CPU, collect_batch, numbers_of
-from penstock.acting.spaces import segment_schema
+from penstock.acting.values.spaces import segment_schema
 from penstock.config import Config
 from penstock.errors import RankLost
 from penstock.learning.run.assembly import learner_of

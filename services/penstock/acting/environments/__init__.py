@@ -1,0 +1,1 @@
+"""Environments: their names, making, checks, and steps in one sequence of rows."""

@@ -1,0 +1,65 @@
+"""Finds environments by their names (`penstock.machine.environment_names`), and imports the modules that have them."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec
+
+from penstock.acting.environments.ids import meant_id, require_packages
+from penstock.acting.environments.packages import package_of, plugins
+from penstock.errors import ConfigurationError
+from penstock.machine import environment_names
+from penstock.machine.module_imports import import_installed, import_named
+
+
+def find(name: str) -> str | EnvSpec:
+    """Returns the argument of `gymnasium.make` for a name: a registered id, or the spec of a class or function.
+
+    It imports the module of the name or, if the id is not registered, the package that is known to register it. Raises
+    `ConfigurationError` if a module can't be imported, or has no such environment. An id in another case than the
+    registered one is accepted.
+    """
+    place, rest = environment_names.split(name)
+    if not place:
+        if meant_id(name) is None:
+            _import_package_of(name)
+        return meant_id(name) or name
+    try:
+        entry = import_named(place, rest)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"can't make the environment {name!r}: {error}") from error
+    if callable(entry):
+        return EnvSpec(id=rest, entry_point=entry)
+    if meant_id(rest) is None and rest.isidentifier():
+        raise ConfigurationError(
+            f"can't make the environment {name!r}: {place} has no class or function {rest!r} and registers no"
+            " environment of that name; correct the part of --env-id after the colon"
+        )
+    return meant_id(rest) or rest
+
+
+def make(found: str | EnvSpec, kwargs: Mapping[str, Any], **further: Any) -> gymnasium.Env[Any, Any]:
+    """Makes a found environment with its arguments, which may have the name `id`, as the first one of Gymnasium has."""
+    if "id" in kwargs:
+        spec = gymnasium.spec(found) if isinstance(found, str) else found
+        found, kwargs = dataclasses.replace(spec, kwargs={**spec.kwargs, **kwargs}), {}
+    return gymnasium.make(found, **further, **kwargs)
+
+
+def has_native_form(name: str) -> bool:
+    """Returns whether a registered environment has its own vectorised form; False if it is not registered.
+
+    Raises `ConfigurationError` like `find`.
+    """
+    found = find(name)
+    registered = gymnasium.registry.get(found) if isinstance(found, str) else found
+    return registered is not None and registered.vector_entry_point is not None
+
+
+def _import_package_of(env_id: str) -> None:
+    package = package_of(env_id, any_case=True)
+    require_packages(env_id)
+    for module in plugins() if package is None else [package.module]:
+        import_installed(module)

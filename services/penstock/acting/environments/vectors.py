@@ -1,0 +1,317 @@
+"""Vector environments with one common sequence of rows, in which each row continues the one before.
+
+In Gymnasium's NEXT_STEP autoreset mode, the row after an episode's last step holds the episode's final observation, and
+its action only resets. Vector environments in SAME_STEP mode are adapted to the same rows.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import inspect
+import io
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Protocol, TextIO, TypeVar
+
+import gymnasium
+import numpy as np
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector import AutoresetMode, VectorEnv
+from numpy.typing import NDArray
+
+from penstock.acting.environments.checked_vector import CheckedVector
+from penstock.acting.environments.progress import Progress
+from penstock.acting.environments.refusals import can_not_make
+from penstock.acting.environments.registry import find, make
+from penstock.acting.environments.shared_generator import SeparateGenerators
+from penstock.acting.environments.single_environments import SingleEnvironments, StepOutcome
+from penstock.acting.values import masks
+from penstock.acting.values.masks import MaskSource
+from penstock.acting.values.spaces import describe
+from penstock.errors import ConfigurationError, EnvironmentFailed
+from penstock.machine import foreign_errors
+from penstock.machine.module_imports import import_modules
+from penstock.types.spaces import EnvironmentSpec
+
+Made = TypeVar("Made")
+FindMasks = Callable[
+    [
+        gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any],
+        gymnasium.Space[Any],
+        EnvironmentSpec,
+        Callable[[int], Mapping[str, Any]],
+    ],
+    tuple[EnvironmentSpec, MaskSource | None],
+]
+
+_PROBES = 3
+"""Resets that are tried in search of action masks, because a simulator's reset may fail now and then."""
+
+_KEPT = 1000
+"""Characters that are kept of what a constructor prints, which say why it ended its process."""
+
+
+class Environments(Protocol):
+    """N environments that are stepped together.
+
+    Attributes:
+        spec: Spaces of the environments.
+        count: Number of environments, N.
+        timed: Whether a registered time limit or a `TimeLimit` ends each episode.
+        observation: [N, ...] observations that the next row records, one array per leaf.
+        acting_observation: [N, ...] observations that the policy acts on, one array per leaf. They differ from
+            `observation` where an adapted environment has already reset, and where frames are stacked.
+        action_mask: <bool>[N, bits] legal actions at `acting_observation`; None without masks.
+        progress: Record of the environment that is being called.
+    """
+
+    spec: EnvironmentSpec
+    count: int
+    timed: bool
+    progress: Progress
+    observation: tuple[NDArray[np.generic], ...]
+    acting_observation: tuple[NDArray[np.generic], ...]
+    action_mask: NDArray[np.bool_] | None
+
+    def reset(self, seeds: Sequence[int]) -> None:
+        """Starts new episodes; each environment's generator gets its own seed. Raises `EnvironmentFailed`."""
+
+    def step(self, action: tuple[NDArray[np.generic], ...]) -> StepOutcome:
+        """Takes one step in each environment, with one array of actions [N, ...] per leaf.
+
+        Raises `EnvironmentFailed`.
+        """
+
+    def close(self) -> None:
+        """Releases the environments' resources."""
+
+
+class NextStepEnvironments:
+    """Environments in Gymnasium's NEXT_STEP autoreset mode."""
+
+    def __init__(
+        self,
+        envs: VectorEnv[Any, Any, Any],
+        spec: EnvironmentSpec,
+        progress: Progress | None = None,
+        mask_source: MaskSource | None = None,
+    ) -> None:
+        self.spec, self.count, self.progress = spec, envs.num_envs, progress or Progress()
+        self.timed = envs.spec is not None and envs.spec.max_episode_steps is not None
+        self._envs = CheckedVector(envs, spec, self.progress, mask_source)
+        # Environments whose next row is not trained on.
+        self._invalid: NDArray[np.bool_] = np.zeros(self.count, np.bool_)
+        self.observation: tuple[NDArray[np.generic], ...] = ()
+        self.acting_observation: tuple[NDArray[np.generic], ...] = ()
+        self.action_mask: NDArray[np.bool_] | None = None
+
+    def reset(self, seeds: Sequence[int]) -> None:
+        """Starts new episodes."""
+        infos = self._envs.reset(seeds)
+        self.observation = self.acting_observation = self._envs.observation
+        self._invalid = np.zeros(self.count, np.bool_)
+        self.action_mask = self._envs.masks(infos, self._invalid)
+
+    def step(self, action: tuple[NDArray[np.generic], ...]) -> StepOutcome:
+        """Takes one step in each environment."""
+        reward, terminated, truncated, infos = self._envs.step(action)
+        self.observation = self.acting_observation = self._envs.observation
+        reset, self._invalid = self._invalid, terminated | truncated
+        self.action_mask = self._envs.masks(infos, self._invalid)
+        return StepOutcome(reward, terminated, truncated, ~reset, reset)
+
+    def close(self) -> None:
+        """Closes the environments."""
+        self._envs.close()
+
+
+class SameStepEnvironments(NextStepEnvironments):
+    """Environments in SAME_STEP autoreset mode, adapted to the rows of NEXT_STEP mode.
+
+    Where an episode terminates, nothing depends on its final observation, and the next row is the first of the next
+    episode. Where it is truncated, the next row records the final observation. At the same time, the policy takes the
+    first step of the next episode, acting on that episode's first observation. This hidden step counts in the episode's
+    return but is not trained on.
+    """
+
+    def step(self, action: tuple[NDArray[np.generic], ...]) -> StepOutcome:
+        """Takes one step in each environment."""
+        reward, terminated, truncated, infos = self._envs.step(action)
+        valid = ~self._invalid
+        # An episode that ends in its hidden first step has no row to record, so the next episode begins at once.
+        self._invalid = truncated & ~terminated & valid
+        self.observation = self.acting_observation = self._envs.observation
+        # Masks belong to the observation that the policy acts on, which is never a final one.
+        self.action_mask = self._envs.masks(infos, np.zeros(self.count, np.bool_))
+        if self._invalid.any():
+            self.observation = tuple(leaf.copy() for leaf in self.acting_observation)
+            for index in np.flatnonzero(self._invalid):
+                for leaf, final in zip(self.observation, self._envs.final(infos, int(index)), strict=True):
+                    leaf[index] = final
+            self._envs.check(self.observation)
+        return StepOutcome(reward, terminated, truncated, valid, ~valid | terminated)
+
+
+def make_environments(
+    env_id: str,
+    count: int,
+    *,
+    kwargs: Mapping[str, Any],
+    imports: Sequence[str] = (),
+    vectorization: str = "sync",
+    progress: Progress | None = None,
+    use_masks: bool = True,
+    expected: EnvironmentSpec | None = None,
+) -> Environments:
+    """Makes N environments with arguments for `gymnasium.make`. The other arguments are those of `EnvironmentVariants`.
+
+    The first environment is reset once if its action masks may be in its infos. It is not reset if the `expected` spec
+    says whether there are masks.
+
+    Raises `ConfigurationError` if there is no such environment, it can't be made, an argument is text in place of a
+    truth value, its spaces differ each time it is made, or its spaces or autoreset mode are not supported.
+    """
+    import_modules(imports)
+    progress = progress or Progress()
+    found, find_masks = find(env_id), functools.partial(_masks_of, use_masks=use_masks, expected=expected)
+    if vectorization == "native":
+        return _make_native(env_id, count, dict(kwargs), progress, found, find_masks)
+    envs: list[gymnasium.Env[Any, Any]] = []
+    try:
+        while len(envs) < count:
+            progress.environment = len(envs)
+            envs.append(_made(env_id, found, kwargs, lambda: make(found, kwargs)))
+            check_arguments(envs[-1], env_id, kwargs)
+        described = describe(env_id, envs[0].observation_space, envs[0].action_space)
+        for env in envs[1:]:
+            for role in ("observation_space", "action_space"):
+                spaces = [getattr(each, role) for each in (envs[0], env)]
+                if spaces[0] != spaces[1]:
+                    differ = " and ".join(foreign_errors.shortened(str(space)) for space in spaces)
+                    raise ConfigurationError(
+                        f"two environments {env_id} made with the same arguments differ in their {role}, {differ}; one"
+                        " policy needs the same spaces everywhere, so they must depend only on the arguments"
+                    )
+        made = SingleEnvironments(envs, described, progress)
+        made.use_masks(*find_masks(envs[0], envs[0].observation_space, described, made.first_info))
+    except BaseException:
+        for env in envs:
+            with contextlib.suppress(*foreign_errors.MISBEHAVIOUR):
+                env.close()
+        raise
+    return made
+
+
+def check_arguments(
+    made: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any], env_id: str, kwargs: Mapping[str, object]
+) -> None:
+    """Raises `ConfigurationError` if an argument of a made environment is text and its default is True or False.
+
+    An argument such as "no" remains text, and a constructor treats any text that is not empty as true.
+    """
+    texts = {name: value for name, value in kwargs.items() if isinstance(value, str)}
+    if not texts:
+        return
+    parameters = inspect.signature(type(made.unwrapped)).parameters
+    for name, text in texts.items():
+        if name in parameters and isinstance(default := parameters[name].default, bool):
+            raise ConfigurationError(
+                f"the argument {name} of {env_id} must be True or False (its default is {default}), not the text"
+                f" {text!r}; write {name}=True or {name}=False"
+            )
+
+
+def _make_native(
+    env_id: str,
+    count: int,
+    kwargs: dict[str, Any],
+    progress: Progress,
+    found: str | EnvSpec,
+    find_masks: FindMasks,
+) -> Environments:
+    progress.environment = None
+    made = _made(
+        env_id,
+        found,
+        kwargs,
+        lambda: gymnasium.make_vec(found, count, vectorization_mode="vector_entry_point", **kwargs),
+    )
+    check_arguments(made, env_id, kwargs)
+    envs = SeparateGenerators(made)
+    described = describe(env_id, envs.single_observation_space, envs.single_action_space)
+    mode = envs.metadata.get("autoreset_mode")
+    if mode not in (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP):
+        raise ConfigurationError(
+            f"{env_id} does not reset automatically (autoreset mode {mode}); NEXT_STEP and SAME_STEP are supported"
+        )
+    checked = CheckedVector(envs, described, progress)
+    spec, source = find_masks(
+        envs, envs.single_observation_space, described, lambda seed: checked.reset([seed] * count)
+    )
+    adapted = NextStepEnvironments if mode == AutoresetMode.NEXT_STEP else SameStepEnvironments
+    return adapted(envs, spec, progress, source)
+
+
+def _masks_of(
+    env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any],
+    observation: gymnasium.Space[Any],
+    spec: EnvironmentSpec,
+    reset: Callable[[int], Mapping[str, Any]],
+    *,
+    use_masks: bool,
+    expected: EnvironmentSpec | None,
+) -> tuple[EnvironmentSpec, MaskSource | None]:
+    """Returns the spec with the number of mask bits, and where the environment returns its masks.
+
+    `reset` resets the environment with a seed and returns the info.
+    """
+    if not use_masks or (expected is not None and not expected.mask_bits):
+        return spec, None
+
+    def first_info() -> Mapping[str, Any]:
+        if expected is not None:
+            return {masks.KEY: True}
+        for attempt in range(_PROBES):
+            try:
+                return reset(attempt)
+            except EnvironmentFailed as failed:
+                failure = failed
+        raise ConfigurationError(failure.what) from failure
+
+    source = masks.find(env, observation, spec.action, first_info)
+    return dataclasses.replace(spec, mask_bits=source.bits if source else 0), source
+
+
+def _made(env_id: str, found: str | EnvSpec, given: Collection[str], make: Callable[[], Made]) -> Made:
+    # Gymnasium prints hints about versions on stderr, which would garble a terminal display.
+    unshown = _Unshown(sys.stderr)
+    try:
+        with contextlib.redirect_stderr(unshown):
+            return make()
+    except foreign_errors.MISBEHAVIOUR as error:
+        foreign_errors.let_ctrl_c_pass(error)
+        if isinstance(error, SystemExit):
+            sys.stderr.write(unshown.last)
+        raise can_not_make(env_id, error, found, given) from error
+    finally:
+        unshown.making = False
+
+
+class _Unshown(io.StringIO):
+    """Standard error that shows nothing while an environment is made, and keeps the `last` text.
+
+    Constructors may use its descriptor, as some simulators do, and keep it for later, as handlers of logs do.
+    """
+
+    def __init__(self, stderr: TextIO) -> None:
+        super().__init__()
+        self._stderr, self.making, self.last = stderr, True, ""
+
+    def fileno(self) -> int:
+        return self._stderr.fileno()
+
+    def write(self, text: str, /) -> int:
+        if not self.making:
+            return self._stderr.write(text)
+        self.last = (self.last + text)[-_KEPT:]
+        return len(text)

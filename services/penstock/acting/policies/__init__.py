@@ -1,0 +1,1 @@
+"""Policies that act: their inputs, random numbers, and inference."""

@@ -1,0 +1,29 @@
+"""The choice between NumPy and torch for the inference of a policy. torch is imported only where it is chosen."""
+
+from penstock.acting.protocols import Runner
+from penstock.algo import published
+from penstock.machine import extras
+from penstock.small import policy
+from penstock.small.policy import NumpyRunner
+from penstock.types.networks import Inference
+from penstock.types.run import Weights
+
+
+def runner_of(
+    weights: Weights, *, temperature: float = 1.0, inference: Inference = "auto", module: str | None = None
+) -> Runner:
+    """Loads a policy that samples at this temperature. `module` is the only module that may be imported.
+
+    Raises `ConfigurationError` if the bytes are cut short or need a newer release, or if torch is needed and missing,
+    and `ForeignCode` if the weights name another module.
+    """
+    reason = "actor.inference is torch"
+    if inference == "auto":
+        description = published.of_metadata(published.read_metadata(weights.data))
+        reason = policy.obstacle(description)
+        if not reason:
+            return NumpyRunner(weights, description, temperature=temperature)
+    extras.require("torch", f"the policy of this run ({reason})")
+    from penstock.acting.policies.inference import PolicyRunner
+
+    return PolicyRunner(weights, temperature=temperature, module=module)

@@ -1,0 +1,1 @@
+"""Spaces and values of environments: leaves, masks, bounds, and faults in them."""
