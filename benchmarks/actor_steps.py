@@ -28,8 +28,8 @@ from penstock.apps.environments import make_configured
 from penstock.config import Config
 from penstock.machine import library_variables
 from penstock.presets import preset
-from penstock.types.networks import Inference
 from penstock.types.run import Assignment, Weights
+from penstock.types.spaces import Inference
 
 OUTPUT = Path(__file__).parents[1] / "build" / "bench" / "actor_steps.json"
 LIBRARIES: dict[str, Inference] = {"numpy": "auto", "torch": "torch"}

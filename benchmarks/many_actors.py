@@ -33,7 +33,7 @@ from helpers.provenance import of_this_run
 from helpers.switch import Switch, SwitchedHost, unavailable
 from penstock.errors import Unavailable
 from penstock.local.variables import without_settings
-from penstock.rpc.clients.status import StatusClient
+from penstock.rpc.clients.round_trip import StatusClient
 from penstock.rpc.loop import LoopThread
 from penstock.types.status import ActorState, RunStatus
 

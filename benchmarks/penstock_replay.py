@@ -34,7 +34,7 @@ from penstock.rpc.channel import connect, open_stream
 from penstock.rpc.clients.batch_source import ReplayBatchSource
 from penstock.rpc.clients.segment_sink import ReplaySegmentSink
 from penstock.rpc.loop import LoopThread
-from penstock.types import place as places
+from penstock.types import location as places
 from penstock.types.block import Column, Columns, Extent, Schema
 from penstock.types.replay import SamplingPlan, Window, WindowHead
 from penstock.types.run import Assignment

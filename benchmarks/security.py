@@ -25,7 +25,7 @@ from helpers.provenance import of_this_run
 from helpers.switch import Switch, SwitchedHost, unavailable
 from helpers.timing import wait_for_run
 from penstock.errors import PenstockError
-from penstock.rpc.clients.status import StatusClient
+from penstock.rpc.clients.round_trip import StatusClient
 from penstock.rpc.loop import LoopThread
 from penstock.runs.folder import RunFolder
 from penstock.security.authority import issue

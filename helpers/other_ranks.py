@@ -14,7 +14,7 @@ from penstock.apps.ranks import leading
 from penstock.config import Config
 from penstock.learning.ranks.group import RankPlace
 from penstock.learning.ranks.link import LeadingLink
-from penstock.learning.run.lead import Lead
+from penstock.learning.run.session import Lead
 
 
 @dataclass(frozen=True, slots=True)

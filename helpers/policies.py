@@ -5,9 +5,8 @@ import torch
 from penstock.algo import weights as policy_weights
 from penstock.algo.network import Network
 from penstock.algo.policies import Policy
-from penstock.types.networks import MemoryKind
 from penstock.types.run import Weights
-from penstock.types.spaces import EnvironmentSpec
+from penstock.types.spaces import EnvironmentSpec, MemoryKind
 
 
 def fresh_policy(spec: EnvironmentSpec, seed: int = 0, network: Network | None = None) -> Policy:

@@ -4,7 +4,7 @@ import random
 import socket
 import sys
 
-from penstock.local.ports import refusal
+from penstock.cli.commands.containers import refusal
 
 _PORTS = range(20_000, 32_768)
 """Ports below the range that Linux uses for outgoing connections, so that none of them takes a chosen port."""

@@ -24,7 +24,7 @@ from helpers.link import Host
 from helpers.switch import SwitchedHost
 from helpers.timing import PATIENCE_S, Bound, start_patience_now_s, wait_for
 from penstock.errors import Unavailable
-from penstock.rpc.clients.status import StatusClient
+from penstock.rpc.clients.round_trip import StatusClient
 from penstock.rpc.loop import LoopThread
 from penstock.runs.folder import RunFolder
 from penstock.types.status import RunStatus

@@ -43,9 +43,9 @@ from penstock.rpc.channel import call_unary, connect, connected
 from penstock.rpc.clients.batch_source import ReplayBatchSource
 from penstock.rpc.clients.evaluation_work import EvaluationWork
 from penstock.rpc.clients.membership import Membership
+from penstock.rpc.clients.round_trip import StatusClient
 from penstock.rpc.clients.segment_sink import ReplaySegmentSink
 from penstock.rpc.clients.snapshots import RunSnapshotClient, SnapshotClient, StoreSnapshots
-from penstock.rpc.clients.status import StatusClient
 from penstock.rpc.contract import CONTRACT, stamped
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.server import Server
@@ -58,8 +58,7 @@ from penstock.security.roles import Role
 from penstock.types.block import Column, Extent, Schema
 from penstock.types.evaluation import EvaluatorHello
 from penstock.types.extents import Amounts
-from penstock.types.location import UNKNOWN, Location
-from penstock.types.place import Place
+from penstock.types.location import UNKNOWN, Location, Place
 from penstock.types.replay import Batch, CommitOutcome, Grant, SamplingPlan, Window
 from penstock.types.run import NO_IDENTITY, Assignment, RunIdentity, Weights
 from penstock.types.snapshots import Snapshot, SnapshotProgress, SnapshotRequest

@@ -19,7 +19,7 @@ from penstock.rpc.clients.segment_sink import ReplaySegmentSink
 from penstock.rpc.loop import LoopThread
 from penstock.security.credentials import Credentials
 from penstock.security.roles import Role
-from penstock.types.place import Place
+from penstock.types.location import Place
 from penstock.types.replay import SamplingPlan
 from penstock.types.run import Assignment, RunIdentity
 

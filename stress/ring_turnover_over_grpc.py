@@ -15,7 +15,7 @@ from penstock.rpc.clients.batch_source import ReplayBatchSource
 from penstock.rpc.clients.segment_sink import ReplaySegmentSink
 from penstock.rpc.loop import LoopThread
 from penstock.types.block import Columns
-from penstock.types.place import Place
+from penstock.types.location import Place
 from penstock.types.replay import Batch, SamplingPlan, Window, WindowHead
 from penstock.types.run import Assignment
 from stress.ring_turnover import IN_FLIGHT, SCHEMA, Outcome

@@ -31,7 +31,7 @@ from penstock.rpc.clients.segment_sink import ReplaySegmentSink
 from penstock.rpc.clients.snapshots import SnapshotClient
 from penstock.rpc.loop import LoopThread
 from penstock.types.block import Schema
-from penstock.types.place import Place
+from penstock.types.location import Place
 from penstock.types.replay import Batch, Window, WindowHead
 from penstock.types.run import Assignment, Weights
 from penstock.types.snapshots import Snapshot, SnapshotRequest

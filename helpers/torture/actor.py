@@ -12,7 +12,7 @@ from helpers.torture.ledger import Ledger
 from penstock.errors import PenstockError, Unavailable
 from penstock.rpc.clients.segment_sink import ReplaySegmentSink
 from penstock.rpc.loop import LoopThread
-from penstock.types.place import Place
+from penstock.types.location import Place
 from penstock.types.replay import Grant, Window, WindowHead
 from penstock.types.run import Assignment
 from penstock.wire.block import MAX_PART_BYTES

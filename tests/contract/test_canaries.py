@@ -35,7 +35,7 @@ from penstock.learning.ranks.link import Opening
 from penstock.runs import checkpoint_file
 from penstock.runs.folder import RunFolder
 from penstock.types.evaluation import EvaluationTask
-from penstock.types.place import Place
+from penstock.types.location import Place
 from penstock.types.run import Weights
 
 ENV_ID = "CartPole-v1"

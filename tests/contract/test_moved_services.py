@@ -19,18 +19,17 @@ from penstock.errors import NotReady, Overloaded, PenstockError, PlaceLost, RunF
 from penstock.machine.addresses import Address
 from penstock.rpc import methods
 from penstock.rpc.clients.batch_source import ReplayBatchSource
+from penstock.rpc.clients.connection import Peer
 from penstock.rpc.clients.evaluation_work import EvaluationWork
 from penstock.rpc.clients.membership import Membership
-from penstock.rpc.clients.names import Peer
 from penstock.rpc.clients.replay_watch import ReplayWatch
+from penstock.rpc.clients.round_trip import StatusClient
 from penstock.rpc.clients.segment_sink import ReplaySegmentSink
 from penstock.rpc.clients.snapshots import SnapshotClient
-from penstock.rpc.clients.status import StatusClient
 from penstock.rpc.health import is_serving
 from penstock.telemetry import metrics
 from penstock.types.evaluation import EvaluatorHello
-from penstock.types.location import Location
-from penstock.types.place import Place
+from penstock.types.location import Location, Place
 from penstock.types.replay import Window
 from penstock.types.run import Assignment, Weights
 

@@ -13,7 +13,7 @@ from penstock.errors import PlaceLost
 from penstock.rpc import methods
 from penstock.rpc.clients.membership import Membership
 from penstock.rpc.clients.replay_watch import ReplayWatch
-from penstock.types.place import Place
+from penstock.types.location import Place
 from penstock.types.run import Assignment, largest_incarnation
 
 

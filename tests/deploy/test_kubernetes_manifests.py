@@ -14,7 +14,7 @@ import yaml
 from helpers.timing import PATIENCE_S
 from penstock.config import Config
 from penstock.config.exposure import check_listen
-from penstock.machine.exit_codes import GAVE_UP, USAGE_ERROR
+from penstock.errors import GAVE_UP, USAGE_ERROR
 from penstock.security.roles import SERVERS
 from tests.deploy.manifests import (
     CONTAINER,

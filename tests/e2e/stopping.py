@@ -4,7 +4,7 @@ import signal
 import time
 
 from helpers.timing import wait_in_drill
-from penstock.machine.exit_codes import BY_SIGNAL
+from penstock.errors import BY_SIGNAL
 from tests.e2e.progress import SERVICES
 from tests.e2e.report import Report
 from tests.e2e.stack import Stack

@@ -10,7 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from helpers.processes import PENSTOCK, Command, Ended
-from penstock.machine.exit_codes import USAGE_ERROR
+from penstock.errors import USAGE_ERROR
 from penstock.presets import configure
 from penstock.runs.folder import RunFolder
 from penstock.runs.summary import Summary

@@ -21,7 +21,7 @@ from helpers import courier, exact_tasks
 from helpers import single_process as study
 from helpers.processes import WITH_HELPERS, Command, end_of
 from penstock.acting.policies.randomness import Streams
-from penstock.algo.noise import Noise, NoiseKind
+from penstock.algo.network import Noise, NoiseKind
 from penstock.algo.parameters import flatten
 from penstock.cli.options import parse
 from penstock.config import Config, build, load_toml

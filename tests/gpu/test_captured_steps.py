@@ -16,7 +16,7 @@ from penstock.learning.durable import checkpoints
 from penstock.learning.durable.checkpoints import RunProgress
 from penstock.learning.step.learner import Learner
 from penstock.runs.folder import RunFolder
-from penstock.types.networks import MemoryKind
+from penstock.types.spaces import MemoryKind
 
 SHARED = dataclasses.replace(SMALL, trunk="shared")
 RAW = dataclasses.replace(SMALL, normalise_observations=False, normalise_returns=False)

@@ -10,7 +10,7 @@ import pytest
 
 from helpers.processes import WITH_HELPERS, Command, end_of
 from helpers.servers import LiveRun, Loopback, until
-from penstock.machine.exit_codes import BY_SIGNAL
+from penstock.errors import BY_SIGNAL
 
 pytestmark = pytest.mark.nightly
 

@@ -14,7 +14,7 @@ import pytest
 from helpers.certificates import Foreign, authority, certificates_of, write
 from helpers.ports import free_ports
 from helpers.processes import WITH_HELPERS, Command, end_in_time, run
-from penstock.machine.exit_codes import GAVE_UP, USAGE_ERROR
+from penstock.errors import GAVE_UP, USAGE_ERROR
 from penstock.runs.folder import RunFolder
 from penstock.security.roles import Role
 

@@ -19,7 +19,7 @@ from helpers.store_view import StoreView
 from helpers.timing import PATIENCE_S, wait_for_run
 from helpers.wall_clock import HOUR_S, WallClock, library, unavailable
 from penstock.errors import Unavailable
-from penstock.rpc.clients.status import StatusClient
+from penstock.rpc.clients.round_trip import StatusClient
 from penstock.rpc.loop import LoopThread
 from penstock.runs.folder import RunFolder, copy_of
 from penstock.types.status import RunStatus

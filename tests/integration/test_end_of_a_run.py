@@ -17,8 +17,8 @@ import pytest
 from helpers.ports import free_ports
 from helpers.processes import WITH_HELPERS, Command, Ended, end_of
 from helpers.timing import Bound
+from penstock.errors import BY_SIGNAL
 from penstock.learning.durable import checkpoints
-from penstock.machine.exit_codes import BY_SIGNAL
 from penstock.runs.folder import RunFolder
 
 pytestmark = pytest.mark.nightly

@@ -12,9 +12,8 @@ import pytest
 
 from helpers.processes import Ended
 from helpers.timing import PATIENCE_S, wait_for_run
-from penstock.errors import Unavailable
-from penstock.machine.exit_codes import BY_SIGNAL, GAVE_UP, USAGE_ERROR
-from penstock.rpc.clients.status import StatusClient
+from penstock.errors import BY_SIGNAL, GAVE_UP, USAGE_ERROR, Unavailable
+from penstock.rpc.clients.round_trip import StatusClient
 from penstock.rpc.loop import LoopThread
 from penstock.runs.folder import RunFolder
 from penstock.runs.summary import Summary

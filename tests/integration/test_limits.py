@@ -11,7 +11,7 @@ from helpers.processes import run
 from penstock.config import build, load_toml
 from penstock.runs.folder import RunFolder
 from penstock.runs.summary import Summary
-from penstock.types.store_size import StoreSize
+from penstock.types.extents import StoreSize
 
 pytestmark = pytest.mark.nightly
 

@@ -17,7 +17,7 @@ from helpers.link import Host, unavailable
 from helpers.link_stories import Event, read_log
 from helpers.processes import WITH_HELPERS, Command
 from helpers.timing import PATIENCE_S, Bound, longest_of, seconds_of, wait_for_run
-from penstock.rpc.clients.status import StatusClient
+from penstock.rpc.clients.round_trip import StatusClient
 from penstock.rpc.loop import LoopThread
 from penstock.types.status import RunStatus
 

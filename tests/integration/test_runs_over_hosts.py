@@ -11,7 +11,7 @@ from helpers.ports import free_ports
 from helpers.processes import Command, run
 from penstock.errors import PenstockError
 from penstock.machine.addresses import Address
-from penstock.rpc.clients.status import StatusClient
+from penstock.rpc.clients.round_trip import StatusClient
 from penstock.rpc.loop import LoopThread
 from penstock.runs.folder import LEARNER, RunFolder
 

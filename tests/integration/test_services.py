@@ -14,7 +14,7 @@ import pytest
 from helpers.ports import free_ports
 from helpers.processes import Command, Ended, end_in_time, listening, run
 from helpers.timing import PATIENCE_S
-from penstock.machine.exit_codes import BY_SIGNAL
+from penstock.errors import BY_SIGNAL
 from penstock.rpc.health import is_serving
 
 SERVICES = ("replay", "learner", "actor", "evaluator")

@@ -18,11 +18,11 @@ from helpers.ports import free_ports
 from helpers.processes import WITH_HELPERS, Command, Ended, Watch, end_in_time, watching
 from helpers.timing import wait_for_run
 from helpers.wall_clock import HOUR_S, WallClock, library, unavailable
+from penstock.errors import BY_SIGNAL
 from penstock.learning.durable import checkpoints
 from penstock.learning.durable.checkpoints import RunProgress
-from penstock.machine.exit_codes import BY_SIGNAL
 from penstock.replay.snapshots.folder import SnapshotFolder
-from penstock.rpc.clients.status import StatusClient
+from penstock.rpc.clients.round_trip import StatusClient
 from penstock.rpc.loop import LoopThread
 from penstock.runs.folder import RunFolder
 from penstock.runs.summary import Summary

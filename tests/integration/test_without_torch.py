@@ -11,7 +11,7 @@ import pytest
 from helpers.hidden_packages import hiding
 from helpers.ports import free_ports
 from helpers.processes import Command, Ended, end_in_time, end_of, run
-from penstock.machine.exit_codes import BY_SIGNAL, USAGE_ERROR
+from penstock.errors import BY_SIGNAL, USAGE_ERROR
 from penstock.runs.folder import RunFolder
 from tests.integration.test_services import HOST
 

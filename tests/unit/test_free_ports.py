@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from helpers import ports
-from penstock.local.ports import refusal
+from penstock.cli.commands.containers import refusal
 
 OTHER_TEST = """
 import sys

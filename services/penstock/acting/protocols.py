@@ -9,13 +9,11 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.algo.network import Network
-from penstock.algo.noise import Noise
+from penstock.algo.network import Network, Noise
 from penstock.types.evaluation import EvaluationResult, EvaluationTask
-from penstock.types.networks import Library
 from penstock.types.replay import Grant, Window
 from penstock.types.run import ActorReport, Assignment, EnvironmentFault, Weights
-from penstock.types.spaces import Leaves
+from penstock.types.spaces import Leaves, Library
 
 
 class WindowPolicy(Protocol):

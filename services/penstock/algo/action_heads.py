@@ -17,9 +17,7 @@ from penstock.algo.distributions import (
     MultiCategorical,
     SquashedGaussian,
 )
-from penstock.algo.limits import AT_BOUND, LOG_STD_RANGE, SQUASHED_LOG_STD_RANGE
-from penstock.algo.network import Network
-from penstock.algo.noise import Noise
+from penstock.algo.network import AT_BOUND, LOG_STD_RANGE, SQUASHED_LOG_STD_RANGE, Network, Noise
 from penstock.algo.spaces import beginning, bounds, scaled
 from penstock.types.spaces import BoxSpace, DiscreteSpace, MultiBinarySpace, MultiDiscreteSpace, Space, Tree
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, assert_never
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.types.networks import ActivationName
+from penstock.types.spaces import ActivationName
 
 if TYPE_CHECKING:
     from torch import nn

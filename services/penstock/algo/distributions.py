@@ -16,7 +16,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock.algo.noise import Noise, NoiseKind
+from penstock.algo.network import Noise, NoiseKind
+
+
+def unpack(packed: Tensor, bits: int) -> Tensor:
+    """Returns the bits, <bool>[..., bits], of packed masks, <uint8>[..., ceil(bits / 8)].
+
+    Bit i is bit i % 8 of byte i // 8, as in `numpy.packbits(masks, axis=-1, bitorder="little")`.
+    """
+    places = torch.arange(8, dtype=torch.uint8, device=packed.device)
+    return (packed.unsqueeze(-1) >> places & 1).flatten(-2)[..., :bits].bool()
+
 
 _LOG_TWO_PI = math.log(2.0 * math.pi)
 

@@ -7,23 +7,34 @@ leaves.
 
 import math
 from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from penstock.algo.initialisation import initialised
-from penstock.algo.limits import MAX_OBSERVATION
+from penstock.algo.network import MAX_OBSERVATION
 from penstock.algo.normalisation import RunningMoments
 from penstock.algo.spaces import MOST_PLANES, alternatives, encoders_of
-from penstock.types.networks import Encoder
 from penstock.types.spaces import (
+    Encoder,
     EnvironmentSpec,
     MultiBinarySpace,
     Space,
     channels_first,
     has_channels_last,
 )
+
+Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
+
+
+def initialised(layer: Layer, gain: float) -> Layer:
+    """Initialises a layer orthogonally (Saxe et al. 2014), the standard for PPO, with biases of 0; returns it."""
+    assert layer.bias is not None
+    nn.init.orthogonal_(layer.weight, gain)
+    nn.init.zeros_(layer.bias)
+    return layer
+
 
 Activation = Callable[[], nn.Module]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 import torch
 from torch import Tensor
 
-from penstock.algo.ratios import ratio_of
+from penstock.algo.advantages import ratio_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from penstock.algo.initialisation import initialised
-from penstock.types.networks import MEMORY_PARTS, MemoryKind
+from penstock.algo.encoders import initialised
+from penstock.types.spaces import MEMORY_PARTS, MemoryKind
 
 _GATES: dict[MemoryKind, int] = {"gru": 3, "lstm": 4}
 

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from penstock.algo.encoders import Activation, Features, Preparation
-from penstock.algo.initialisation import initialised
+from penstock.algo.encoders import Activation, Features, Preparation, initialised
 
 _WIDTH = 16
 """Features of each cell."""

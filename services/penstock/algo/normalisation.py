@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from penstock.algo.limits import LEAST_RELATIVE_DEVIATION, LEAST_VARIANCE, MAX_STANDARDISED
-from penstock.algo.ratios import LARGEST_SPREAD
+from penstock.algo.advantages import LARGEST_SPREAD
+from penstock.algo.network import LEAST_RELATIVE_DEVIATION, LEAST_VARIANCE, MAX_STANDARDISED
 from penstock.types.statistics import Features
 
 _COARSE, _CONSTANT = 100.0, 1e-3

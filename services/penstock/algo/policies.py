@@ -10,15 +10,11 @@ from torch import Tensor, nn
 
 from penstock.algo.action_heads import ActionHead
 from penstock.algo.activations import implementations_of
-from penstock.algo.distributions import Joint
-from penstock.algo.encoders import Activation, Features, Observer, encoder_layers
-from penstock.algo.initialisation import initialised
-from penstock.algo.limits import LARGEST_MEAN
-from penstock.algo.masks import unpack
+from penstock.algo.distributions import Joint, unpack
+from penstock.algo.encoders import Activation, Features, Observer, encoder_layers, initialised
 from penstock.algo.memory import Memory, Unroll, by_rows
 from penstock.algo.moves import Moves
-from penstock.algo.network import Network
-from penstock.algo.noise import Noise
+from penstock.algo.network import LARGEST_MEAN, Network, Noise
 from penstock.algo.normalisation import BegunUpdate, MomentsUpdate, RunningMoments
 from penstock.algo.own_modules import own_layers
 from penstock.algo.spaces import check_spaces, position_of

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import ConfigurationError
-from penstock.types.networks import Encoder
 from penstock.types.spaces import (
     LEAST_IMAGE,
     BoxSpace,
     DiscreteSpace,
+    Encoder,
     EnvironmentSpec,
     MultiBinarySpace,
     MultiDiscreteSpace,

@@ -12,25 +12,23 @@ from penstock.apps.earlier_session import HOW_TO_BEGIN, changed_settings, log_re
 from penstock.apps.ranks import device_name, follow, leading, own_place
 from penstock.apps.run_summary import summary_of
 from penstock.config import Config
-from penstock.errors import ConfigurationError, PenstockError, SchemaMismatch, TrainingFailed
+from penstock.errors import ConfigurationError, PenstockError, SchemaMismatch, TrainingFailed, exit_code
 from penstock.learning.durable import checkpoints
 from penstock.learning.durable.copying import Copying
 from penstock.learning.durable.progress_log import ProgressLog
 from penstock.learning.members.replay_places import ReplayPlaces
 from penstock.learning.members.roster import Roster, spread_temperatures
 from penstock.learning.members.targets import Targets
-from penstock.learning.report import gpu_metrics
 from penstock.learning.report.statistics import RunStatistics
 from penstock.learning.run.assembly import core_is_faster, learner_of, open_session, training_run
-from penstock.learning.run.lead import Lead
 from penstock.learning.run.run_snapshots import RunSnapshots
-from penstock.learning.run.session import LearnerParts, Session
+from penstock.learning.run.session import Lead, LearnerParts, Session
 from penstock.learning.run.training import Conclusion
+from penstock.learning.step import devices
 from penstock.learning.step.batches import BatchFeed, check_schema
 from penstock.learning.step.devices import check_execution, payload_memory, torch_device, use_precision, use_threads
 from penstock.learning.step.learner import Learner
 from penstock.machine.addresses import advertised
-from penstock.machine.exit_codes import exit_code
 from penstock.machine.files import READABLE_FILE, remove_leftovers, restored_after, write_atomically, write_json
 from penstock.process.disk_watch import DiskWatch
 from penstock.process.run_info import show_run
@@ -49,7 +47,7 @@ from penstock.runs.services_file import ServicesFile, replay_peers
 from penstock.runs.summary import nothing_left
 from penstock.telemetry import metrics
 from penstock.telemetry.logs import Logger
-from penstock.types.place import Place
+from penstock.types.location import Place
 from penstock.types.replay import Batch
 from penstock.types.waits import Awaited
 
@@ -123,7 +121,7 @@ def run(config: Config) -> int:
             if choosing and core_is_faster(config, roster.spec, network):
                 device = torch_device("cpu")
                 service.logger.info("device chosen", device="cpu", reason=_FASTER_ON_A_CORE)
-            if missing := gpu_metrics.show(device):
+            if missing := devices.show(device):
                 service.logger.warning("GPU utilisation not exported", reason=missing)
             learner = learner_of(config, roster.spec, device, lead.ranks, network)
             metrics.LEARNER_DEVICE.labels(device.type).set(1)

@@ -15,7 +15,7 @@ from penstock.learning.durable import checkpoints
 from penstock.learning.ranks.group import RankGroup, RankPlace, place_of
 from penstock.learning.ranks.link import FollowingLink, LeadingLink
 from penstock.learning.run.assembly import learner_of
-from penstock.learning.run.lead import Lead
+from penstock.learning.run.session import Lead
 from penstock.learning.step.batches import BatchFeed
 from penstock.learning.step.devices import payload_memory, torch_device, use_threads
 from penstock.machine.addresses import LOOPBACK

@@ -6,7 +6,9 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 
+from penstock.apps import replay as snapshot_telemetry
 from penstock.config import Config, ReplayConfig
+from penstock.errors import PenstockError
 from penstock.process.disk_watch import DiskWatch
 from penstock.process.service import Service
 from penstock.replay.admission import Gate
@@ -20,9 +22,43 @@ from penstock.rpc.servicers.replay import ReplayServicer
 from penstock.rpc.servicers.snapshots import SnapshotServicer
 from penstock.runs.services_file import AddressFile
 from penstock.telemetry import metrics
-from penstock.telemetry import snapshots as snapshot_telemetry
 from penstock.telemetry.logs import Logger
 from penstock.types.block import Schema
+from penstock.types.snapshots import Snapshot
+
+
+def show_zeros() -> None:
+    """Creates every series at 0: a query for a series that does not exist yet returns nothing."""
+    for name in ("kept", "absent", "damaged"):
+        metrics.REPLAY_SNAPSHOT_SEGMENTS.labels(name)
+    for kind in ("written", "shared"):
+        metrics.REPLAY_SNAPSHOT_BYTES.labels(kind)
+
+
+def note(outcome: Snapshot | PenstockError, logger: Logger) -> None:
+    """Logs and counts the outcome of a snapshot. The service continues after a failure, such as a full disk."""
+    if isinstance(outcome, PenstockError):
+        logger.error("snapshot failed", reason=str(outcome))
+        metrics.REPLAY_SNAPSHOT_FAILURES.inc()
+        return
+    logger.info(
+        "snapshot taken",
+        snapshot=outcome.name,
+        version=outcome.version,
+        segments=outcome.segments,
+        absent=outcome.absent,
+        damaged=outcome.damaged,
+        written_bytes=outcome.written_bytes,
+        shared_bytes=outcome.shared_bytes,
+        seconds=round(outcome.seconds, 3),
+    )
+    metrics.REPLAY_SNAPSHOTS.inc()
+    metrics.REPLAY_SNAPSHOT_TIME.set(outcome.taken_unix_s)
+    metrics.REPLAY_SNAPSHOT_SECONDS.set(outcome.seconds)
+    for name, count in (("kept", outcome.segments), ("absent", outcome.absent), ("damaged", outcome.damaged)):
+        metrics.REPLAY_SNAPSHOT_SEGMENTS.labels(name).set(count)
+    metrics.REPLAY_SNAPSHOT_BYTES.labels("written").set(outcome.written_bytes)
+    metrics.REPLAY_SNAPSHOT_BYTES.labels("shared").set(outcome.shared_bytes)
 
 
 def run(config: Config) -> int:

@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from penstock.cli.screen.loading import loading
-from penstock.errors import PenstockError
-from penstock.local.imports import uncollected
+from penstock.errors import CRASHED, INTERRUPTED, USAGE_ERROR, PenstockError, exit_code
 from penstock.machine import library_variables
-from penstock.machine.exit_codes import CRASHED, INTERRUPTED, USAGE_ERROR, exit_code
+from penstock.machine.module_imports import uncollected
 from penstock.machine.spelling import question, similar
 from penstock.machine.system_errors import exhaustion, not_utf8
 

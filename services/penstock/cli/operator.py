@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Final
 from penstock.config.settings.security import SecurityConfig
 from penstock.errors import ConfigurationError
 from penstock.local.variables import settings_of_variables
-from penstock.rpc.clients.status import StatusClient
+from penstock.rpc.clients.round_trip import StatusClient
 from penstock.rpc.loop import LoopThread
 from penstock.runs.folder import RunFolder
 from penstock.security.configured import credentials_of
-from penstock.types.place import Place
+from penstock.types.location import Place
 
 if TYPE_CHECKING:
     from penstock.security.credentials import Credentials

@@ -18,7 +18,7 @@ from penstock.config.sections import Sections, fields
 from penstock.errors import ConfigurationError
 from penstock.machine.environment_arguments import NONE
 from penstock.runs.folder import RunFolder
-from penstock.types.networks import MEMORY_PARTS
+from penstock.types.spaces import MEMORY_PARTS
 
 
 class Config(Sections):

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from penstock.errors import ConfigurationError, PenstockError
+from penstock.errors import GAVE_UP, USAGE_ERROR, ConfigurationError, PenstockError
 from penstock.local.child_log import ChildLog
 from penstock.local.process_group import (
     CommandProcess,
@@ -20,7 +20,6 @@ from penstock.local.process_group import (
 )
 from penstock.local.template import PENSTOCK, Template
 from penstock.local.variables import of_services
-from penstock.machine.exit_codes import GAVE_UP, USAGE_ERROR
 from penstock.machine.system_errors import disk_fault, in_words
 from penstock.process.service import START_VARIABLE, SUPERVISED_VARIABLE
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from penstock.config import Config
-from penstock.errors import ConfigurationError, PenstockError, Unavailable
+from penstock.errors import ConfigurationError, PenstockError, Unavailable, exit_code
 from penstock.local import stopping
 from penstock.local.aborted_start import AbortedStart
 from penstock.local.actor_count import ActorCount
@@ -21,11 +21,10 @@ from penstock.local.sockets import sockets_of
 from penstock.local.startup import Startup, beginning
 from penstock.local.store_size import conversion, with_store
 from penstock.local.template import Template
-from penstock.machine.exit_codes import exit_code
 from penstock.machine.file_systems import free_bytes
 from penstock.machine.files import mark_of, write_atomically
 from penstock.machine.system_errors import in_words
-from penstock.rpc.clients.status import StatusClient
+from penstock.rpc.clients.round_trip import StatusClient
 from penstock.rpc.loop import LoopThread
 from penstock.runs import remote_copies
 from penstock.runs.end import RunEnd, announce, obstacle

@@ -32,7 +32,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from penstock.local.imports import uncollected
+from penstock.machine.module_imports import uncollected
 from penstock.process.output import LOG_VARIABLE
 
 assert sys.platform == "linux"  # see `local.template`; mypy also checks the package for macOS

@@ -15,8 +15,8 @@ from typing import Literal
 
 from penstock.config import ActorConfig, Config, EvaluationConfig, LearnerConfig, ReplayConfig
 from penstock.config.exposure import check_listen, isolation, metrics_host
+from penstock.errors import BY_SIGNAL
 from penstock.machine.addresses import Address, advertised
-from penstock.machine.exit_codes import BY_SIGNAL
 from penstock.process import allocator
 from penstock.process.certificate_watch import CertificateWatch
 from penstock.process.environment_process import seed_generators, set_arguments

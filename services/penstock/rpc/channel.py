@@ -12,9 +12,8 @@ from google.protobuf.message import Message
 from penstock.errors import Unavailable
 from penstock.machine.addresses import target
 from penstock.rpc import local_socket
-from penstock.rpc.contract import check_contract, contract_of, stamped
+from penstock.rpc.contract import check_contract, claimed, contract_of, stamped
 from penstock.rpc.errors import from_rpc
-from penstock.rpc.identity import claimed
 from penstock.rpc.local_socket import MAX_MESSAGE_BYTES, LocalSocket, Offer, SocketEnded
 from penstock.rpc.proofs import prove
 from penstock.rpc.server import KEEPALIVE

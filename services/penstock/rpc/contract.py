@@ -4,11 +4,12 @@ Both sides must have the same number: actors of contract 3 can't build policies 
 clients of contracts 2 and 1 can't prove the run's key.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from google.protobuf.message import Message
 
-from penstock.errors import ConfigurationError
+from penstock.errors import ConfigurationError, NotReady
 from penstock.wire.run import encode_contract
 
 CONTRACT = 4
@@ -35,4 +36,22 @@ def check_contract(number: int, peer: str) -> None:
         raise ConfigurationError(
             f"{peer} has {has}, and its peer has contract {CONTRACT}; update the older of the two to the other's"
             " version of Penstock"
+        )
+
+
+_KEY = "penstock-identity"
+"""Key in the metadata of a call."""
+
+
+def claimed(identity: int) -> tuple[tuple[str, str], ...]:
+    """Returns the metadata of a call to the service with this identity; none if it is 0, for unknown."""
+    return ((_KEY, f"{identity:x}"),) if identity else ()
+
+
+def check_identity(metadata: Sequence[tuple[str, str | bytes]], own: int) -> None:
+    """Raises `NotReady` if a call is meant for another service than that with the identity `own`; 0: it has none."""
+    wanted = next((value for key, value in metadata if key == _KEY), "")
+    if wanted and own and wanted != f"{own:x}":
+        raise NotReady(
+            "the service at this address belongs to another run, or it has been replaced; its client looks for it again"
         )

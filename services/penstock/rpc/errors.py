@@ -3,13 +3,17 @@
 The trailing metadata also names the error, so that Penstock's clients raise the error that the server raised.
 """
 
+import contextlib
 import re
+from collections.abc import Iterator
+from typing import Literal
 
 import grpc
 
 from penstock import errors
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, PermissionDenied, PlaceLost, SchemaMismatch
 from penstock.rpc.tls import explained
+from penstock.telemetry import logs, metrics
 
 _ERROR_KEY = "penstock-error"
 _TAKEN_BY_KEY = "penstock-taken-by"
@@ -93,3 +97,17 @@ def from_rpc(error: grpc.aio.AioRpcError, peer: str, *, certified: bool = True) 
 def is_passing(error: PenstockError) -> bool:
     """Returns whether the same call may succeed later."""
     return isinstance(error, (errors.Unavailable, errors.NotReady, errors.Overloaded, errors.DamagedWindow))
+
+
+@contextlib.contextmanager
+def logged_refusal(who: Literal["actor", "evaluator", "learner", "operator"], **where: str) -> Iterator[None]:
+    """Logs and counts the refusal of a client that the enclosed check finds not to be the run's.
+
+    `where` has further fields of the event, such as the client's address.
+    """
+    try:
+        yield
+    except (SchemaMismatch, PlaceLost, PermissionDenied) as error:
+        metrics.REFUSED_CLIENTS.labels(who).inc()
+        logs.note(f"{who} refused", **where, reason=str(error))
+        raise

@@ -14,9 +14,8 @@ from google.protobuf.message import DecodeError, Message
 
 from penstock.errors import ConfigurationError, InvalidSegment, Overloaded, PenstockError, Unavailable
 from penstock.machine.addresses import client_host
-from penstock.rpc.contract import check_contract, contract_of, stamped
+from penstock.rpc.contract import check_contract, check_identity, contract_of, stamped
 from penstock.rpc.errors import is_passing, to_status, trailing_metadata
-from penstock.rpc.identity import check_identity
 from penstock.rpc.local_socket import LocalSocket, Offer
 from penstock.telemetry import logs, metrics
 from penstock.types.location import Origin

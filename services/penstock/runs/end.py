@@ -22,7 +22,7 @@ from pathlib import Path
 from penstock.errors import ConfigurationError
 from penstock.machine.files import json_of, write_atomically
 from penstock.runs.folder import RunFolder
-from penstock.runs.return_text import return_text
+from penstock.runs.metrics import return_text
 from penstock.runs.summary import Summary
 
 LONGEST_S = 30.0

@@ -30,7 +30,7 @@ from typing import Final
 from penstock.errors import ConfigurationError, DamagedFile
 from penstock.machine.files import decode_record, make_folder, open_new, temporary_of
 from penstock.machine.system_errors import in_words
-from penstock.types.place import Place
+from penstock.types.location import Place
 from penstock.types.run import RunIdentity
 
 LEARNER: Final = "learner"

@@ -5,6 +5,7 @@ defines the numbers.
 """
 
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,19 @@ from numpy.typing import NDArray
 from penstock.errors import ConfigurationError
 from penstock.machine.system_errors import in_words
 from penstock.runs.folder import RunFolder
+
+
+def return_text(mean: float, std: float | None = None) -> str:
+    """Returns a return, or the mean and the standard deviation of several, as text.
+
+    It has one decimal, or as many as show three digits of the larger number: rewards of some tasks are far below 1.
+    """
+    largest = max(abs(mean), std or 0.0)
+    small = 0.0 < largest < 10.0
+    decimals = min(2 - math.floor(math.log10(largest)), 9) if small else 1
+    shown = f"{mean:.{decimals}f}"
+    return shown if std is None else f"{shown} ± {std:.{decimals}f}"
+
 
 Columns = Mapping[str, NDArray[np.float64]]
 """Numbers by name, <float64>[N] each, in the order of the records; NaN where a record has no number."""

@@ -21,7 +21,7 @@ from penstock.machine.files import make_folder, write_json
 from penstock.machine.system_errors import in_words
 from penstock.runs.folder import CERTIFIED, IDENTITY, LEARNER, RunFolder, replay_services
 from penstock.runs.summary import nothing_left
-from penstock.types.place import Place
+from penstock.types.location import Place
 
 _RESUMED_WITHIN_S = 60.0
 """Seconds within which the learner that resumes a finished run is expected, by processes that are started with it."""

@@ -12,8 +12,7 @@ from penstock.errors import ConfigurationError
 from penstock.machine import installation
 from penstock.machine.files import write_json
 from penstock.runs.folder import RunFolder
-from penstock.runs.metrics import Metrics, load_metrics
-from penstock.runs.return_text import return_text
+from penstock.runs.metrics import Metrics, load_metrics, return_text
 from penstock.types.extents import Extent, RunLimit
 from penstock.types.records import plain, record_of
 from penstock.types.statistics import CoordinatorStatistics

@@ -10,8 +10,7 @@ from typing import Protocol, assert_never
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.algo.network import Network
-from penstock.algo.noise import Noise
+from penstock.algo.network import Network, Noise
 from penstock.small.choices import Choices, Pairs
 from penstock.small.gaussian import Gaussian
 from penstock.small.layers import Tensors, padded, tensor_of

@@ -7,7 +7,7 @@ exceeds the noise, or the last legal one if rounding leaves none. This module do
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.algo.noise import Noise, NoiseKind
+from penstock.algo.network import Noise, NoiseKind
 from penstock.types.spaces import DiscreteSpace, MultiBinarySpace, MultiDiscreteSpace
 
 ChoiceSpace = DiscreteSpace | MultiDiscreteSpace | MultiBinarySpace

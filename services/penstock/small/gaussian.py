@@ -8,9 +8,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.algo.limits import LOG_STD_RANGE, SQUASHED_LOG_STD_RANGE
-from penstock.algo.network import Network
-from penstock.algo.noise import Noise, NoiseKind
+from penstock.algo.network import LOG_STD_RANGE, SQUASHED_LOG_STD_RANGE, Network, Noise, NoiseKind
 from penstock.types.spaces import BoxSpace
 
 _HALF_LOG_TWO_PI = np.float32(0.5 * math.log(2.0 * math.pi))

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.algo.limits import LEAST_RELATIVE_DEVIATION, LEAST_VARIANCE, MAX_OBSERVATION, MAX_STANDARDISED
-from penstock.algo.network import Network
+from penstock.algo.network import LEAST_RELATIVE_DEVIATION, LEAST_VARIANCE, MAX_OBSERVATION, MAX_STANDARDISED, Network
 from penstock.algo.spaces import alternatives, encoders_of
 from penstock.small.layers import Tensors, tensor_of
 from penstock.types.spaces import EnvironmentSpec, Leaves, MultiBinarySpace, Space

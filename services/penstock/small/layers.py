@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from penstock.algo import published
 from penstock.algo.activations import implementations_of
-from penstock.types.networks import ActivationName
+from penstock.types.spaces import ActivationName
 
 BLOCK = 16
 """Columns of one product: one vector of AVX-512 in float32, or two of AVX2."""

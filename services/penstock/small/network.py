@@ -10,7 +10,7 @@ from penstock.algo.spaces import encoders_of
 from penstock.small.actions import Actions
 from penstock.small.inputs import ENCODERS, Inputs
 from penstock.small.layers import Layer
-from penstock.types.networks import ActivationName
+from penstock.types.spaces import ActivationName
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,17 +15,15 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 
 from penstock.algo import published
-from penstock.algo.network import Network
-from penstock.algo.noise import Noise
+from penstock.algo.network import Network, Noise
 from penstock.algo.published import Description
 from penstock.small import network
 from penstock.small.actions import Actions
 from penstock.small.inputs import Inputs
 from penstock.small.layers import Layers
 from penstock.small.network import SmallNetwork
-from penstock.types.networks import Library
 from penstock.types.run import Weights
-from penstock.types.spaces import Leaves
+from penstock.types.spaces import Leaves, Library
 
 P = ParamSpec("P")
 T = TypeVar("T")

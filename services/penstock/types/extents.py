@@ -91,3 +91,50 @@ class Amounts:
         rates = {unit: per_second(unit) for unit, _ in self.given}
         seconds = [max(0.0, amount - done.of(unit)) / rates[unit] for unit, amount in self.given if rates[unit] > 0.0]
         return min(seconds, default=None)
+
+
+class Recurrence:
+    """A task that is due at intervals of training. Used by the training thread.
+
+    With intervals in several units, the first that has passed makes it due, and all of them begin again.
+    """
+
+    def __init__(self, intervals: Amounts, begin: Extent) -> None:
+        """Makes the task due one interval after `begin`."""
+        self._intervals = intervals
+        self.restart(begin)
+
+    def is_due(self, now: Extent) -> bool:
+        """Returns whether an interval has passed and something was trained in it."""
+        return self._due.reached(now) is not None and now.trained_since(self._begin)
+
+    def restart(self, now: Extent) -> None:
+        """Makes the task due one interval after `now`."""
+        self._begin, self._due = now, self._intervals.after(now)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSize:
+    """Size of a store. Its bytes are known when the schema of the segments is, unless it is in bytes."""
+
+    amount: int
+    unit: Literal["bytes", "segments", "steps"] = "bytes"
+
+    def segments(self, unroll_length: int) -> int | None:
+        """Returns the segments of `unroll_length` steps that it has room for, rounded up; None if it is in bytes."""
+        match self.unit:
+            case "bytes":
+                return None
+            case "segments":
+                return self.amount
+            case "steps":
+                return -(-self.amount // unroll_length)
+
+    @property
+    def setting(self) -> str:
+        """The name of its setting within `replay`."""
+        return f"capacity_{self.unit}"
+
+    def __str__(self) -> str:
+        """Returns the setting and its value."""
+        return f"replay.{self.setting} {self.amount}"

@@ -2,6 +2,18 @@
 
 from dataclasses import dataclass
 
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Addresses of a service, the preferred one first, and its identity; the fields are those of the contract's Place.
+
+    The identity distinguishes the service from one of another run that has the same address later; 0: unknown.
+    """
+
+    addresses: tuple[str, ...] = ()
+    identity: int = 0
+
+
 MAX_NAME = 253
 """Characters of the longest name of a node or job, which is that of the longest name of a host."""
 

@@ -10,7 +10,33 @@ from numpy.typing import NDArray
 from penstock.types.block import Columns
 from penstock.types.codecs import Forms
 from penstock.types.run import place_token
-from penstock.types.shares import relative_shares
+
+
+def relative_shares(weights: Sequence[float], least: float) -> list[float]:
+    """Returns the share of each of N actors, relative to an equal share 1 / N. The mean is 1.
+
+    Shares are proportional to the weights, except that those below `least` are raised to it at the expense of the
+    others: share_i = max(least, c weight_i), with the c for which the mean is 1. If all weights are equal, all shares
+    are exactly 1.
+
+    Args:
+        weights: Weights of at least one actor, not negative.
+        least: Smallest share, above 0 and at most 1.
+    """
+    if min(weights) == max(weights):
+        return [1.0] * len(weights)
+    rest, factor = sum(weights), 0.0
+    # If the k smallest shares are raised, the others sum to N - k least, which gives c. The number k is the smallest
+    # for which none of the others is below `least`.
+    for raised, weight in enumerate(sorted(weights)):
+        if rest <= 0.0:
+            break
+        factor = (len(weights) - raised * least) / rest
+        if factor * weight >= least:
+            break
+        rest -= weight
+    return [max(least, factor * weight) for weight in weights]
+
 
 MAX_SLOTS = 4096
 """Number of actor slots in a store, fixed by its format."""

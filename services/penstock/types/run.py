@@ -6,8 +6,7 @@ import secrets
 from dataclasses import dataclass, field
 
 from penstock.types.block import Schema
-from penstock.types.location import UNKNOWN, Location
-from penstock.types.place import Place
+from penstock.types.location import UNKNOWN, Location, Place
 from penstock.types.spaces import EnvironmentSpec
 from penstock.types.statistics import Timing
 

@@ -8,13 +8,32 @@ import functools
 import math
 import re
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self, TypeGuard, get_args
+from typing import Any, ClassVar, Literal, Self, TypeGuard, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.types.block import MAX_COLUMN_NAME
 from penstock.types.records import plain
+
+Encoder = Literal["flat", "one_hot", "embedding", "board", "image"]
+"""Encoder of one leaf of an observation."""
+
+ActivationName = Literal["tanh", "relu"]
+"""Activation function after a hidden layer; `algo.activations` has its implementations."""
+
+MemoryKind = Literal["gru", "lstm"]
+"""Kind of a recurrent layer."""
+
+MEMORY_PARTS: dict[MemoryKind, int] = {"gru": 1, "lstm": 2}
+"""Vectors in one state of each kind of memory."""
+
+Library = Literal["numpy", "torch"]
+"""Library that computes a policy's actions."""
+
+Inference = Literal["auto", "torch"]
+"""Choice of the library. auto: NumPy for policies that it can compute, else torch."""
+
 
 LEAST_IMAGE = 36
 """Smallest height and width in pixels of an image; smaller arrays of bytes are boards."""

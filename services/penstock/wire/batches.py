@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from penstock.errors import InvalidSegment
 from penstock.types.block import Schema
 from penstock.types.codecs import ENCODINGS, Codec
-from penstock.types.location import Location
+from penstock.types.location import Location, Place
 from penstock.types.payloads import PayloadPool, Places, allocate, places
-from penstock.types.place import Place
 from penstock.types.replay import (
     MAX_BATCH_SEGMENTS,
     MAX_SLOTS,
@@ -32,8 +31,7 @@ from penstock.v1 import block_pb2, replay_pb2
 from penstock.wire import block
 from penstock.wire.block import BlockAssembler, EncodedColumns, split_final
 from penstock.wire.fields import decoded, encoded
-from penstock.wire.location import decode_location, encode_location
-from penstock.wire.places import decode_place, encode_place
+from penstock.wire.location import decode_location, decode_place, encode_location, encode_place
 
 MAX_BATCH = 2**62
 """Largest number of a batch, which leaves room in 64 bits for those that follow it."""

@@ -4,8 +4,8 @@ import re
 
 from penstock.errors import InvalidSegment
 from penstock.machine.addresses import Address
-from penstock.types.location import MAX_NAME, Location
-from penstock.v1 import location_pb2
+from penstock.types.location import MAX_NAME, Location, Place
+from penstock.v1 import location_pb2, run_pb2
 from penstock.wire.fields import decoded, encoded
 
 # Prometheus requests these addresses, so they contain nothing but a host and a port.
@@ -40,3 +40,18 @@ def _is_reachable(text: str) -> bool:
     except ValueError:
         return False
     return len(text) <= _MAX_ADDRESS and address.port > 0 and _HOST.fullmatch(address.host) is not None
+
+
+def encode_place(place: Place) -> run_pb2.Place:
+    """Encodes where a replay service is."""
+    return encoded(run_pb2.Place, place)
+
+
+def decode_place(message: run_pb2.Place) -> Place:
+    """Decodes where a replay service is. Raises `InvalidSegment` if an address is none."""
+    for address in message.addresses:
+        try:
+            Address.parse(address)
+        except ValueError as error:
+            raise InvalidSegment(f"an address of the replay service {error}") from None
+    return decoded(Place, message)

@@ -8,7 +8,7 @@ from typing import assert_never
 
 from penstock.errors import InvalidSegment, Overloaded, RunFinished
 from penstock.types.evaluation import EvaluationResult, EvaluationTask, EvaluatorHello
-from penstock.types.place import Place
+from penstock.types.location import Place
 from penstock.types.records import plain, record_of
 from penstock.types.run import (
     ActorProgress,
@@ -25,8 +25,7 @@ from penstock.types.status import RunStatus
 from penstock.v1 import evaluation_pb2, run_pb2
 from penstock.wire.block import MAX_PART_BYTES
 from penstock.wire.fields import decoded, encoded, values_of
-from penstock.wire.location import decode_location, encode_location
-from penstock.wire.places import decode_place, encode_place
+from penstock.wire.location import decode_location, decode_place, encode_location, encode_place
 from penstock.wire.schema import decode_schema, encode_schema
 from penstock.wire.spaces import decode_environment, encode_environment
 

@@ -22,7 +22,7 @@ from penstock.acting.policies.randomness import Streams
 from penstock.algo.policies import Policy
 from penstock.errors import EnvironmentFailed
 from penstock.types.evaluation import EvaluationResult, EvaluationTask
-from penstock.types.networks import MemoryKind
+from penstock.types.spaces import MemoryKind
 
 
 def evaluation(

@@ -24,7 +24,7 @@ from penstock.acting.values.spaces import segment_schema
 from penstock.algo.policies import Inputs, Policy
 from penstock.errors import EnvironmentFailed
 from penstock.types.block import Column, Schema
-from penstock.types.networks import MemoryKind
+from penstock.types.spaces import MemoryKind
 
 STEPS, COUNT, WINDOWS = 5, 3, 12
 PLACE = assignment(*range(COUNT))

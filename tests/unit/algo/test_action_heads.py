@@ -8,8 +8,7 @@ from torch import Tensor
 
 from penstock.algo.action_heads import ActionHead, bound
 from penstock.algo.distributions import Categorical, DiagonalGaussian, Joint, MultiCategorical, SquashedGaussian
-from penstock.algo.network import Network
-from penstock.algo.noise import Noise, NoiseKind
+from penstock.algo.network import Network, Noise, NoiseKind
 from penstock.types.spaces import BoxSpace, DiscreteSpace, Leaf, MultiBinarySpace, MultiDiscreteSpace, Space, Tree
 
 DISCRETE = DiscreteSpace(5, start=2)

@@ -16,10 +16,10 @@ from penstock.algo.encoders import Concatenated, Convolutions, Embeddings, Obser
 from penstock.algo.network import Network
 from penstock.algo.normalisation import RunningMoments
 from penstock.algo.policies import Inputs
-from penstock.types.networks import Encoder
 from penstock.types.spaces import (
     BoxSpace,
     DiscreteSpace,
+    Encoder,
     EnvironmentSpec,
     Leaf,
     MultiBinarySpace,

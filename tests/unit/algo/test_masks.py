@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.algo.masks import unpack
+from penstock.algo.distributions import unpack
 
 
 @given(

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from penstock.algo.memory import Memory, Unroll, by_rows, lstm_by_sequences
-from penstock.types.networks import MemoryKind
+from penstock.types.spaces import MemoryKind
 
 FEATURES, SIZE, ROWS, LENGTH = 5, 7, 3, 9
 KINDS = pytest.mark.parametrize("kind", ["gru", "lstm"])

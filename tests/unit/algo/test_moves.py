@@ -8,16 +8,23 @@ import torch
 
 from helpers.policies import fresh_policy, weights_of
 from penstock.algo import weights as policy_weights
-from penstock.algo.distributions import Categorical
-from penstock.algo.masks import unpack
+from penstock.algo.distributions import Categorical, unpack
 from penstock.algo.moves import Moves
 from penstock.algo.network import Network
 from penstock.algo.policies import Inputs, Policy
 from penstock.algo.spaces import check_spaces
 from penstock.config import Config
 from penstock.errors import ConfigurationError
-from penstock.types.networks import Encoder
-from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec, Leaf, MultiDiscreteSpace, Space, Tree
+from penstock.types.spaces import (
+    BoxSpace,
+    DiscreteSpace,
+    Encoder,
+    EnvironmentSpec,
+    Leaf,
+    MultiDiscreteSpace,
+    Space,
+    Tree,
+)
 
 ROWS, COLUMNS, KINDS = 3, 6, 4
 CELLS = ROWS * COLUMNS

@@ -12,16 +12,15 @@ from helpers.policy_outputs import distribution_of, learn_moments, value_of
 from penstock.algo import published
 from penstock.algo import weights as policy_weights
 from penstock.algo.distributions import Categorical, DiagonalGaussian, SquashedGaussian
-from penstock.algo.network import Network
-from penstock.algo.noise import Noise, NoiseKind
+from penstock.algo.network import Network, Noise, NoiseKind
 from penstock.algo.policies import Inputs, Policy
 from penstock.algo.spaces import check_spaces, encoders_of, encoders_of_new, shown_encoders
 from penstock.errors import ConfigurationError
-from penstock.types.networks import Encoder
 from penstock.types.run import Weights
 from penstock.types.spaces import (
     BoxSpace,
     DiscreteSpace,
+    Encoder,
     EnvironmentSpec,
     Leaf,
     MultiBinarySpace,

@@ -6,8 +6,7 @@ import pytest
 from penstock.config import Config, build, merge, parse_toml
 from penstock.errors import ConfigurationError
 from penstock.presets import configured
-from penstock.types.extents import Amounts
-from penstock.types.store_size import StoreSize
+from penstock.types.extents import Amounts, StoreSize
 
 DEFAULT = Config()
 

@@ -23,8 +23,7 @@ from penstock.learning.step.adam import Adam
 from penstock.learning.step.batches import TrainingBatch
 from penstock.learning.step.execution import Descent, Eager, FixedShapes
 from penstock.learning.step.gradient_steps import GradientStep, Steps, objective_of
-from penstock.types.networks import MemoryKind
-from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec, Leaf, MultiDiscreteSpace, Tree
+from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec, Leaf, MemoryKind, MultiDiscreteSpace, Tree
 
 GRU = dataclasses.replace(SMALL, memory="gru", memory_size=8)
 KINDS = pytest.mark.parametrize("kind", ["gru", "lstm"])

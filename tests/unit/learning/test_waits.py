@@ -25,8 +25,8 @@ from penstock.learning.step.batches import KnownRows, TrainingBatch, to_tensors
 from penstock.learning.step.execution import FixedShapes
 from penstock.learning.step.learner import Learner
 from penstock.learning.step.torch_execution import TorchExecution
-from penstock.types.networks import MemoryKind
 from penstock.types.replay import Batch
+from penstock.types.spaces import MemoryKind
 
 ATEN = torch.ops.aten
 READS = {ATEN._local_scalar_dense, ATEN.item, ATEN.is_nonzero, ATEN.equal}

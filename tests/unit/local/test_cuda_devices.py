@@ -9,8 +9,8 @@ import pytest
 
 from penstock.config import build
 from penstock.errors import ConfigurationError
-from penstock.local import cuda_devices
-from penstock.local.cuda_devices import check_device, why_no_cuda
+from penstock.local import first_checks
+from penstock.local.first_checks import check_device, why_no_cuda
 
 CUDA = "cuda: Optional[str] = '12.8'\nhip: Optional[str] = None\n"
 NONE = "cuda: Optional[str] = None\nhip: Optional[str] = None\n"
@@ -26,7 +26,7 @@ def torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     found = ModuleSpec("torch", None, origin=str(version.with_name("__init__.py")))
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: found)
     monkeypatch.setattr(ctypes, "CDLL", lambda name: None)
-    monkeypatch.setattr(cuda_devices, "_GPUS", tmp_path / "gpus")
+    monkeypatch.setattr(first_checks, "_GPUS", tmp_path / "gpus")
     for name in ("0000:01:00.0", "0000:02:00.0"):
         (tmp_path / "gpus" / name).mkdir(parents=True)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)

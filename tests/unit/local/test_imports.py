@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.local.imports import uncollected
+from penstock.machine.module_imports import uncollected
 
 
 class Ring:

@@ -2,7 +2,7 @@ import socket
 
 import pytest
 
-from penstock.local.ports import refusal
+from penstock.cli.commands.containers import refusal
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])

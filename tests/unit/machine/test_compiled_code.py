@@ -17,7 +17,7 @@ from helpers.timing import PATIENCE_S
 from penstock.algo import advantages
 from penstock.machine import compiled_code
 from penstock.replay import masses, sum_tree
-from penstock.replay.store import header_scans, lz4_blocks, piece_copies, row_checks
+from penstock.replay.store import header_scans, lz4_blocks, row_checks, segment_rows
 from penstock.small.compiled import adam, estimates, gradients, losses
 
 
@@ -104,7 +104,7 @@ def test_compiled_code_depends_on_no_other_file() -> None:
         header_scans,
         lz4_blocks,
         masses,
-        piece_copies,
+        segment_rows,
         row_checks,
         sum_tree,
     )

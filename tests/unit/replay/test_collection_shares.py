@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from helpers.segments import PLAN
 from penstock.errors import ConfigurationError
 from penstock.replay.admission import GRANTS_AHEAD, ActorKey, Gate
-from penstock.types.replay import SamplingPlan
-from penstock.types.shares import relative_shares
+from penstock.types.replay import SamplingPlan, relative_shares
 
 # Shares
 

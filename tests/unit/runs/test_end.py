@@ -16,9 +16,8 @@ import pytest
 from helpers.timing import PATIENCE_S, wait_for
 from penstock.cli.options import parse
 from penstock.config import Config
-from penstock.errors import ConfigurationError, ForeignCode, TrainingFailed
+from penstock.errors import GAVE_UP, ConfigurationError, ForeignCode, TrainingFailed, exit_code
 from penstock.local.variables import settings_of_variables
-from penstock.machine.exit_codes import GAVE_UP, exit_code
 from penstock.runs.end import VARIABLES, RunEnd, announce, obstacle, read_end
 from penstock.runs.folder import RunFolder
 from penstock.runs.summary import EvaluationOutcome

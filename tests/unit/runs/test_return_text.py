@@ -1,6 +1,6 @@
 import pytest
 
-from penstock.runs.return_text import return_text
+from penstock.runs.metrics import return_text
 
 
 @pytest.mark.parametrize(

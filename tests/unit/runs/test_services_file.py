@@ -10,7 +10,7 @@ from penstock.learning.members.replay_places import ReplayPlaces
 from penstock.runs.folder import RunFolder
 from penstock.runs.services_file import AddressFile, LearnerOfRun, ServicesFile, learner_of, patience_s, replay_peers
 from penstock.runs.summary import Summary
-from penstock.types.place import Place
+from penstock.types.location import Place
 from penstock.types.status import Stopped
 
 LEARNER = Place(("node1:7432", "[fd00::1]:7432"), 0x1F)

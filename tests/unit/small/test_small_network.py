@@ -11,8 +11,7 @@ from penstock.algo.activations import implementations_of
 from penstock.algo.network import Network
 from penstock.algo.published import Description
 from penstock.small.network import SmallNetwork, obstacle
-from penstock.types.networks import ActivationName
-from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec, Leaf, MultiBinarySpace, Tree
+from penstock.types.spaces import ActivationName, BoxSpace, DiscreteSpace, EnvironmentSpec, Leaf, MultiBinarySpace, Tree
 
 PLANE = BoxSpace("float32", (3,), (-1.0,) * 3, (1.0,) * 3)
 OBSERVATIONS = {

@@ -32,9 +32,8 @@ from penstock.algo.spaces import alternatives
 from penstock.errors import ConfigurationError
 from penstock.small import actions
 from penstock.small.policy import NumpyRunner, obstacle
-from penstock.types.networks import ActivationName, Encoder
 from penstock.types.run import Weights
-from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec, Space, Tree
+from penstock.types.spaces import ActivationName, BoxSpace, DiscreteSpace, Encoder, EnvironmentSpec, Space, Tree
 
 TOLERANCE = 1e-6
 """Largest difference of a log probability, for each unit by which `condition` multiplies a rounding error of the

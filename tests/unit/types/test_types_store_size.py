@@ -1,6 +1,6 @@
 import pytest
 
-from penstock.types.store_size import StoreSize
+from penstock.types.extents import StoreSize
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.errors import InvalidSegment
 from penstock.types.evaluation import EvaluationResult, EvaluationTask
-from penstock.types.place import Place
+from penstock.types.location import Place
 from penstock.types.run import ActorReport, Assignment, Weights
 from penstock.types.statistics import Timing
 from penstock.v1 import run_pb2

@@ -32,8 +32,7 @@ from penstock.errors import ConfigurationError, EnvironmentFailed, UnknownEnviro
 from penstock.machine import foreign_errors
 from penstock.machine.environment_names import split
 from penstock.machine.module_imports import import_modules
-from penstock.types.networks import Encoder
-from penstock.types.spaces import BoxSpace, EnvironmentSpec
+from penstock.types.spaces import BoxSpace, Encoder, EnvironmentSpec
 
 STEPS = 2
 """Steps taken by each environment. The second is the first one from a state that a step produced."""

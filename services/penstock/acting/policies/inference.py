@@ -10,12 +10,10 @@ from numpy.typing import NDArray
 from penstock.acting.protocols import WindowPolicy
 from penstock.algo import weights as policy_weights
 from penstock.algo.distributions import Joint
-from penstock.algo.network import Network
-from penstock.algo.noise import Noise
+from penstock.algo.network import Network, Noise
 from penstock.algo.policies import Inputs
-from penstock.types.networks import Library
 from penstock.types.run import Weights
-from penstock.types.spaces import Leaves
+from penstock.types.spaces import Leaves, Library
 
 _CPU = torch.device("cpu")
 _ROW_MULTIPLE = 16

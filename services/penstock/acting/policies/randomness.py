@@ -11,7 +11,7 @@ from typing import assert_never
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.algo.noise import Noise, NoiseKind
+from penstock.algo.network import Noise, NoiseKind
 
 
 def _word(value: int) -> NDArray[np.uint64]:

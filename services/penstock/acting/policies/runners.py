@@ -5,8 +5,8 @@ from penstock.algo import published
 from penstock.machine import extras
 from penstock.small import policy
 from penstock.small.policy import NumpyRunner
-from penstock.types.networks import Inference
 from penstock.types.run import Weights
+from penstock.types.spaces import Inference
 
 
 def runner_of(

@@ -11,20 +11,18 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from penstock.cli.commands.containers import Finding, check_containers, check_passed_on
+from penstock.cli.commands.containers import Finding, check_containers, check_passed_on, refusal
 from penstock.cli.one_line_parser import OneLineParser
 from penstock.cli.options import parse
 from penstock.cli.screen.lines import Line, show
 from penstock.cli.screen.loading import loading
 from penstock.config import Config
 from penstock.config.exposure import check_listen, metrics_host
-from penstock.errors import ConfigurationError
+from penstock.errors import UNFIT, ConfigurationError
 from penstock.local.actor_count import usable_cores
 from penstock.local.environment_check import check_environment
-from penstock.local.ports import refusal
 from penstock.machine import extras, installation
 from penstock.machine.addresses import Address
-from penstock.machine.exit_codes import UNFIT
 from penstock.machine.file_systems import existing
 from penstock.process.environment_process import arguments_for
 from penstock.runs.folder import RunFolder

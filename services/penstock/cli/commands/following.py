@@ -16,10 +16,10 @@ from penstock.errors import PenstockError, Unavailable
 from penstock.local.child_log import ChildLog
 from penstock.local.startup import beginning
 from penstock.machine.files import mark_of
-from penstock.rpc.clients.status import StatusClient
+from penstock.rpc.clients.round_trip import StatusClient
 from penstock.runs.folder import LEARNER, RunFolder
 from penstock.runs.summary import Summary
-from penstock.types.place import Place
+from penstock.types.location import Place
 from penstock.types.status import RunStatus
 
 _INTERVAL_S = 1.0

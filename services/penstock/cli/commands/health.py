@@ -6,7 +6,7 @@ Containers run it every few seconds, so it imports as little as possible.
 from collections.abc import Sequence
 
 from penstock.cli.one_line_parser import OneLineParser
-from penstock.machine.exit_codes import NOT_SERVING
+from penstock.errors import NOT_SERVING
 from penstock.rpc.health import is_serving, storage_fails
 
 _TIMEOUT_S = 5.0

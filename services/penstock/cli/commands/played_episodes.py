@@ -19,7 +19,7 @@ from penstock.errors import ConfigurationError, EnvironmentFailed
 from penstock.machine.module_imports import import_modules
 from penstock.process.environment_process import arguments_for, seed_generators
 from penstock.runs.folder import RunFolder, find_checkpoint
-from penstock.runs.return_text import return_text
+from penstock.runs.metrics import return_text
 from penstock.types.differences import same_spaces
 from penstock.types.evaluation import EvaluationResult, EvaluationTask, VariantReturns
 from penstock.types.spaces import EnvironmentSpec

@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from penstock.cli.commands.transfer import progress_bars, wide_console
+from penstock.cli.commands.snapshots import progress_bars, wide_console
 from penstock.cli.one_line_parser import OneLineParser
 from penstock.cli.options import parse, settings_of
 from penstock.cli.program import how_to_resume

@@ -22,8 +22,7 @@ from penstock.machine import installation
 from penstock.machine.spelling import question, similar
 from penstock.runs.folder import RunFolder
 from penstock.runs.known import RUNS, known_runs
-from penstock.runs.metrics import load_metrics
-from penstock.runs.return_text import return_text
+from penstock.runs.metrics import load_metrics, return_text
 from penstock.runs.summary import Summary
 
 _LEAST_COLUMNS = 150

@@ -5,28 +5,53 @@ import dataclasses
 import functools
 import shlex
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from rich import box
+from rich.console import Console
 from rich.filesize import decimal
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TimeRemainingColumn, TransferSpeedColumn
 from rich.table import Table
 
-from penstock.cli.commands.transfer import progress_bars, wide_console
 from penstock.cli.operator import operator_of
 from penstock.cli.options import parse
 from penstock.cli.program import program
 from penstock.config import Config
 from penstock.errors import ConfigurationError
 from penstock.machine import installation
-from penstock.rpc.clients.names import Peer
+from penstock.rpc.clients.connection import Peer
 from penstock.rpc.clients.snapshots import RunSnapshotClient, SnapshotClient
 from penstock.rpc.loop import LoopThread
 from penstock.runs.folder import LEARNER, RunFolder, kept_identity
 from penstock.runs.services_file import replay_peers
-from penstock.types.place import Place
-from penstock.types.snapshots import RunSnapshot, Snapshot
+from penstock.types.location import Place
+from penstock.types.snapshots import RunSnapshot, Snapshot, SnapshotProgress
+
+_PIPE_WIDTH = 160
+
+
+def wide_console() -> Console:
+    """Returns a console that does not cut names in a pipe, which has no width."""
+    console = Console()
+    return console if console.is_terminal else Console(width=_PIPE_WIDTH)
+
+
+@contextlib.contextmanager
+def progress_bars(console: Console) -> Iterator[Callable[[str, SnapshotProgress], None]]:
+    """Yields a function that shows the progress of a copy, given a label, in one bar per label."""
+    columns = "{task.description}", BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()
+    tasks: dict[str, TaskID] = {}
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as display:
+
+        def show(label: str, progress: SnapshotProgress) -> None:
+            if label not in tasks:
+                tasks[label] = display.add_task(label, total=None)
+            display.update(tasks[label], completed=progress.bytes, total=progress.total_bytes or None)
+
+        yield show
+
 
 _VOLUMES = "/var/lib/penstock"
 """Folder of the volumes under Docker Compose."""

@@ -21,12 +21,12 @@ from penstock.config import read_settings
 from penstock.config.foreign_code import CODE, FileNames
 from penstock.config.recorded import LIMITS
 from penstock.errors import ConfigurationError, Unavailable
-from penstock.rpc.clients.status import StatusClient
+from penstock.rpc.clients.round_trip import StatusClient
 from penstock.rpc.health import storage_fails
 from penstock.runs.folder import LEARNER, RunFolder
 from penstock.runs.remote_copies import shown
 from penstock.runs.summary import Summary, nothing_left, raised_limits
-from penstock.types.place import Place
+from penstock.types.location import Place
 from penstock.types.records import plain
 from penstock.types.status import RunStatus
 

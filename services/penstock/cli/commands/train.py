@@ -18,9 +18,9 @@ from penstock.cli.screen.display import make_display
 from penstock.cli.screen.lines import show, show_command
 from penstock.cli.screen.loading import loading
 from penstock.config import Config
+from penstock.errors import INTERRUPTED
 from penstock.local.first_checks import check_at_once, with_run_dir
 from penstock.local.stopping import REPEAT_S, Interrupted
-from penstock.machine.exit_codes import INTERRUPTED
 from penstock.process import output
 from penstock.process.environment_process import arguments_for
 from penstock.runs.folder import RunFolder

@@ -12,7 +12,7 @@ from penstock.cli.screen.lines import Line, named, show, show_command
 from penstock.cli.screen.replay_figures import effect_of_priorities, replay_figures
 from penstock.cli.screen.run_facts import limit_text
 from penstock.runs.folder import RunFolder
-from penstock.runs.return_text import return_text
+from penstock.runs.metrics import return_text
 from penstock.runs.summary import EvaluationOutcome, Summary
 from penstock.types.statistics import Ages, CoordinatorStatistics, Drops, LearningNumbers, Unit, declared
 from penstock.types.status import AT_A_LIMIT

@@ -5,9 +5,9 @@ import os
 from collections.abc import Iterator
 
 from penstock.errors import ConfigurationError
-from penstock.local.imports import uncollected
 from penstock.machine import extras, library_variables
 from penstock.machine.foreign_errors import describe
+from penstock.machine.module_imports import uncollected
 
 
 @contextlib.contextmanager

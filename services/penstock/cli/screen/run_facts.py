@@ -2,7 +2,7 @@
 
 from penstock.cli.screen.hints import Hint, hints
 from penstock.cli.screen.replay_figures import replay_figures
-from penstock.runs.return_text import return_text
+from penstock.runs.metrics import return_text
 from penstock.types.evaluation import EvaluationSummary, VariantReturns
 from penstock.types.extents import RunLimit
 from penstock.types.statistics import LearningNumbers

@@ -6,7 +6,7 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from penstock.config.setting_types import ModuleName, Numbers, PartName, Sizes
 from penstock.config.settings.section import Section
-from penstock.types.networks import ActivationName, Encoder, MemoryKind
+from penstock.types.spaces import ActivationName, Encoder, MemoryKind
 
 
 class PolicyConfig(Section):

@@ -18,8 +18,8 @@ from penstock.config.setting_types import (
     Temperature,
 )
 from penstock.config.settings.section import Section
-from penstock.types.networks import Inference
-from penstock.types.store_size import StoreSize
+from penstock.types.extents import StoreSize
+from penstock.types.spaces import Inference
 
 Precision = Literal["float32", "tf32", "bfloat16"]
 Execution = Literal["auto", "eager", "compiled", "graphed"]

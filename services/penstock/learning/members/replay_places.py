@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from penstock.machine.addresses import ADDRESS_FILE, Address
-from penstock.types.place import Place
+from penstock.types.location import Place
 from penstock.types.run import largest_incarnation
 
 _CLOCKS_APART_S = 60.0

@@ -15,10 +15,9 @@ from penstock.learning.durable.checkpoints import Snapshot
 from penstock.learning.durable.records import Record, Records
 from penstock.learning.protocols import EvaluationDesk
 from penstock.learning.run.session import Session
-from penstock.learning.step.recurrence import Recurrence
 from penstock.telemetry import metrics
 from penstock.types.evaluation import EvaluationResult, EvaluationSummary, EvaluationTask
-from penstock.types.extents import Extent
+from penstock.types.extents import Extent, Recurrence
 from penstock.types.run import Weights
 
 _STREAM, _FINAL_STREAM = 0xE7A1, 0xE7A2

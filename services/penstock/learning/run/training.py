@@ -26,11 +26,10 @@ from penstock.learning.run.publication import Publication
 from penstock.learning.run.refusals import Refusals
 from penstock.learning.run.session import LearnerParts, Session
 from penstock.learning.step.learner import TrainingOutcome
-from penstock.learning.step.recurrence import Recurrence
 from penstock.machine import installation
 from penstock.telemetry import exchange, metrics
 from penstock.types.evaluation import EvaluationSummary
-from penstock.types.extents import Extent
+from penstock.types.extents import Extent, Recurrence
 from penstock.types.replay import Batch, CommitOutcome, SamplingPlan
 from penstock.types.statistics import CoordinatorStatistics
 from penstock.types.status import AT_A_LIMIT, Stopped

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from penstock.algo.advantages import LARGEST_LOG, LARGEST_SPREAD
 from penstock.algo.losses import LossSettings, Movement
 from penstock.algo.policies import Inputs
-from penstock.algo.ratios import LARGEST_LOG, LARGEST_SPREAD
 from penstock.config import PPOConfig
 from penstock.learning.ranks.ranks import ALONE, Ranks
 from penstock.learning.step.batches import TrainingBatch

@@ -6,10 +6,9 @@ import torch
 from torch import Tensor
 
 from penstock.algo import advantages, losses, priorities
-from penstock.algo.advantages import Estimates
+from penstock.algo.advantages import LARGEST_SPREAD, Estimates, ratio_of
 from penstock.algo.losses import LossSettings, Movement
 from penstock.algo.policies import Inputs, Policy
-from penstock.algo.ratios import LARGEST_SPREAD, ratio_of
 from penstock.config import PPOConfig, Precision
 from penstock.learning.step.batches import TrainingBatch
 from penstock.learning.step.devices import autocast

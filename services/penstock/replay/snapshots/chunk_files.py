@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from penstock.machine.files import open_new, sync_data
 from penstock.replay.store.encoded_rows import Pieces
 from penstock.replay.store.layout import runs, spans, whole_pages
-from penstock.replay.store.piece_copies import copy_pieces
 from penstock.replay.store.ring_store import RingStore
 from penstock.replay.store.row_checks import checksums_of
+from penstock.replay.store.segment_rows import copy_pieces
 from penstock.types.block import Schema
 from penstock.types.codecs import Forms, encodable, encoded_sizes
 

@@ -18,9 +18,9 @@ from penstock.replay.snapshots.chunk_files import chunk_ranges, read_chunk
 from penstock.replay.snapshots.folder import Manifest, SnapshotFolder
 from penstock.replay.store.description import NO_OWNER, Owner
 from penstock.replay.store.layout import State, rows_within
-from penstock.replay.store.piece_copies import copy_pieces
 from penstock.replay.store.records import read_watermarks, session_of
 from penstock.replay.store.ring_store import RingStore
+from penstock.replay.store.segment_rows import copy_pieces
 from penstock.types.snapshots import SnapshotProgress
 
 

@@ -15,8 +15,8 @@ from penstock.errors import ConfigurationError
 from penstock.replay.store.encoded_rows import Pieces, decode_rows
 from penstock.types.block import Columns, Schema
 from penstock.types.codecs import Forms, encodable, encoded_sizes
+from penstock.types.extents import StoreSize
 from penstock.types.replay import MAX_SLOTS
-from penstock.types.store_size import StoreSize
 
 PAGE = 4096
 """Page size in bytes. It is part of the format and so the same on every machine."""

@@ -7,6 +7,7 @@ keys again after it has read rows that another thread may overwrite. No method t
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,7 +15,6 @@ from penstock.errors import InvalidSegment
 from penstock.replay.store.encoded_rows import decode_rows
 from penstock.replay.store.layout import Regions, runs
 from penstock.replay.store.lz4_blocks import first_malformed
-from penstock.replay.store.piece_copies import copy_pieces
 from penstock.replay.store.row_checks import (
     check_values,
     checksums_of,
@@ -27,6 +27,29 @@ from penstock.replay.store.row_checks import (
 from penstock.types.block import VALID, Fragment, Schema
 from penstock.types.codecs import Codec, Forms, codec_number, encodable, form_sizes
 from penstock.types.payloads import Places
+
+
+@numba.njit(
+    numba.void(
+        # Bytes of a received message can't be written.
+        numba.types.Array(numba.uint8, 1, "C", readonly=True),
+        numba.int64[::1],
+        numba.uint8[::1],
+        numba.int64[::1],
+        numba.int64[::1],
+    ),
+    nogil=True,
+    cache=True,
+)
+def copy_pieces(data, starts, into, targets, sizes):  # type: ignore[no-untyped-def]
+    """Copies pieces from their starts in `data` to their targets in `into`. What is outside of either is cut off."""
+    for index in range(starts.size):
+        start, target = starts[index], targets[index]
+        first = max(0, -start, -target)
+        last = min(sizes[index], data.size - start, into.size - target)
+        if first < last:
+            into[target + first : target + last] = data[start + first : start + last]
+
 
 _RAW: Forms = np.zeros(0, np.uint32)
 

@@ -19,8 +19,7 @@ from penstock.errors import PenstockError, Unavailable
 from penstock.rpc import methods
 from penstock.rpc.channel import Backoff
 from penstock.rpc.clients.commit_ledger import CommitLedger
-from penstock.rpc.clients.connection import PersistentStream
-from penstock.rpc.clients.names import Peer
+from penstock.rpc.clients.connection import Peer, PersistentStream
 from penstock.rpc.clients.round_trip import RoundTrip
 from penstock.rpc.clients.sampling_stream import SamplingStream
 from penstock.rpc.loop import LoopThread

@@ -28,16 +28,32 @@ from penstock.rpc.channel import (
     translated,
 )
 from penstock.rpc.clients.absence import Absence
-from penstock.rpc.clients.names import Peer, place_of
 from penstock.rpc.errors import is_passing
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.proofs import prove
 from penstock.rpc.service import Method
 from penstock.telemetry import logs, metrics
-from penstock.types.place import Place
+from penstock.types.location import Place
 
 if TYPE_CHECKING:
     from penstock.security.certificate import Certificate
+
+
+Names = Callable[[], Place]
+"""Function that returns where a service is now. It may read a file.
+
+Raises `NotReady` if that is not known yet, or `RunFinished` if the service will not return."""
+
+Peer = str | Sequence[str] | Place | Names
+"""An address, several in order of preference, a place, or a function that returns one."""
+
+
+def place_of(peer: str | Sequence[str] | Place) -> Place:
+    """Returns the place of a service that does not move."""
+    if isinstance(peer, Place):
+        return peer
+    return Place((peer,) if isinstance(peer, str) else tuple(peer))
+
 
 _PEER_FAILURES = 10
 """Unexpected errors of a peer after which the client gives up. A restart of the peer may help before that."""

@@ -11,8 +11,7 @@ from dataclasses import replace
 
 from penstock.rpc import methods
 from penstock.rpc.channel import Backoff, Stream, exchange
-from penstock.rpc.clients.connection import PersistentStream
-from penstock.rpc.clients.names import Peer
+from penstock.rpc.clients.connection import Peer, PersistentStream
 from penstock.rpc.loop import LoopThread
 from penstock.telemetry import metrics
 from penstock.types.evaluation import EvaluationResult, EvaluationTask, EvaluatorHello

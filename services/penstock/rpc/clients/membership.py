@@ -13,13 +13,11 @@ from dataclasses import replace
 
 from penstock.rpc import methods
 from penstock.rpc.channel import Backoff, Stream, exchange
-from penstock.rpc.clients.connection import PersistentStream
-from penstock.rpc.clients.names import Peer
+from penstock.rpc.clients.connection import Peer, PersistentStream
 from penstock.rpc.loop import LoopThread
 from penstock.telemetry import metrics
 from penstock.types.block import Schema
-from penstock.types.location import UNKNOWN, Location
-from penstock.types.place import Place
+from penstock.types.location import UNKNOWN, Location, Place
 from penstock.types.run import ActorProgress, ActorReport, Assignment, EnvironmentFault, Hello, LostPlace, Weights
 from penstock.types.spaces import EnvironmentSpec
 from penstock.v1 import run_pb2

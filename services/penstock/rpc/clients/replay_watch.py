@@ -15,11 +15,9 @@ from penstock.learning.members.replay_places import ReplayPlaces
 from penstock.machine.addresses import preferred
 from penstock.rpc import methods
 from penstock.rpc.channel import UNARY_TIMEOUT_S, Backoff, call_unary
-from penstock.rpc.clients.connection import Connection
-from penstock.rpc.clients.names import Peer
+from penstock.rpc.clients.connection import Connection, Peer
 from penstock.rpc.loop import LoopThread
-from penstock.types.location import Location
-from penstock.types.place import Place
+from penstock.types.location import Location, Place
 from penstock.v1 import replay_pb2
 from penstock.wire.batches import decode_status_location, decode_status_place
 

@@ -21,7 +21,7 @@ from penstock.rpc.loop import LoopThread
 from penstock.telemetry import logs, metrics
 from penstock.types.block import Schema
 from penstock.types.codecs import Codec
-from penstock.types.place import Place
+from penstock.types.location import Place
 from penstock.types.replay import MAX_ROUND_TRIP_WINDOWS, Grant, StagingOffer, Window
 from penstock.types.run import Assignment
 from penstock.v1 import replay_pb2

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from penstock.errors import ConfigurationError, PenstockError
 from penstock.gate_law import shards_conflict
 from penstock.rpc.clients.batch_source import FAREWELL_S, ReplayBatchSource
-from penstock.rpc.clients.names import Peer
+from penstock.rpc.clients.connection import Peer
 from penstock.rpc.loop import LoopThread, off_loop
 from penstock.sharding.allotment import Allotment, Arrival
 from penstock.sharding.parts import join, place

@@ -8,8 +8,7 @@ from concurrent.futures import Future
 from penstock.errors import Unavailable
 from penstock.rpc import methods
 from penstock.rpc.channel import Stream, open_stream, translated
-from penstock.rpc.clients.connection import Connection
-from penstock.rpc.clients.names import Peer
+from penstock.rpc.clients.connection import Connection, Peer
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.service import unwrap
 from penstock.types.records import total

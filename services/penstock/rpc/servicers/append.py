@@ -17,8 +17,8 @@ from penstock.replay.buffer import ReplayBuffer
 from penstock.replay.intake import Intake
 from penstock.replay.store.staging import StagingArea, StagingAreas
 from penstock.rpc import methods
+from penstock.rpc.errors import logged_refusal
 from penstock.rpc.loop import off_loop
-from penstock.rpc.refusals import logged_refusal
 from penstock.rpc.service import Context, logged_stay, opening_message, write_whole
 from penstock.telemetry import metrics
 from penstock.types.codecs import ENCODINGS, Codec

@@ -17,8 +17,7 @@ from penstock.rpc.service import Context, Method
 from penstock.rpc.servicers.append import AppendServicer
 from penstock.rpc.servicers.sample import SampleServicer
 from penstock.telemetry import metrics
-from penstock.types.location import UNKNOWN, Location
-from penstock.types.place import Place
+from penstock.types.location import UNKNOWN, Location, Place
 from penstock.v1 import replay_pb2
 from penstock.wire.batches import encode_status
 

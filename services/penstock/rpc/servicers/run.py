@@ -19,15 +19,14 @@ from penstock.learning.members.roster import Roster
 from penstock.learning.members.targets import Targets
 from penstock.learning.report.statistics import RunStatistics
 from penstock.rpc import methods
+from penstock.rpc.errors import logged_refusal
 from penstock.rpc.loop import LoopThread
-from penstock.rpc.refusals import logged_refusal
 from penstock.rpc.server import Server
 from penstock.rpc.service import Context, Method, logged_stay, opening_message, write_whole
 from penstock.telemetry import metrics
 from penstock.types.differences import contrast, same_spaces
 from penstock.types.evaluation import EvaluationResult, EvaluationTask
-from penstock.types.location import Location
-from penstock.types.place import Place
+from penstock.types.location import Location, Place
 from penstock.types.run import ActorProgress, ActorReport, Assignment, EnvironmentFault, Weights
 from penstock.types.spaces import EnvironmentSpec
 from penstock.v1 import evaluation_pb2, run_pb2

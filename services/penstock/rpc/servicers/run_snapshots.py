@@ -10,8 +10,8 @@ from typing import Any
 from penstock.errors import PermissionDenied
 from penstock.learning.run.run_snapshots import RunSnapshots
 from penstock.rpc import methods
+from penstock.rpc.errors import logged_refusal
 from penstock.rpc.proofs import prover_of
-from penstock.rpc.refusals import logged_refusal
 from penstock.rpc.service import Context, Method, opening_message, write_whole
 from penstock.v1 import run_pb2
 from penstock.wire import snapshots as wire

@@ -19,9 +19,9 @@ from penstock.replay.buffer import ReplayBuffer
 from penstock.replay.leases import MAX_LEASES
 from penstock.replay.segments import Lease
 from penstock.rpc import methods
+from penstock.rpc.errors import logged_refusal
 from penstock.rpc.loop import off_loop
 from penstock.rpc.proofs import prover_of
-from penstock.rpc.refusals import logged_refusal
 from penstock.rpc.service import Context, Method, logged_stay, opening_message, write_whole
 from penstock.rpc.servicers.append import ANSWERED_WITHIN_S, AppendServicer
 from penstock.telemetry import metrics

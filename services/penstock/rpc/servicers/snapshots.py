@@ -13,8 +13,8 @@ from penstock.errors import PenstockError, Unavailable
 from penstock.replay.snapshots.taking import Snapshots
 from penstock.replay.snapshots.work import RunningSnapshot
 from penstock.rpc import methods
+from penstock.rpc.errors import logged_refusal
 from penstock.rpc.proofs import prover_of
-from penstock.rpc.refusals import logged_refusal
 from penstock.rpc.service import Context, Method, opening_message, write_whole
 from penstock.v1 import replay_pb2
 from penstock.wire import snapshots as wire

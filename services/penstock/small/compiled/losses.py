@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from penstock.algo.limits import LOG_STD_RANGE
+from penstock.algo.advantages import LARGEST_LOG
 from penstock.algo.losses import LossSettings
+from penstock.algo.network import LOG_STD_RANGE
 from penstock.algo.policies import Policy
-from penstock.algo.ratios import LARGEST_LOG
 from penstock.small.compiled import gradients
 from penstock.small.compiled.flat_network import FlatNetwork
 from penstock.small.compiled.gradients import Floats, MinibatchSettings

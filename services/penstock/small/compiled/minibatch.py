@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from penstock.algo.masks import unpack
+from penstock.algo.distributions import unpack
 from penstock.algo.policies import Inputs, Policy
 from penstock.small.compiled import gradients
 from penstock.small.compiled.flat_network import FlatNetwork

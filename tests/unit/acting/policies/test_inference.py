@@ -10,8 +10,7 @@ from helpers.policies import decided_weights, fresh_policy, remembering_policy, 
 from penstock.acting.policies.inference import PolicyRunner
 from penstock.algo.network import Network
 from penstock.algo.policies import Policy
-from penstock.types.networks import MemoryKind
-from penstock.types.spaces import EnvironmentSpec
+from penstock.types.spaces import EnvironmentSpec, MemoryKind
 
 ROWS = 16
 """Number of rows of a call without padding."""

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from penstock.acting.policies import randomness
 from penstock.acting.policies.randomness import Purpose, Streams
 from penstock.algo.action_heads import ActionHead
-from penstock.algo.network import Network
-from penstock.algo.noise import Noise, NoiseKind
+from penstock.algo.network import Network, Noise, NoiseKind
 from penstock.types.spaces import BoxSpace, DiscreteSpace, Leaf, MultiBinarySpace, MultiDiscreteSpace, Space, Tree
 
 

@@ -22,8 +22,7 @@ from penstock.algo import weights as policy_weights
 from penstock.algo.policies import Policy
 from penstock.errors import ConfigurationError
 from penstock.types.differences import same_spaces
-from penstock.types.networks import MemoryKind
-from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec, Tree
+from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec, MemoryKind, Tree
 
 Observation = NDArray[np.float32]
 CONVENTIONS: tuple[Convention, ...] = ("observation", "info", "method")

@@ -1,7 +1,7 @@
 import asyncio
 
 from penstock.learning.members.replay_places import ReplayPlaces
-from penstock.types.place import Place
+from penstock.types.location import Place
 from penstock.types.run import largest_incarnation
 
 CONFIGURED = ("a:1", "b:1")

@@ -30,8 +30,8 @@ from penstock.learning.step.execution import Descent, Eager
 from penstock.learning.step.gradient_steps import GradientStep, Steps, objective_of
 from penstock.small.compiled.losses import Coefficients
 from penstock.small.compiled.minibatch import MinibatchGradient
-from penstock.types.networks import ActivationName
 from penstock.types.spaces import (
+    ActivationName,
     BoxSpace,
     DiscreteSpace,
     EnvironmentSpec,

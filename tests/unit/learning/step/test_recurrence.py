@@ -1,7 +1,6 @@
 import pytest
 
-from penstock.learning.step.recurrence import Recurrence
-from penstock.types.extents import Amounts, Extent
+from penstock.types.extents import Amounts, Extent, Recurrence
 
 BEGIN = Extent(steps=1000, updates=100, episodes=10, minutes=5.0)
 

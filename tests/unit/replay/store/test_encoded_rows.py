@@ -22,8 +22,8 @@ from penstock.replay.snapshots.restoring import restore_store
 from penstock.replay.snapshots.taking import Snapshots
 from penstock.replay.store.encoded_rows import Pieces
 from penstock.replay.store.layout import SEGMENTS_FILE, State
-from penstock.replay.store.piece_copies import copy_pieces
 from penstock.replay.store.ring_store import RingStore
+from penstock.replay.store.segment_rows import copy_pieces
 from penstock.replay.store.store_reader import StoreReader
 from penstock.types.block import Columns, Fragment
 from penstock.types.codecs import ENCODINGS, Codec, Forms, encodable, form

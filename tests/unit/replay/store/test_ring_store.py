@@ -15,8 +15,8 @@ from penstock.errors import ConfigurationError, InvalidSegment, Overloaded, Plac
 from penstock.replay.store.layout import SEGMENTS_FILE, State, bytes_of
 from penstock.replay.store.ring_store import RingStore
 from penstock.types.block import Columns, Fragment, Schema
+from penstock.types.extents import StoreSize
 from penstock.types.replay import Window
-from penstock.types.store_size import StoreSize
 from penstock.wire.staged_checksum import SUMS, checksum_of, staged_checksum
 
 
