@@ -4,6 +4,7 @@ import re
 import signal
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
+from typing import Any
 
 import gymnasium
 import pytest
@@ -126,17 +127,25 @@ def test_a_value_outside_of_its_bounds_has_the_same_warning_before_a_run_and_in_
     )
 
 
+class Once(gymnasium.Env[Any, Any]):
+    """Has episodes of one step, and can't be reset after one."""
+
+    observation_space = action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self) -> None:
+        self._steps = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        if self._steps:
+            raise RuntimeError("simulator lost at the second reset")
+        return 0, {}
+
+    def step(self, action: Any) -> Any:
+        self._steps += 1
+        return 0, 1.0, True, False, {}
+
+
 def test_an_environment_that_fails_at_its_second_reset_is_refused_before_a_run() -> None:
-    class Once(Failing):
-        def reset(self, **kwargs: object) -> object:
-            if self._life:
-                raise RuntimeError("simulator lost at the second reset")
-            return super().reset()
-
-        def step(self, action: object) -> object:
-            observation, reward, *_ = super().step(0)  # type: ignore[arg-type]
-            return observation, reward, True, False, {}
-
-    gymnasium.register("Once-v0", lambda: Once(at=-1))
+    gymnasium.register("Once-v0", lambda **kwargs: Once())
     with pytest.raises(ConfigurationError, match=r"^RuntimeError: simulator lost at the second reset .* in reset "):
         checked("Once-v0")

@@ -48,6 +48,7 @@ class CheckedVector:
         """Starts new episodes, with their observations in `observation`; returns infos. Raises `EnvironmentFailed`."""
         self._progress.doing = "reset"
         begin = functools.partial(self._envs.reset, seed=list(seeds))  # type: ignore[arg-type]
+        infos: dict[str, Any]
         self._returned, infos = self._call("in reset", begin, 2)
         self.observation = self._flat(self._returned, "in reset")
         self.check(self.observation, "in reset")

@@ -234,7 +234,7 @@ def test_a_mask_that_cannot_be_used_fails_its_environment(place: str, odd: Any, 
 
 
 def test_an_exception_of_a_vectors_method_is_a_failure_that_names_the_method() -> None:
-    def lose() -> None:
+    def lose() -> NDArray[np.int8]:
         raise RuntimeError("masks lost")
 
     def lost_vector(num_envs: int) -> MaskedVector:
@@ -242,7 +242,8 @@ def test_an_exception_of_a_vectors_method_is_a_failure_that_names_the_method() -
         vector.action_masks = lose
         return vector
 
-    gymnasium.register("Lost-v0", vector_entry_point=lost_vector)
+    entry: Any = lost_vector
+    gymnasium.register("Lost-v0", vector_entry_point=entry)
     environments = make_environments("Lost-v0", 2, kwargs={}, vectorization="native")
     with pytest.raises(
         EnvironmentFailed, match=r"^RuntimeError: masks lost .* in the method action_masks\(\) \(Lost-v"
