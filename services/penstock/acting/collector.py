@@ -7,14 +7,14 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.acting.environments.bounds import ObservationBounds, Precision
+from penstock.acting.environments.offsets import with_offsets
 from penstock.acting.environments.vectors import Environments
 from penstock.acting.outcomes import Outcomes
 from penstock.acting.policies.randomness import Streams
 from penstock.acting.protocols import Runner
 from penstock.acting.recorder import Recorder
 from penstock.acting.values import faults
-from penstock.acting.values.bounds import ObservationBounds, Precision
-from penstock.acting.values.offsets import with_offsets
 from penstock.acting.values.spaces import ActionMap
 from penstock.errors import EnvironmentFailed
 from penstock.types.block import Schema

@@ -6,10 +6,10 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.acting.environments.offsets import with_offsets
 from penstock.acting.environments.vectors import Environments
 from penstock.acting.policies.randomness import Purpose, Streams
 from penstock.acting.policies.runners import runner_of
-from penstock.acting.values.offsets import with_offsets
 from penstock.acting.values.spaces import ActionMap
 from penstock.types.evaluation import EvaluationResult, EvaluationTask
 

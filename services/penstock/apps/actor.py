@@ -3,6 +3,7 @@
 import os
 import socket
 
+from penstock.acting.environments.offsets import offsets_of
 from penstock.acting.environments.progress import Progress
 from penstock.acting.environments.replaceable import ReplaceableEnvironments
 from penstock.acting.environments.vectors import Environments
@@ -10,7 +11,6 @@ from penstock.acting.loop import ActorParts, act
 from penstock.acting.policies.runners import runner_of
 from penstock.acting.protocols import Runner
 from penstock.acting.reports import report_failure
-from penstock.acting.values.offsets import offsets_of
 from penstock.acting.values.spaces import segment_schema
 from penstock.algo.spaces import check_spaces
 from penstock.apps.environments import variants_of

@@ -13,6 +13,7 @@ import helpers.failing
 from helpers.environments import assignment, spec_of
 from helpers.policies import decided_weights, fresh_weights
 from penstock.acting.collector import Collector
+from penstock.acting.environments.bounds import ObservationBounds, Precision
 from penstock.acting.environments.single_environments import SingleEnvironments
 from penstock.acting.environments.variants import EnvironmentVariants
 from penstock.acting.environments.vectors import (
@@ -23,7 +24,6 @@ from penstock.acting.environments.vectors import (
 )
 from penstock.acting.policies.inference import PolicyRunner
 from penstock.acting.protocols import WindowPolicy
-from penstock.acting.values.bounds import ObservationBounds, Precision
 from penstock.acting.values.spaces import describe, segment_schema
 from penstock.errors import ConfigurationError, EnvironmentFailed
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from penstock.acting.environments import first_values
 from penstock.acting.environments.frames import with_frames
+from penstock.acting.environments.offsets import find_offsets, offsets_of
 from penstock.acting.environments.progress import Progress
 from penstock.acting.environments.registry import find
 from penstock.acting.environments.single_environments import SingleEnvironments
@@ -24,7 +25,6 @@ from penstock.acting.protocols import Leaves
 from penstock.acting.values import faults
 from penstock.acting.values.leaves import left_out
 from penstock.acting.values.masks import MaskSource, Place
-from penstock.acting.values.offsets import find_offsets, offsets_of
 from penstock.acting.values.spaces import ActionMap
 from penstock.algo.network import Network
 from penstock.algo.spaces import beginning, bounded, bounds, check_spaces, scaled

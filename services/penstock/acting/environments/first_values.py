@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.acting.environments.bounds import outside
 from penstock.acting.protocols import Leaves
-from penstock.acting.values.bounds import outside
 from penstock.types.spaces import BoxSpace, EnvironmentSpec
 
 EXTREME = 1e10

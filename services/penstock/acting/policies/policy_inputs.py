@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.acting.environments.offsets import stacked_offsets, subtracted
 from penstock.acting.values import masks
 from penstock.acting.values.leaf_buffers import Unusable, ValueCheck
 from penstock.acting.values.leaves import flatten
 from penstock.acting.values.masks import MaskSource, Place
-from penstock.acting.values.offsets import stacked_offsets, subtracted
 from penstock.acting.values.returned_values import UNREADABLE, array_of
 from penstock.errors import ConfigurationError
 from penstock.types.spaces import EnvironmentSpec, Leaf, Space, is_image

@@ -16,11 +16,11 @@ from helpers.single_process import train
 from penstock.acting.collector import Collector
 from penstock.acting.environments.environment_check import Task, check
 from penstock.acting.environments.frames import with_frames
+from penstock.acting.environments.offsets import find_offsets, offsets_of
 from penstock.acting.environments.vectors import Environments, make_environments
 from penstock.acting.evaluation import evaluate
 from penstock.acting.policies.runners import runner_of
 from penstock.acting.policies.trained import TrainedPolicy
-from penstock.acting.values.offsets import find_offsets, offsets_of
 from penstock.acting.values.spaces import segment_schema
 from penstock.algo.network import Network
 from penstock.config import Config, build

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.acting.values.offsets import offsets_of
+from penstock.acting.environments.offsets import offsets_of
 from penstock.types.block import Columns
 from penstock.types.spaces import BoxSpace, EnvironmentSpec, Leaf, is_stackable
 
