@@ -271,7 +271,7 @@ def place(ended_run: EndedRun, tmp_path_factory: pytest.TempPathFactory) -> Iter
 def results(place: Place, request: pytest.FixtureRequest) -> Iterator[dict[str, Future[Result]]]:
     """Runs the commands of this session, a few at a time, because starting takes most of their time."""
     items = [item for item in request.session.items if item.path == request.path and isinstance(item, pytest.Function)]
-    asked = [item.callspec.params["name"] for item in items if hasattr(item, "callspec")]
+    asked = [str(item.callspec.params["name"]) for item in items if hasattr(item, "callspec")]
 
     def run_command(name: str) -> Result:
         mistake = MISTAKES[name](place)
