@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+import penstock
 from helpers.environments import assignment
 from helpers.policies import fresh_weights
 from helpers.training import CPU, collect_batch
@@ -16,12 +17,11 @@ from penstock.acting.environments.vectors import make_environments
 from penstock.acting.policies.inference import PolicyRunner
 from penstock.acting.values.spaces import segment_schema
 from penstock.config import Config, setting_names
-from penstock.learning.run import assembly
 from penstock.learning.step.batches import to_tensors
 from penstock.v1 import block_pb2, evaluation_pb2, location_pb2, replay_pb2, run_pb2, snapshot_pb2
 from tests.rules import for_each
 
-PACKAGE = Path(assembly.__file__).parents[1]
+PACKAGE = Path(penstock.__file__).parent
 TREES = {
     path.relative_to(PACKAGE): ast.parse(path.read_text()) for path in PACKAGE.rglob("*.py") if path.parent.name != "v1"
 }

@@ -6,7 +6,6 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 
-from penstock.apps import replay as snapshot_telemetry
 from penstock.config import Config, ReplayConfig
 from penstock.errors import PenstockError
 from penstock.process.disk_watch import DiskWatch
@@ -27,7 +26,7 @@ from penstock.types.block import Schema
 from penstock.types.snapshots import Snapshot
 
 
-def show_zeros() -> None:
+def _show_snapshots_at_zero() -> None:
     """Creates every series at 0: a query for a series that does not exist yet returns nothing."""
     for name in ("kept", "absent", "damaged"):
         metrics.REPLAY_SNAPSHOT_SEGMENTS.labels(name)
@@ -35,7 +34,7 @@ def show_zeros() -> None:
         metrics.REPLAY_SNAPSHOT_BYTES.labels(kind)
 
 
-def note(outcome: Snapshot | PenstockError, logger: Logger) -> None:
+def _note_snapshot(outcome: Snapshot | PenstockError, logger: Logger) -> None:
     """Logs and counts the outcome of a snapshot. The service continues after a failure, such as a full disk."""
     if isinstance(outcome, PenstockError):
         logger.error("snapshot failed", reason=str(outcome))
@@ -71,14 +70,14 @@ def run(config: Config) -> int:
     settings = config.replay
     with Service("replay", config) as service, _held(settings):
         store = _open_store(settings, service.logger)
-        snapshot_telemetry.show_zeros()
+        _show_snapshots_at_zero()
         buffer = ReplayBuffer(store, Gate(settings.grant_timeout_s, settings.max_actors))
         snapshots = Snapshots(
             buffer,
             Path(settings.snapshots) if settings.snapshots else None,
             kept=settings.snapshots_kept,
             bytes_per_s=int(settings.snapshot_bytes_per_s),
-            ended=partial(snapshot_telemetry.note, logger=service.logger),
+            ended=partial(_note_snapshot, logger=service.logger),
         )
         finished = asyncio.run(_serve(config, service, buffer, snapshots, Scrub(buffer)))
         snapshots.stop()

@@ -15,7 +15,7 @@ from penstock.acting.environments.packages import WELL_KNOWN
 from penstock.errors import ConfigurationError
 from penstock.machine.extras import EXTRA_OF, installation, lacking, missing, missing_module, require
 
-PROJECT: dict[str, Any] = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+PROJECT: dict[str, Any] = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 DISTRIBUTIONS = {
     "Box2D": {"box2d", "box2d-py"},

@@ -11,7 +11,7 @@ import pytest
 from helpers.programs import program
 from penstock.cli.commands.containers import COMPOSE_FILE, PUBLISHED, Finding, check_containers
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 ENGINE = {"ServerVersion": "27.1"}
 
 

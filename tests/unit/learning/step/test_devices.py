@@ -19,7 +19,7 @@ from penstock.learning.step.devices import autocast, torch_device, use_precision
 from penstock.presets import configure
 from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec, Tree
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 
 def spec(observation: BoxSpace, actions: int) -> EnvironmentSpec:
