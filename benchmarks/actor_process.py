@@ -25,8 +25,8 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from helpers.ports import free_ports
-from helpers.provenance import of_this_run
+from tests.support.results.provenance import of_this_run
+from tests.support.services.ports import free_ports
 
 OUTPUT = Path(__file__).parents[1] / "build" / "bench" / "actor_process.json"
 MOST_MB, MOST_S = 100.0, 2.0

@@ -16,8 +16,6 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from helpers.policies import weights_of
-from helpers.provenance import of_this_run
 from penstock.acting.collector import Collector
 from penstock.acting.environments.vectors import Environments
 from penstock.acting.policies.runners import runner_of
@@ -30,6 +28,8 @@ from penstock.machine import library_variables
 from penstock.presets import preset
 from penstock.types.run import Assignment, Weights
 from penstock.types.spaces import Inference
+from tests.support.results.provenance import of_this_run
+from tests.support.training.policies import weights_of
 
 OUTPUT = Path(__file__).parents[1] / "build" / "bench" / "actor_steps.json"
 LIBRARIES: dict[str, Inference] = {"numpy": "auto", "torch": "torch"}

@@ -11,7 +11,7 @@ from html import escape
 from typing import Any
 
 from benchmarks import zoo_report
-from helpers.result_files import Index, Result, commits_of
+from tests.support.results.result_files import Index, Result, commits_of
 
 Document = Mapping[str, Any]
 

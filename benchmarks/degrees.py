@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import penstock_loop
-from helpers.provenance import of_this_run
 from penstock.presets import preset
+from tests.support.results.provenance import of_this_run
 
 OUTPUT = Path(__file__).parent.parent / "build" / "bench" / "degrees.json"
 DEGREES = (0, 1, 2, 4, 8)

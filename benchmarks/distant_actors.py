@@ -1,9 +1,9 @@
 """`make bench-distant-actors`: the pace of actors at a distance of 100 ms and 50 Mbit/s, compared with near ones.
 
-The replay service and the learner run on another host, behind a link whose delay and rate are set (`helpers.link`).
-Environments sleep in each step, so that they and the link decide the pace, and not the processors, which both hosts
-share. Near and distant actors take turns. The windows are of two lengths, as are those of slow and of fast
-environments. The result is build/bench/distant_actors.json. It needs root, iproute2 and /dev/net/tun.
+The replay service and the learner run on another host, behind a link whose delay and rate are set
+(`tests.support.services.link`). Environments sleep in each step, so that they and the link decide the pace, and not the
+processors, which both hosts share. Near and distant actors take turns. The windows are of two lengths, as are those of
+slow and of fast environments. The result is build/bench/distant_actors.json. It needs root, iproute2 and /dev/net/tun.
 """
 
 import argparse
@@ -20,9 +20,9 @@ from rich.console import Console
 
 from benchmarks.many_actors import rates_between
 from benchmarks.medians import median
-from helpers.link import Host, Link, unavailable
-from helpers.processes import WITH_HELPERS, Command, Watch, watching
-from helpers.provenance import of_this_run
+from tests.support.results.provenance import of_this_run
+from tests.support.services.link import Host, Link, unavailable
+from tests.support.services.processes import WITH_HELPERS, Command, Watch, watching
 
 OUTPUT = Path(__file__).parents[1] / "build" / "bench" / "distant_actors.json"
 ROUND_TRIP_S, MBIT_PER_S, NEAR_MBIT_PER_S = 0.1, 50.0, 1_000.0
@@ -92,7 +92,7 @@ def measure(unroll_length: int, degree: int, seconds: float, *, distant: bool) -
 def _options(link: Link, folder: Path, unroll_length: int, degree: int) -> Sequence[str]:
     return (
         "--env-id=Paced-v0",
-        "--env-import=helpers.paced",
+        "--env-import=tests.support.environments.paced",
         f"--environment.kwargs=pause_s={PAUSE_S}",
         f"--run-dir={folder / 'run'}",
         "--total-steps=1000000000000",

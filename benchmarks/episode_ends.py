@@ -25,7 +25,7 @@ from benchmarks.peers.cleanrl_source import REPOSITORY, programs
 from benchmarks.peers.ends_run import Task
 from benchmarks.peers.environment import peer_python
 from benchmarks.peers.pufferlib_environment import pufferlib_python
-from helpers.chain_values import UNROLL_LENGTH, learn
+from tests.support.environments.chain_values import UNROLL_LENGTH, learn
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results" / "episode_ends.json"

@@ -21,7 +21,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from helpers.single_process import learn
 from penstock.acting.collector import Collector
 from penstock.acting.policies.runners import runner_of
 from penstock.acting.values.spaces import segment_schema
@@ -34,6 +33,7 @@ from penstock.types.evaluation import EvaluationResult, EvaluationTask
 from penstock.types.replay import Batch, BatchHead, CommitOutcome, SamplingPlan, StoreCounts
 from penstock.types.run import Assignment, Weights
 from penstock.types.spaces import EnvironmentSpec
+from tests.support.training.single_process import learn
 
 RING_WINDOWS = 16
 _WEIGHTS_BYTES = 2**22

@@ -16,12 +16,12 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from helpers.provenance import of_this_run
-from helpers.training import collect_batch, make_learner
 from penstock.algo.network import Network
 from penstock.config import Execution
 from penstock.learning.step.batches import to_tensors
 from penstock.learning.step.learner import Learner
+from tests.support.results.provenance import of_this_run
+from tests.support.training.training import collect_batch, make_learner
 
 OUTPUT = Path(__file__).parents[1] / "build" / "bench" / "gradient_steps.json"
 SEGMENTS = STEPS = 64

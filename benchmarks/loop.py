@@ -27,7 +27,7 @@ from benchmarks.observed import ROOT, RunFailed
 from benchmarks.peers.equal_work import VECTOR_ENVIRONMENTS
 from benchmarks.peers.peer_programs import PEERS
 from benchmarks.pipeline_bound import Bound
-from helpers.provenance import commit
+from tests.support.results.provenance import commit
 
 OUTPUT = ROOT / "build" / "bench" / "loop.json"
 CORES = 2

@@ -16,7 +16,7 @@ from benchmarks.data_path import LEAST_OF_FIFO, MOST_SHARE
 from benchmarks.deviations import DEVIATIONS, SETTINGS
 from benchmarks.like_for_like import LEAST_OF_BOUND, LEAST_PACE, MOST_CPU, Pace
 from benchmarks.pipeline_bound import Bound
-from helpers.provenance import of_this_run
+from tests.support.results.provenance import of_this_run
 
 Table = Literal["like_for_like", "pipeline_bound", "as_people_run", "data_path"]
 

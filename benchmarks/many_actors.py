@@ -28,14 +28,14 @@ import numpy as np
 import psutil
 from rich.console import Console
 
-from helpers.processes import WITH_HELPERS
-from helpers.provenance import of_this_run
-from helpers.switch import Switch, SwitchedHost, unavailable
 from penstock.errors import Unavailable
 from penstock.local.variables import without_settings
 from penstock.rpc.clients.round_trip import StatusClient
 from penstock.rpc.loop import LoopThread
 from penstock.types.status import ActorState, RunStatus
+from tests.support.results.provenance import of_this_run
+from tests.support.services.processes import WITH_HELPERS
+from tests.support.services.switch import Switch, SwitchedHost, unavailable
 
 OUTPUT = Path(__file__).parents[1] / "build" / "bench" / "many_actors.json"
 ACTORS, HOSTS = 256, (1, 2, 4)
@@ -51,7 +51,11 @@ _SETTLE_S = 10.0
 _PENSTOCK = (sys.executable, "-m", "penstock")
 _REPLAY_PORT, _LEARNER_PORT = 7431, 7432
 
-PACED = ("--env-id=Paced-v0", "--env-import=helpers.paced", f"--environment.kwargs=pause_s={PAUSE_S}")
+PACED = (
+    "--env-id=Paced-v0",
+    "--env-import=tests.support.environments.paced",
+    f"--environment.kwargs=pause_s={PAUSE_S}",
+)
 FULL_SPEED = ("--env-id=CartPole-v1",)
 
 

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from benchmarks.side_by_side import ROOT, Course, Run, in_turn, median, peer, prepare, ratios_of, show
 from examples.colour_lines import POINTS_PER_BALL, ColourLines
-from helpers.provenance import of_this_run
+from tests.support.results.provenance import of_this_run
 
 OUTPUT = ROOT / "build" / "bench" / "masked_tasks.json"
 TIMES_RANDOM = 5.0

@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.peers.sum_tree_workload import ALPHA, BETA, EPSILON
-from helpers.direct_buffer import append, gather
-from helpers.segments import capacity_bytes
 from penstock.replay.admission import ActorKey, Gate
 from penstock.replay.buffer import ReplayBuffer
 from penstock.replay.store.ring_store import RingStore
 from penstock.types.block import Column, Columns, Schema
 from penstock.types.replay import Batch, SamplingPlan, Window, WindowHead
+from tests.support.segments.direct_buffer import append, gather
+from tests.support.segments.segments import capacity_bytes
 
 SCHEMA = Schema(unroll_length=1, columns=(Column("x", "float32"), Column("terminated", "bool")))
 WINDOW = 4_096

@@ -26,8 +26,6 @@ import psutil
 
 from benchmarks import frames
 from benchmarks.peers.place import Place, add_arguments, place_of
-from helpers.ports import free_ports
-from helpers.random_segments import PIXEL, VECTOR, random_columns
 from penstock.process import allocator
 from penstock.rpc import methods
 from penstock.rpc.channel import connect, open_stream
@@ -40,6 +38,8 @@ from penstock.types.replay import SamplingPlan, Window, WindowHead
 from penstock.types.run import Assignment
 from penstock.v1 import replay_pb2
 from penstock.wire import batches as wire
+from tests.support.segments.random_segments import PIXEL, VECTOR, random_columns
+from tests.support.services.ports import free_ports
 
 PATIENCE_S = 30.0
 PREFETCH = 4

@@ -24,13 +24,13 @@ from benchmarks.like_for_like import variables
 from benchmarks.observed import ROOT
 from benchmarks.peers import equal_work
 from benchmarks.peers.equal_work import ENVIRONMENTS, HIDDEN, VECTOR_ENVIRONMENTS
-from helpers.environments import spec_of
-from helpers.policies import fresh_policy
 from penstock.algo.network import Network
 from penstock.algo.parameters import flatten
 from penstock.small.compiled import gradients
 from penstock.small.compiled.flat_network import FlatNetwork
 from penstock.small.compiled.gradients import BLOCK
+from tests.support.environments.tiny import spec_of
+from tests.support.training.policies import fresh_policy
 
 SECONDS = 3.0
 LIMIT_S = 60.0

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import penstock_loop
-from helpers.provenance import of_this_run
+from tests.support.results.provenance import of_this_run
 
 OUTPUT = Path(__file__).parents[1] / "build" / "bench" / "pixels.json"
 

@@ -25,10 +25,6 @@ from rich.table import Table
 from torch import Tensor
 
 from benchmarks.gpu.learner_throughput import WORKLOADS, Workload, random_batch
-from helpers.environments import spec_of
-from helpers.other_ranks import led
-from helpers.provenance import of_this_run
-from helpers.training import collect_batch
 from penstock.algo.network import Network
 from penstock.config import Config
 from penstock.learning.ranks.ranks import Ranks
@@ -40,6 +36,10 @@ from penstock.machine import library_variables
 from penstock.types.records import plain
 from penstock.types.replay import Batch
 from penstock.types.spaces import BoxSpace
+from tests.support.environments.tiny import spec_of
+from tests.support.results.provenance import of_this_run
+from tests.support.services.other_ranks import led
+from tests.support.training.training import collect_batch
 
 OUTPUT = Path(__file__).parents[1] / "build" / "bench" / "ranks.json"
 WARM_UPS = 2

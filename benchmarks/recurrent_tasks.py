@@ -11,7 +11,7 @@ from rich.console import Console
 
 from benchmarks.side_by_side import ROOT, Course, Run, in_turn, peer, prepare, ratios_of, show
 from examples.hidden_velocity import ENV_ID
-from helpers.provenance import of_this_run
+from tests.support.results.provenance import of_this_run
 
 OUTPUT = ROOT / "build" / "bench" / "recurrent_tasks.json"
 COURSE = Course(ENV_ID, "hidden_velocity", threshold=475.0, interval_steps=2_048, total_steps=100_000)

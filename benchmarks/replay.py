@@ -21,7 +21,7 @@ from benchmarks.frames import record
 from benchmarks.limited_link import CLIENT, limited_link
 from benchmarks.peers.environment import peer_python
 from benchmarks.peers.place import Place
-from helpers.provenance import of_this_run
+from tests.support.results.provenance import of_this_run
 
 ROOT = Path(__file__).parents[1]
 OUTPUT = ROOT / "build" / "bench" / "replay.json"

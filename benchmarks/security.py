@@ -20,10 +20,6 @@ import psutil
 from rich.console import Console
 
 from benchmarks.medians import median
-from helpers.processes import Command
-from helpers.provenance import of_this_run
-from helpers.switch import Switch, SwitchedHost, unavailable
-from helpers.timing import wait_for_run
 from penstock.errors import PenstockError
 from penstock.rpc.clients.round_trip import StatusClient
 from penstock.rpc.loop import LoopThread
@@ -31,6 +27,10 @@ from penstock.runs.folder import RunFolder
 from penstock.security.authority import issue
 from penstock.security.credentials import Credentials
 from penstock.types.status import RunStatus
+from tests.support.machine.timing import wait_for_run
+from tests.support.results.provenance import of_this_run
+from tests.support.services.processes import Command
+from tests.support.services.switch import Switch, SwitchedHost, unavailable
 
 OUTPUT = Path(__file__).parents[1] / "build" / "bench" / "security.json"
 _ACTORS = 2

@@ -29,8 +29,8 @@ from numpy.typing import NDArray
 from benchmarks.peers.environment import peer_python
 from benchmarks.peers.sum_tree_workload import ALPHA, BETA, EPSILON, Timing, run
 from benchmarks.penstock_buffer import Buffer
-from helpers.provenance import of_this_run
 from penstock.replay.sum_tree import SumTree
+from tests.support.results.provenance import of_this_run
 
 _ROOT = Path(__file__).parents[1]
 _REPORT = _ROOT / "build" / "bench" / "sum_tree.json"

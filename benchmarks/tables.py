@@ -3,9 +3,9 @@
     python -m benchmarks.tables                                  # writes the pages
     python -m benchmarks.tables --adopt build/bench/loop.json    # first copies a new result to results/
 
-After --adopt, delete the lines `gaps`, `published` and `date` of the file in results/index.toml, if it has them.
-A part of README.md is empty as long as `helpers.result_files.is_quotable` refuses its file; the charts state their
-commits. A test checks that pages and charts are current.
+After --adopt, delete the lines `gaps`, `published` and `date` of the file in results/index.toml, if it has them. A part
+of README.md is empty as long as `tests.support.results.result_files.is_quotable` refuses its file; the charts state
+their commits. A test checks that pages and charts are current.
 """
 
 import argparse
@@ -18,7 +18,14 @@ from typing import Any
 
 from benchmarks import charts, gpu_tables, loop_results, many_actors_tables, zoo_report
 from benchmarks.loop_results import Goal
-from helpers.result_files import PAGE_OF_CHANGES, Index, is_quotable, numbered_changes, origins, read_index
+from tests.support.results.result_files import (
+    PAGE_OF_CHANGES,
+    Index,
+    is_quotable,
+    numbered_changes,
+    origins,
+    read_index,
+)
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"

@@ -10,10 +10,10 @@ from typing import Any
 from benchmarks.peers.zoo_settings import COMMIT, SETTINGS
 from benchmarks.side_by_side import Run, median, ratio
 from benchmarks.zoo_goals import GOALS, LEAST_SAVING, MOST_STEPS, SHARES, THRESHOLD_SCORE, TOLERANCE, Goal
-from helpers import provenance
-from helpers.curves import final_return
 from penstock.machine.files import write_json
 from penstock.types.records import plain, record_of
+from tests.support.results import provenance
+from tests.support.training.curves import final_return
 
 PENSTOCK, ZOO = "penstock", "rl-zoo"
 SYSTEMS = (PENSTOCK, ZOO)

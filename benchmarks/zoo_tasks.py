@@ -34,8 +34,8 @@ from benchmarks.zoo_report import (
     table,
     write,
 )
-from helpers import provenance
 from penstock.presets import NO_PRESET, preset
+from tests.support.results import provenance
 
 OUTPUT = ROOT / "build" / "bench" / "zoo_tasks.json"
 TRIAL = OUTPUT.with_stem("zoo_tasks_trial")

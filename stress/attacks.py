@@ -26,9 +26,6 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from helpers.processes import ROOT
-from helpers.store_view import StoreView
-from helpers.timing import wait_for_run
 from penstock.machine.files import decode_record
 from penstock.process import allocator
 from penstock.rpc.health import is_serving
@@ -38,6 +35,9 @@ from stress import results
 from stress.attackers import ATTACKS, CLIENTS, CONTROL, ENVIRONMENT, RECOVERY_S, Target
 from stress.fuzz import UNDELIVERED
 from stress.services import Form, Services
+from tests.support.machine.timing import wait_for_run
+from tests.support.segments.store_view import StoreView
+from tests.support.services.processes import ROOT
 
 PACES = {"full pace": math.inf, "40%": 0.4}
 """Pace of the run, as a share of its highest."""
@@ -47,7 +47,7 @@ HEALTH_S = 5.0
 _STEPS, _ENVIRONMENTS, _FRESH = 16, 8, 16
 _OPTIONS = (
     f"--environment.id={ENVIRONMENT}",
-    "--environment.imports=helpers.paced",
+    "--environment.imports=tests.support.environments.paced",
     "--preset=none",
     "--total-steps=2000000000",
     f"--actor.unroll-length={_STEPS}",

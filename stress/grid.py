@@ -16,12 +16,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from helpers.processes import Ended, run
-from helpers.timing import DRILL_PATIENCE_S
 from penstock.config import Config, build
 from penstock.runs.folder import RunFolder
 from penstock.runs.summary import Summary
 from stress import results
+from tests.support.machine.timing import DRILL_PATIENCE_S
+from tests.support.services.processes import Ended, run
 
 BATCHES = 6
 """Batches of each run: those after the second or third have replayed segments."""

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from helpers.marked_segments import SCHEMA, MarkedWindows, damaged
 from penstock.errors import Unavailable
 from penstock.rpc.clients.batch_source import ReplayBatchSource
 from penstock.rpc.clients.segment_sink import ReplaySegmentSink
@@ -22,6 +21,7 @@ from penstock.security.roles import Role
 from penstock.types.location import Place
 from penstock.types.replay import SamplingPlan
 from penstock.types.run import Assignment, RunIdentity
+from stress.support.marked_segments import SCHEMA, MarkedWindows, damaged
 
 PATIENCE_S = 30.0
 PREFETCH = 2

@@ -1,9 +1,9 @@
 """`make stress-hostile`: the replay service and a healthy pair of clients under malformed requests.
 
 A healthy actor and learner work at a steady pace, alternately alone and beside hostile clients that send forged
-requests (`helpers/forged_requests.py`). The pace is a fraction of the pair's highest throughput, because on a few cores
-the CPU time of the hostile clients would otherwise count as a loss. The hostile clients have the lowest priority and a
-bounded rate.
+requests (`tests/support/services/forged_requests.py`). The pace is a fraction of the pair's highest throughput, because
+on a few cores the CPU time of the hostile clients would otherwise count as a loss. The hostile clients have the lowest
+priority and a bounded rate.
 
 The test fails if a call receives a status that the contract doesn't allow, hangs, or leaves a traceback in the log, if
 the service dies or its anonymous memory grows, if a batch contains a damaged segment, or if the pair loses more than a
@@ -21,13 +21,13 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from helpers.marked_segments import SCHEMA
 from penstock.process import allocator
 from penstock.replay.store.layout import HEADER
 from penstock.wire.batches import encode_plan
 from stress import results
 from stress.healthy_pair import HealthyPair, Served, plan_of
 from stress.replay_process import ReplayProcess, replay_process
+from stress.support.marked_segments import SCHEMA
 
 CAPACITY_BYTES = 64 * 2**20
 ALONE_S = 5.0

@@ -18,12 +18,12 @@ from typing import Any, TypeVar
 import grpc
 import numpy as np
 
-from helpers.forged_requests import QUICK, SLOW, Forger, Forgery
-from helpers.marked_segments import SCHEMA, MarkedWindows
 from penstock.rpc.contract import stamped
 from penstock.types.replay import SamplingPlan
 from penstock.v1 import replay_pb2
 from penstock.wire.batches import decode_plan
+from stress.support.marked_segments import SCHEMA, MarkedWindows
+from tests.support.services.forged_requests import QUICK, SLOW, Forger, Forgery
 
 DEADLINE_S = 20.0
 CALLS_AT_ONCE = 128

@@ -23,9 +23,6 @@ from pathlib import Path
 import grpc
 import psutil
 
-from helpers import paced
-from helpers.ports import free_ports
-from helpers.processes import WITH_HELPERS, Command
 from penstock.acting.environments.vectors import make_environments
 from penstock.acting.values.spaces import segment_schema
 from penstock.errors import PenstockError
@@ -38,6 +35,9 @@ from penstock.v1 import run_pb2
 from penstock.wire.schema import encode_schema
 from penstock.wire.spaces import encode_environment
 from stress import results
+from tests.support.environments import paced
+from tests.support.services.ports import free_ports
+from tests.support.services.processes import WITH_HELPERS, Command
 
 PATIENCE_S = 300.0
 MOST_S, LEAST_KEPT = 10.0, 0.9

@@ -25,14 +25,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from helpers.processes import ROOT
-from helpers.store_ledger import Account, Place, account
-from helpers.store_view import StoreView
 from penstock.process import allocator
 from penstock.runs.folder import LEARNER
 from stress import results
 from stress.plain_actor import ENVIRONMENT, ENVIRONMENTS, STEPS
 from stress.services import EVALUATOR, Form, Services
+from tests.support.segments.store_ledger import Account, Place, account
+from tests.support.segments.store_view import StoreView
+from tests.support.services.processes import ROOT
 
 _MEMORY_SIZE = 16
 FORMS = (

@@ -20,15 +20,15 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from helpers.processes import Command, watching
-from helpers.store_view import StoreState, StoreView
-from helpers.timing import wait_for_run
 from penstock.config import Config, build
 from penstock.learning.durable import checkpoints
 from penstock.runs.folder import RunFolder
 from penstock.types.replay import SamplingPlan
 from stress import results
 from stress.torture_run import LEAST_MASS_RATIO
+from tests.support.machine.timing import wait_for_run
+from tests.support.segments.store_view import StoreState, StoreView
+from tests.support.services.processes import Command, watching
 
 SETTINGS = {
     "run": {"total_steps": 2_000_000_000},

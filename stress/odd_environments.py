@@ -1,7 +1,7 @@
 """`make stress-odd-environments`: trains with every kind of misbehaving environment, and checks the messages.
 
-The environments are those of `helpers/odd_environments.py`; `stress/tests` trains with some of them. The exit code is 1
-if a run ended without a message, printed a traceback, lacked a file or left a process behind. The result is
+The environments are those of `tests/support/environments/odd.py`; `stress/tests` trains with some of them. The exit
+code is 1 if a run ended without a message, printed a traceback, lacked a file or left a process behind. The result is
 build/bench/odd_environments.json.
 """
 
@@ -13,9 +13,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from helpers.odd_environments import KINDS, env_id
 from stress import results
 from stress.odd_runs import OddRun, faults_of, train_with
+from tests.support.environments.odd import KINDS, env_id
 
 ROOT = Path(__file__).parents[1]
 

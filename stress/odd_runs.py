@@ -4,16 +4,16 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from helpers.odd_environments import KINDS, Where, env_id
-from helpers.processes import WITH_HELPERS, Command, Ended, end_of
-from helpers.timing import DRILL_PATIENCE_S
 from penstock.runs.folder import RunFolder
+from tests.support.environments.odd import KINDS, Where, env_id
+from tests.support.machine.timing import DRILL_PATIENCE_S
+from tests.support.services.processes import WITH_HELPERS, Command, Ended, end_of
 
 STEPS = 1_600
 """Environment steps of a run: each of its 4 environments misbehaves late, at its step 300."""
 
 OPTIONS = (
-    f"--env-import=helpers.odd_environments --actors=1 --envs-per-actor=4 --total-steps={STEPS} --ppo.epochs=1"
+    f"--env-import=tests.support.environments.odd --actors=1 --envs-per-actor=4 --total-steps={STEPS} --ppo.epochs=1"
     " --actor.unroll-length=16 --sampling.batch-segments=8 --sampling.fresh-fraction=0.5 --evaluation.episodes=2"
     " --evaluation.interval-steps=100000 --evaluation.timeout-s=20 --checkpoint.save-interval=200"
     " --train.max-restarts=3"

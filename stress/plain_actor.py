@@ -5,7 +5,7 @@ python -m stress.plain_actor --learner HOST:PORT --number N [--certificate FILE]
 It joins the learner, sends a window for each grant, and after a break sends unacknowledged windows again, as the
 contract requires, and two acknowledged ones, as it permits. None of this is in the clients of Penstock's actors. Each
 acknowledgement is one line of JSON on standard output, so that the killer of this process can read what was promised to
-it. Observations are numbered as `helpers.store_ledger` expects. Started by `kills.py`.
+it. Observations are numbered as `tests.support.segments.store_ledger` expects. Started by `kills.py`.
 """
 
 import argparse

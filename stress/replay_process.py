@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from helpers.ports import free_ports
-from helpers.timing import wait_for_run
+from tests.support.machine.timing import wait_for_run
+from tests.support.services.ports import free_ports
 
 STOP_S = 30.0
 _COMMAND = (sys.executable, "-c", "from penstock.cli.main import main; main()", "replay")

@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from helpers.provenance import ROOT, of_this_run
+from tests.support.results.provenance import ROOT, of_this_run
 
 _BEGAN = time.monotonic()
 _OUTPUT = "--output"

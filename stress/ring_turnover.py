@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from helpers.direct_buffer import append, gather
 from penstock.replay.admission import ActorKey, Gate
 from penstock.replay.buffer import ReplayBuffer
 from penstock.replay.store.layout import HEADER
 from penstock.replay.store.ring_store import RingStore
 from penstock.types.block import Column, Columns, Extent, Schema
 from penstock.types.replay import SamplingPlan, Window, WindowHead
+from tests.support.segments.direct_buffer import append, gather
 
 SCHEMA = Schema(1, (Column("key", "int64", (), Extent.SEGMENT),))
 """The smallest segment, so that the load consists of priorities."""

@@ -6,9 +6,6 @@ from pathlib import Path
 
 import numpy as np
 
-from helpers.timing import PATIENCE_S
-from helpers.torture.ledger import Ledger
-from helpers.torture.service import ReplayProcess
 from penstock.replay.store.layout import HEADER
 from penstock.replay.store.ring_store import RingStore
 from penstock.rpc.clients.batch_source import ReplayBatchSource
@@ -19,6 +16,9 @@ from penstock.types.location import Place
 from penstock.types.replay import Batch, SamplingPlan, Window, WindowHead
 from penstock.types.run import Assignment
 from stress.ring_turnover import IN_FLIGHT, SCHEMA, Outcome
+from tests.support.machine.timing import PATIENCE_S
+from tests.support.torture.ledger import Ledger
+from tests.support.torture.service import ReplayProcess
 
 _DRAWN_AHEAD = 2 * IN_FLIGHT + 2
 """Number of batches whose commits a draw may precede: those in flight, and those requested ahead of them."""

@@ -13,15 +13,15 @@ from types import TracebackType
 
 import psutil
 
-from helpers.certificates import certificates_of
-from helpers.ports import free_ports
-from helpers.processes import PENSTOCK, WITH_HELPERS, Command
-from helpers.timing import wait_for_run
 from penstock.replay.store.description import DESCRIPTION_FILE
 from penstock.runs.folder import LEARNER, RunFolder, of_service, replay_services
 from penstock.security.certificate import Files
 from penstock.security.credentials import Credentials
 from penstock.security.roles import Role
+from tests.support.machine.timing import wait_for_run
+from tests.support.services.certificates import certificates_of
+from tests.support.services.ports import free_ports
+from tests.support.services.processes import PENSTOCK, WITH_HELPERS, Command
 
 HOST = "127.0.0.1"
 EVALUATOR = "evaluator"

@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from helpers.random_segments import PIXEL, VECTOR, random_columns
 from penstock.process import allocator
 from penstock.rpc import methods
 from penstock.rpc.channel import connect, open_stream
@@ -40,6 +39,7 @@ from penstock.wire import batches as wire
 from stress import results
 from stress.healthy_pair import plan_of
 from stress.replay_process import replay_process
+from tests.support.segments.random_segments import PIXEL, VECTOR, random_columns
 
 PATIENCE_S = 60.0
 MOST_RATIO, MOST_STALL_S = 1.5, 0.020

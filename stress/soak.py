@@ -23,16 +23,16 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from helpers import paced
-from helpers.processes import WITH_HELPERS, Command, Ended, end_in_time
 from penstock.process import allocator
 from penstock.runs.folder import LEARNER, RunFolder
 from stress import results
+from tests.support.environments import paced
+from tests.support.services.processes import WITH_HELPERS, Command, Ended, end_in_time
 
 ACTORS, SHARDS = 3, 2
 OPTIONS = (
     f"--env-id={paced.PACED}",
-    "--env-import=helpers.paced",
+    "--env-import=tests.support.environments.paced",
     "--environment.kwargs=pause_s=0.002",
     "--preset=none",
     "--total-steps=2000000000",

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from helpers.provenance import ROOT
+from tests.support.results.provenance import ROOT
 
 PAGE, RESULTS = ROOT / "docs" / "benchmarks-failures.md", ROOT / "results"
 

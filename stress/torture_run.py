@@ -14,16 +14,16 @@ from pathlib import Path
 
 import numpy as np
 
-from helpers.store_view import StoreState
-from helpers.timing import PATIENCE_S, Bound
-from helpers.torture.actor import TortureActor
-from helpers.torture.content import SCHEMA
-from helpers.torture.learner import TortureLearner
-from helpers.torture.ledger import Ledger
-from helpers.torture.proportions import Proportions
-from helpers.torture.service import Found, ReplayProcess, check_store
 from penstock.rpc.loop import LoopThread
 from penstock.types.replay import SamplingPlan
+from tests.support.machine.timing import PATIENCE_S, Bound
+from tests.support.segments.store_view import StoreState
+from tests.support.torture.actor import TortureActor
+from tests.support.torture.content import SCHEMA
+from tests.support.torture.learner import TortureLearner
+from tests.support.torture.ledger import Ledger
+from tests.support.torture.proportions import Proportions
+from tests.support.torture.service import Found, ReplayProcess, check_store
 
 _FRESH, _DEGREE = 24, 3
 WINDOWS = (1, 3, 8, 24, 60)

@@ -22,8 +22,8 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks import penstock_loop
-from helpers.provenance import of_this_run
 from penstock.presets import preset
+from tests.support.results.provenance import of_this_run
 
 RESULTS = Path(__file__).parents[2] / "build" / "bench" / "gpu"
 COUNTS = (1, 2, 4, 8, 14)

@@ -22,7 +22,6 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from helpers.provenance import of_this_run
 from penstock.acting.values.spaces import segment_schema
 from penstock.algo.network import Network
 from penstock.config import Execution, PPOConfig, Precision, SamplingConfig
@@ -32,6 +31,7 @@ from penstock.learning.step.learner import Learner
 from penstock.types.block import Columns
 from penstock.types.replay import Batch, BatchHead, StoreCounts
 from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec, Tree
+from tests.support.results.provenance import of_this_run
 
 RESULTS = Path(__file__).parents[2] / "build" / "bench" / "gpu"
 WARM_UPS = 3

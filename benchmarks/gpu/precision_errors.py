@@ -14,11 +14,11 @@ from rich.table import Table
 from torch import Tensor
 
 from benchmarks.gpu.learner_throughput import RESULTS, WORKLOADS, Workload, machine, precisions_of, random_batch
-from helpers.provenance import of_this_run
 from penstock.algo.policies import Inputs, Policy
 from penstock.config import Precision
 from penstock.learning.step.batches import to_tensors
 from penstock.learning.step.devices import autocast, torch_device, use_precision
+from tests.support.results.provenance import of_this_run
 
 _CPU = torch.device("cpu")
 

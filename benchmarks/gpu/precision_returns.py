@@ -19,8 +19,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks import penstock_loop
 from benchmarks.gpu.learner_throughput import precisions_of
-from helpers.provenance import of_this_run
 from penstock.learning.step.devices import torch_device
+from tests.support.results.provenance import of_this_run
 
 OUTPUT = Path(__file__).parents[2] / "build" / "bench" / "gpu" / "returns.json"
 

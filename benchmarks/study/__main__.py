@@ -22,9 +22,9 @@ from benchmarks.study.experiments import EXPERIMENTS, Experiment
 from benchmarks.study.report import Outcomes, draw, draw_ratios, read_outcomes, table, write_outcomes
 from benchmarks.study.running import Crew, Run, Unfinished, play_all
 from benchmarks.study.tasks import TASKS
-from helpers.provenance import commit
-from helpers.result_files import RESULTS
-from helpers.single_process import Outcome
+from tests.support.results.provenance import commit
+from tests.support.results.result_files import RESULTS
+from tests.support.training.single_process import Outcome
 
 ROOT = Path(__file__).parents[2]
 WRITER = "benchmarks.study"

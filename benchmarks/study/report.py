@@ -16,9 +16,9 @@ from matplotlib.axes import Axes
 from benchmarks.study.estimates import LEAST, Ratio, interquartile_mean, over_tasks, paired_ratio
 from benchmarks.study.experiments import Experiment, Setting
 from benchmarks.study.tasks import TASKS
-from helpers.provenance import of_this_run
-from helpers.single_process import Outcome
 from penstock.machine.files import write_json
+from tests.support.results.provenance import of_this_run
+from tests.support.training.single_process import Outcome
 
 Outcomes = Mapping[tuple[str, str], Sequence[Outcome]]
 """Outcomes by task and label of the setting, one per seed."""

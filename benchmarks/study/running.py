@@ -15,9 +15,9 @@ from typing import TypeVar
 
 from benchmarks.study.experiments import Experiment, Setting
 from benchmarks.study.tasks import TASKS
-from helpers.single_process import Outcome, train
 from penstock.config import Config
 from penstock.machine.files import write_json
+from tests.support.training.single_process import Outcome, train
 
 Key = TypeVar("Key")
 Result = TypeVar("Result")

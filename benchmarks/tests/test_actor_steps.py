@@ -1,11 +1,11 @@
 import pytest
 
 from benchmarks.actor_steps import LIBRARIES, read
-from helpers.policies import weights_of
 from penstock.algo.network import Network
 from penstock.algo.policies import Policy
 from penstock.apps.environments import make_configured
 from penstock.presets import preset
+from tests.support.training.policies import weights_of
 
 
 @pytest.mark.parametrize("library", LIBRARIES)

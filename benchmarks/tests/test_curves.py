@@ -1,6 +1,6 @@
 """Final returns of learning curves."""
 
-from helpers.curves import final_return
+from tests.support.training.curves import final_return
 
 
 def test_a_final_return_is_the_mean_of_the_evaluations_in_the_last_fifth() -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.gpu.__main__ import LONG, SHORT, Step, run_all
-from helpers.processes import is_alive
-from helpers.timing import PATIENCE_S, wait_for
+from tests.support.machine.timing import PATIENCE_S, wait_for
+from tests.support.services.processes import is_alive
 
 
 def python(code: str) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from helpers.provenance import command, commit, cpu_model, of_this_run
+from tests.support.results.provenance import command, commit, cpu_model, of_this_run
 
 
 def git(folder: Path, *words: str) -> str:

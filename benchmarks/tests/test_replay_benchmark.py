@@ -10,10 +10,10 @@ from benchmarks.peers.place import Place, add_arguments, place_of
 from benchmarks.peers.reverb_segments import segment_kind
 from benchmarks.penstock_replay import SETTINGS, windows_of
 from benchmarks.replay import COMPARISONS
-from helpers.random_segments import VECTOR, random_columns
 from penstock.types.codecs import ENCODINGS
 from penstock.types.replay import Window, WindowHead
 from penstock.wire.encoding import WindowEncoder
+from tests.support.segments.random_segments import VECTOR, random_columns
 
 pytestmark = pytest.mark.nightly
 

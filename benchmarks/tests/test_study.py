@@ -25,12 +25,12 @@ from benchmarks.study.tasks import (
     TASKS,
     WITH_PRESETS,
 )
-from helpers.result_files import RESULTS, read_index
-from helpers.single_process import Outcome
-from helpers.timing import start_patience_s, wait_for_run
 from penstock.config import Config
 from penstock.presets import preset
 from penstock.replay.masses import MassFunction
+from tests.support.machine.timing import start_patience_s, wait_for_run
+from tests.support.results.result_files import RESULTS, read_index
+from tests.support.training.single_process import Outcome
 
 pytestmark = pytest.mark.nightly
 

@@ -20,7 +20,7 @@ from benchmarks.tables import (
     place_of,
     with_parts,
 )
-from helpers.result_files import has_history, read_index
+from tests.support.results.result_files import has_history, read_index
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from helpers.odd_environments import env_id
-from helpers.timing import start_patience_s
 from stress.odd_runs import faults_of, train_with
+from tests.support.environments.odd import env_id
+from tests.support.machine.timing import start_patience_s
 
 pytestmark = pytest.mark.nightly
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from helpers.provenance import ROOT
 from stress import results, tables
+from tests.support.results.provenance import ROOT
 
 PROGRAMS = [
     path

@@ -8,9 +8,6 @@ from typing import Any
 import numpy as np
 
 import penstock
-from helpers.environments import assignment
-from helpers.policies import fresh_weights
-from helpers.training import CPU, collect_batch
 from penstock.acting.collector import Collector
 from penstock.acting.environments.frames import with_frames
 from penstock.acting.environments.vectors import make_environments
@@ -20,6 +17,9 @@ from penstock.config import Config, setting_names
 from penstock.learning.step.batches import to_tensors
 from penstock.v1 import block_pb2, evaluation_pb2, location_pb2, replay_pb2, run_pb2, snapshot_pb2
 from tests.rules import for_each
+from tests.support.environments.tiny import assignment
+from tests.support.training.policies import fresh_weights
+from tests.support.training.training import CPU, collect_batch
 
 PACKAGE = Path(penstock.__file__).parent
 TREES = {

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from helpers.processes import WITH_HELPERS
-from helpers.timing import PATIENCE_S
 from penstock.machine.extras import EXTRA_OF
 from tests.rules import for_each
+from tests.support.machine.timing import PATIENCE_S
+from tests.support.services.processes import WITH_HELPERS
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "services" / "penstock"
@@ -253,17 +253,21 @@ ONLY_IN: dict[str, set[str]] = {
     "fsspec": {"runs.remote_copies"},
     "pickle": set(),
 }
-NOT_IMPORTED_BY: dict[str, set[str]] = {
-    "services": {"helpers", "tests", "benchmarks", "stress"},
-    "helpers": {"tests", "benchmarks", "stress"},
-    "tests": {"benchmarks", "stress"},
-    "benchmarks": {"tests", "stress"},
-    "stress": {"tests", "benchmarks"},
+SHARED = "tests.support"
+"""Code of the tests that benchmarks and stress programs use too."""
+MAY_IMPORT: dict[str, set[str]] = {
+    "services": set(),
+    "tests": {"tests"},
+    "tests/support": {SHARED},
+    "benchmarks": {"benchmarks", SHARED},
+    "stress": {"stress", SHARED},
 }
-"""Top-level packages of this repository that code in each folder must not import."""
+"""Packages at the top of this repository, and in `tests`, that the code in each folder may import."""
 MOST_POSITIONAL = 7
 CONTRACT_MODULES = {f"{path.stem}_pb2" for path in (ROOT / "proto").rglob("*.proto")}
-TRAINING = "from helpers.training import make_batch, make_learner; make_learner().train(make_batch(), 0.0)"
+TRAINING = (
+    "from tests.support.training.training import make_batch, make_learner; make_learner().train(make_batch(), 0.0)"
+)
 
 
 def part_of(path: Path) -> str:
@@ -346,11 +350,13 @@ def test_every_part_of_the_package_has_a_rule() -> None:
     assert {part_of(path) for path in [*SOURCES, PACKAGE / "v1"]} == set(ALLOWED)
 
 
-@for_each("folder", NOT_IMPORTED_BY)
-def test_tests_benchmarks_and_stress_tests_share_code_only_through_helpers(folder: str) -> None:
+@for_each("folder", MAY_IMPORT)
+def test_tests_benchmarks_and_stress_programs_share_code_only_in_the_support_of_tests(folder: str) -> None:
+    ours = {"tests", "benchmarks", "stress"}
     for path in (ROOT / folder).rglob("*.py"):
-        imported = {name.partition(".")[0] for name in imported_modules(path)}
-        assert not imported & NOT_IMPORTED_BY[folder], path
+        imported = {name for name in imported_modules(path) if name.partition(".")[0] in ours}
+        wrong = {name for name in imported if not any(f"{name}.".startswith(f"{may}.") for may in MAY_IMPORT[folder])}
+        assert not wrong, path
 
 
 @for_each(

@@ -16,14 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from helpers.environments import assignment, spec_of
-from helpers.policies import fresh_policy, weights_of
-from helpers.servers import Loopback, plan_with, until
-from helpers.timing import PATIENCE_S
 from penstock.acting.collector import Collector
 from penstock.acting.environments.vectors import make_environments
 from penstock.acting.policies.runners import runner_of
 from penstock.acting.values.spaces import segment_schema
+from tests.support.environments.tiny import assignment, spec_of
+from tests.support.machine.timing import PATIENCE_S
+from tests.support.services.servers import Loopback, plan_with, until
+from tests.support.training.policies import fresh_policy, weights_of
 
 PACKAGE = str(Path(__file__).parents[2] / "services" / "penstock") + "/"
 ENVIRONMENTS, STEPS, ROUNDS = 2, 8, 3

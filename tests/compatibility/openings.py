@@ -11,11 +11,11 @@ from typing import Any
 
 import grpc
 
-from helpers.ports import free_ports
-from helpers.timing import PATIENCE_S, wait_for_run
 from penstock.rpc.health import is_serving
 from tests.compatibility.messages import Recorded, read_messages, without_each_field
 from tests.compatibility.services import Release, options_of, unpack
+from tests.support.machine.timing import PATIENCE_S, wait_for_run
+from tests.support.services.ports import free_ports
 
 _HEALTH_S = 1.0
 

@@ -30,13 +30,13 @@ from typing import Any
 
 import grpc
 
-from helpers.ports import free_ports
-from helpers.timing import wait_for_run
 from penstock.config import setting_names
 from penstock.runs.folder import RunFolder
 from tests.compatibility import decoding, openings
 from tests.compatibility.messages import HERE, Recorded, earlier, read_messages, write_messages
 from tests.compatibility.services import ROOT, Release, options_of
+from tests.support.machine.timing import wait_for_run
+from tests.support.services.ports import free_ports
 
 SNAPSHOT = "recorded"
 _DESCRIPTORS = """

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import tomli_w
 
-from helpers.timing import start_patience_s
+from tests.support.machine.timing import start_patience_s
 
 ROOT = Path(__file__).parents[2]
 

@@ -8,15 +8,15 @@ from typing import Any
 import grpc
 import pytest
 
-from helpers.segments import SCHEMA
-from helpers.servers import Loopback, assignment, until
-from helpers.timing import PATIENCE_S
 from penstock.errors import ConfigurationError
 from penstock.rpc import methods
 from penstock.rpc.clients.segment_sink import ReplaySegmentSink
 from penstock.rpc.contract import CONTRACT, contract_of
 from penstock.telemetry import logs
 from tests.compatibility.messages import HERE, Recorded, read_messages
+from tests.support.machine.timing import PATIENCE_S
+from tests.support.segments.segments import SCHEMA
+from tests.support.services.servers import Loopback, assignment, until
 
 OTHERS = {
     name: number

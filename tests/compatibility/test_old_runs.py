@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 import penstock
-from helpers.processes import run
 from penstock.config import Config, setting_names
 from penstock.config.layers import load_toml
 from penstock.config.removed import REMOVED
 from penstock.runs.folder import RunFolder
 from tests.compatibility.messages import HERE
+from tests.support.services.processes import run
 
 pytestmark = pytest.mark.nightly
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 import penstock
-from helpers.processes import run
 from penstock.errors import ConfigurationError
 from penstock.replay.snapshots.folder import FORMAT as SNAPSHOT_FORMAT
 from penstock.replay.snapshots.folder import SnapshotFolder
@@ -15,6 +14,7 @@ from penstock.replay.store.description import FORMAT
 from penstock.replay.store.ring_store import RingStore
 from tests.compatibility.messages import HERE
 from tests.compatibility.services import unpack
+from tests.support.services.processes import run
 
 STORES = sorted(folder.parent.name for folder in HERE.glob("*/services.tar.xz"))
 CAPACITY = 65536

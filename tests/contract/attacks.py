@@ -15,9 +15,20 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
-from helpers.policies import fresh_weights
-from helpers.segments import make_window
-from helpers.servers import (
+from penstock.rpc import methods
+from penstock.rpc.local_socket import MAX_MESSAGE_BYTES
+from penstock.rpc.service import Method
+from penstock.security.credentials import Credentials
+from penstock.security.roles import Role
+from penstock.types.evaluation import EvaluationResult, EvaluationTask
+from penstock.types.run import Assignment, RunIdentity
+from penstock.types.spaces import DiscreteSpace, Tree
+from penstock.v1 import evaluation_pb2, replay_pb2, run_pb2
+from penstock.wire.run import encode_result
+from penstock.wire.spaces import encode_environment
+from penstock.wire.windows import encode_window
+from tests.support.segments.segments import make_window
+from tests.support.services.servers import (
     SPEC,
     Actor,
     LiveReplay,
@@ -35,18 +46,7 @@ from helpers.servers import (
     until,
     window_request,
 )
-from penstock.rpc import methods
-from penstock.rpc.local_socket import MAX_MESSAGE_BYTES
-from penstock.rpc.service import Method
-from penstock.security.credentials import Credentials
-from penstock.security.roles import Role
-from penstock.types.evaluation import EvaluationResult, EvaluationTask
-from penstock.types.run import Assignment, RunIdentity
-from penstock.types.spaces import DiscreteSpace, Tree
-from penstock.v1 import evaluation_pb2, replay_pb2, run_pb2
-from penstock.wire.run import encode_result
-from penstock.wire.spaces import encode_environment
-from penstock.wire.windows import encode_window
+from tests.support.training.policies import fresh_weights
 
 Code = grpc.StatusCode
 OWN_KEY = bytes(range(32))

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from helpers.servers import Loopback
-from helpers.timing import longest_of
+from tests.support.machine.timing import longest_of
+from tests.support.services.servers import Loopback
 
 
 @pytest.fixture

@@ -3,12 +3,12 @@
 import grpc
 import pytest
 
-from helpers.segments import SCHEMA, make_window
-from helpers.servers import Loopback, open_request, pass_windows, plan_with
 from penstock.rpc import methods
 from penstock.types.replay import Window
 from penstock.v1 import replay_pb2
 from penstock.wire.windows import encode_window
+from tests.support.segments.segments import SCHEMA, make_window
+from tests.support.services.servers import Loopback, open_request, pass_windows, plan_with
 
 COLUMNS = [column.name for column in SCHEMA.columns if column.dtype.startswith("float")]
 

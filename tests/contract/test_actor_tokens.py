@@ -6,7 +6,13 @@ from pathlib import Path
 import grpc
 import pytest
 
-from helpers.servers import (
+from penstock.errors import PlaceLost, SchemaMismatch
+from penstock.rpc import methods
+from penstock.types.block import Column, Schema
+from penstock.types.replay import SamplingPlan
+from penstock.types.run import RunIdentity
+from tests.support.machine.timing import PATIENCE_S
+from tests.support.services.servers import (
     Actor,
     LiveReplay,
     Loopback,
@@ -18,12 +24,6 @@ from helpers.servers import (
     sample,
     until,
 )
-from helpers.timing import PATIENCE_S
-from penstock.errors import PlaceLost, SchemaMismatch
-from penstock.rpc import methods
-from penstock.types.block import Column, Schema
-from penstock.types.replay import SamplingPlan
-from penstock.types.run import RunIdentity
 
 Code = grpc.StatusCode
 RUN = RunIdentity.draw()

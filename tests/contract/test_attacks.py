@@ -8,14 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from helpers.policies import fresh_weights
-from helpers.servers import SPEC, Loopback, hello_request, open_request
-from helpers.timing import PATIENCE_S
 from penstock.rpc import methods
 from penstock.types.evaluation import EvaluationResult, EvaluationTask
 from penstock.v1 import evaluation_pb2
 from penstock.wire.run import encode_result
 from tests.contract.attacks import ATTACKS, EVALUATOR, TASK, Code, Target
+from tests.support.machine.timing import PATIENCE_S
+from tests.support.services.servers import SPEC, Loopback, hello_request, open_request
+from tests.support.training.policies import fresh_weights
 
 
 @pytest.fixture(scope="module")

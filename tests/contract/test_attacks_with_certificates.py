@@ -7,15 +7,15 @@ from pathlib import Path
 import grpc
 import pytest
 
-from helpers.certificates import certificates_of
-from helpers.policies import fresh_weights
-from helpers.servers import SPEC, Loopback, PlainClient, hello_request
 from penstock.rpc import methods
 from penstock.security.certificate import Files
 from penstock.security.credentials import Credentials
 from penstock.security.roles import SERVERS, Role
 from penstock.types.evaluation import EvaluationTask
 from tests.contract.attacks import ATTACKS, EVALUATOR, TASK, Code, Target
+from tests.support.services.certificates import certificates_of
+from tests.support.services.servers import SPEC, Loopback, PlainClient, hello_request
+from tests.support.training.policies import fresh_weights
 
 
 def presenting(own: Files, trusting: Files) -> PlainClient:

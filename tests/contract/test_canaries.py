@@ -16,13 +16,6 @@ import pytest
 import tomli_w
 
 import penstock
-from helpers.environments import spec_of
-from helpers.other_ranks import led
-from helpers.policies import fresh_policy, weights_of
-from helpers.processes import WITH_HELPERS, Command, end_of
-from helpers.segments import PLAN
-from helpers.servers import Loopback
-from helpers.training import make_learner
 from penstock.acting.values.spaces import segment_schema
 from penstock.algo import published
 from penstock.algo.network import Network
@@ -37,6 +30,13 @@ from penstock.runs.folder import RunFolder
 from penstock.types.evaluation import EvaluationTask
 from penstock.types.location import Place
 from penstock.types.run import Weights
+from tests.support.environments.tiny import spec_of
+from tests.support.segments.segments import PLAN
+from tests.support.services.other_ranks import led
+from tests.support.services.processes import WITH_HELPERS, Command, end_of
+from tests.support.services.servers import Loopback
+from tests.support.training.policies import fresh_policy, weights_of
+from tests.support.training.training import make_learner
 
 ENV_ID = "CartPole-v1"
 NETWORK = Network(hidden_sizes=(8,), module="examples.residual_network:Residual")

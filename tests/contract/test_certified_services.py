@@ -17,9 +17,6 @@ import pytest
 from cryptography import x509
 from grpc.aio import Metadata
 
-from helpers.certificates import RUN, Foreign, Pair, authority, certificates_of, write
-from helpers.servers import LiveMethods, LiveServer, Loopback, pass_windows, plan_with, until
-from helpers.timing import PATIENCE_S
 from penstock.errors import ConfigurationError, Unavailable
 from penstock.machine.addresses import LOOPBACK
 from penstock.rpc import methods
@@ -31,6 +28,9 @@ from penstock.security.certificate import Files
 from penstock.security.credentials import Credentials
 from penstock.security.roles import Identity, Role
 from penstock.telemetry import metrics
+from tests.support.machine.timing import PATIENCE_S
+from tests.support.services.certificates import RUN, Foreign, Pair, authority, certificates_of, write
+from tests.support.services.servers import LiveMethods, LiveServer, Loopback, pass_windows, plan_with, until
 
 PLAN = plan_with(batch_segments=2, fresh_segments=2)
 
@@ -186,7 +186,7 @@ PLAIN = "it ended the connection of a client without a certificate; if it uses T
 SERVER = """
 import sys
 from pathlib import Path
-from helpers.servers import LiveMethods
+from tests.support.services.servers import LiveMethods
 from penstock.security.certificate import Files
 from penstock.security.credentials import Credentials
 

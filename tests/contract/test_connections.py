@@ -16,13 +16,13 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from helpers.servers import Loopback, open_request, plan_with, window_request
-from helpers.timing import PATIENCE_S, wait_for
 from penstock.errors import PlaceLost
 from penstock.rpc import methods
 from penstock.rpc.channel import connect
 from penstock.rpc.health import is_serving
 from penstock.v1 import replay_pb2
+from tests.support.machine.timing import PATIENCE_S, wait_for
+from tests.support.services.servers import Loopback, open_request, plan_with, window_request
 
 GIVEN_UP_S = 50.0
 """Seconds until a hanging peer is given up.

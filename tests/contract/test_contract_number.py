@@ -8,8 +8,16 @@ import grpc
 import pytest
 from google.protobuf.message import Message
 
-from helpers.segments import SCHEMA
-from helpers.servers import (
+from penstock.errors import ConfigurationError
+from penstock.rpc import methods
+from penstock.rpc.clients.segment_sink import ReplaySegmentSink
+from penstock.rpc.contract import CONTRACT, check_contract, contract_of, stamped
+from penstock.rpc.service import Method
+from penstock.telemetry import logs
+from penstock.v1 import replay_pb2, run_pb2
+from tests.support.machine.timing import PATIENCE_S
+from tests.support.segments.segments import SCHEMA
+from tests.support.services.servers import (
     LiveServer,
     Loopback,
     assignment,
@@ -19,14 +27,6 @@ from helpers.servers import (
     plan_with,
     until,
 )
-from helpers.timing import PATIENCE_S
-from penstock.errors import ConfigurationError
-from penstock.rpc import methods
-from penstock.rpc.clients.segment_sink import ReplaySegmentSink
-from penstock.rpc.contract import CONTRACT, check_contract, contract_of, stamped
-from penstock.rpc.service import Method
-from penstock.telemetry import logs
-from penstock.v1 import replay_pb2, run_pb2
 
 STREAMS = [method for method in vars(methods).values() if isinstance(method, Method) and method.kind == "bidi_stream"]
 

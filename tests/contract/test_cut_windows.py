@@ -5,8 +5,13 @@ from collections.abc import Callable
 import grpc
 import pytest
 
-from helpers.segments import assert_same_columns, make_window
-from helpers.servers import (
+from penstock.rpc import methods
+from penstock.types.replay import Window
+from penstock.v1 import replay_pb2
+from penstock.wire.windows import encode_window
+from tests.support.machine.timing import PATIENCE_S
+from tests.support.segments.segments import assert_same_columns, make_window
+from tests.support.services.servers import (
     IMAGES,
     LiveReplay,
     Loopback,
@@ -15,11 +20,6 @@ from helpers.servers import (
     plan_with,
     until,
 )
-from helpers.timing import PATIENCE_S
-from penstock.rpc import methods
-from penstock.types.replay import Window
-from penstock.v1 import replay_pb2
-from penstock.wire.windows import encode_window
 
 HEARTBEAT = replay_pb2.AppendSegmentsRequest(heartbeat=replay_pb2.Heartbeat())
 PLAN = plan_with(fresh_segments=4, batch_segments=4)

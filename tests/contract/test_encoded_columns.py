@@ -10,10 +10,6 @@ import numpy as np
 import pytest
 from grpc import StatusCode
 
-from helpers.game_frames import FRAMES, frame_window
-from helpers.segments import assert_same_columns
-from helpers.servers import Loopback, open_request, plan_request, plan_with, sample, until
-from helpers.timing import PATIENCE_S
 from penstock.errors import PlaceLost
 from penstock.machine import compression
 from penstock.rpc import methods
@@ -29,6 +25,10 @@ from penstock.wire.windows import (
     encode_staged_window,
     encode_window,
 )
+from tests.support.machine.timing import PATIENCE_S
+from tests.support.segments.game_frames import FRAMES, frame_window
+from tests.support.segments.segments import assert_same_columns
+from tests.support.services.servers import Loopback, open_request, plan_request, plan_with, sample, until
 
 OBSERVATION, SPEEDS, NOISE = 0, 1, 2
 """Columns of FRAMES that may be encoded, in the order of their forms."""

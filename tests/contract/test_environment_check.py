@@ -14,13 +14,13 @@ from types import MappingProxyType
 import psutil
 import pytest
 
-from helpers.odd_environments import KINDS, Where, env_id
-from helpers.processes import WITH_HELPERS
-from helpers.timing import NEVER_S, start_patience_s, wait_for
 from penstock.acting.environments.environment_check import Task, check
 from penstock.config import Config, build
 from penstock.errors import ConfigurationError
 from penstock.local.environment_check import check_environment
+from tests.support.environments.odd import KINDS, Where, env_id
+from tests.support.machine.timing import NEVER_S, start_patience_s, wait_for
+from tests.support.services.processes import WITH_HELPERS
 
 # Gymnasium warns about the faults of these kinds, which are intended.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
@@ -45,7 +45,7 @@ def settings(env_id: str, imports: str, **environment: object) -> Config:
 
 
 def odd(kind: str, timeout_s: float) -> Config:
-    return settings(env_id(kind), "helpers.odd_environments", check_timeout_s=timeout_s)
+    return settings(env_id(kind), "tests.support.environments.odd", check_timeout_s=timeout_s)
 
 
 def checked(config: Config) -> Checked:
@@ -65,7 +65,7 @@ def checked_here(env_id: str, arguments: Mapping[str, str] = MappingProxyType({}
         found = check(
             env_id,
             tasks,
-            imports=["helpers.odd_environments"],
+            imports=["tests.support.environments.odd"],
             vectorization="sync",
             frames=1,
             use_masks=True,
@@ -171,26 +171,28 @@ def test_each_variant_and_the_actors_own_arguments_are_checked(outcomes: dict[st
     variants = [{"length": 2}, {"length": 0}]
     config = build(
         {
-            "environment": {"id": "Counting-v0", "imports": ["helpers.environments"], "variants": variants},
+            "environment": {"id": "Counting-v0", "imports": ["tests.support.environments.tiny"], "variants": variants},
             "train": {"actors": 2},
         }
     )
     refusal = checked(config).refusal
     assert refusal.startswith("environment variant 1 (length=0): can't make the environment 'Counting-v0': ")
     assert "ValueError: an episode of Counting" in refusal
-    config = settings("Counting-v0", "helpers.environments", training_kwargs={"lengthh": 2})
+    config = settings("Counting-v0", "tests.support.environments.tiny", training_kwargs={"lengthh": 2})
     refusal = checked(config).refusal
     assert "for training" in refusal and "lengthh" in refusal and "environment.training_kwargs" in refusal
 
 
 def test_text_for_a_boolean_argument_is_refused(outcomes: dict[str, Future[Checked]]) -> None:
-    config = settings("CartPole-v1", "helpers.environments", kwargs={"sutton_barto_reward": "no"})
+    config = settings("CartPole-v1", "tests.support.environments.tiny", kwargs={"sutton_barto_reward": "no"})
     assert "the argument sutton_barto_reward of CartPole-v1 must be True or False" in checked(config).refusal
 
 
 def test_the_native_form_is_checked_through_the_adapter_that_actors_use(outcomes: dict[str, Future[Checked]]) -> None:
-    assert checked(settings("CartPole-v1", "helpers.environments", vectorization="native")) == Checked([], "")
-    refusal = checked(settings("NeverResets-v0", "helpers.environments", vectorization="native")).refusal
+    assert checked(settings("CartPole-v1", "tests.support.environments.tiny", vectorization="native")) == Checked(
+        [], ""
+    )
+    refusal = checked(settings("NeverResets-v0", "tests.support.environments.tiny", vectorization="native")).refusal
     assert "does not reset automatically" in refusal
 
 
@@ -223,7 +225,7 @@ def test_an_environment_that_ends_its_process_while_its_mask_is_read_is_named(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         (tmp_path / "aborting_masks.py").write_text(
-            "import os\nimport gymnasium\nfrom helpers.environments import Counting\n"
+            "import os\nimport gymnasium\nfrom tests.support.environments.tiny import Counting\n"
             "class Aborting(Counting):\n    def action_masks(self):\n        os.abort()\n"
             "gymnasium.register('Aborting-v0', Aborting)\n"
         )

@@ -13,19 +13,6 @@ import pytest
 from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from helpers.segments import make_window
-from helpers.servers import (
-    LiveServer,
-    Loopback,
-    hello_request,
-    open_request,
-    plan_request,
-    plan_with,
-    sample,
-    until,
-    window_request,
-)
-from helpers.timing import AT_ONCE, PATIENCE_S, Bound
 from penstock import errors
 from penstock.errors import ConfigurationError, Overloaded, PenstockError, Unavailable
 from penstock.rpc import methods
@@ -40,6 +27,19 @@ from penstock.rpc.service import Method
 from penstock.types.run import Weights
 from penstock.types.waits import Awaited, WaitReason
 from penstock.v1 import evaluation_pb2, replay_pb2, run_pb2
+from tests.support.machine.timing import AT_ONCE, PATIENCE_S, Bound
+from tests.support.segments.segments import make_window
+from tests.support.services.servers import (
+    LiveServer,
+    Loopback,
+    hello_request,
+    open_request,
+    plan_request,
+    plan_with,
+    sample,
+    until,
+    window_request,
+)
 
 Code = grpc.StatusCode
 STATUS = replay_pb2.GetReplayStatusRequest()

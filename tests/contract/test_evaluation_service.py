@@ -7,8 +7,6 @@ import grpc
 import numpy as np
 import pytest
 
-from helpers.servers import SPEC, LiveRun, Loopback, PlainStream, hello_request, sample, until
-from helpers.timing import PATIENCE_S
 from penstock.errors import RunFinished, SchemaMismatch
 from penstock.rpc import methods
 from penstock.types.evaluation import EvaluationResult, EvaluationTask
@@ -18,6 +16,8 @@ from penstock.types.spaces import DiscreteSpace, Tree
 from penstock.v1 import evaluation_pb2
 from penstock.wire.run import WeightsAssembler, decode_task, encode_result
 from penstock.wire.spaces import encode_environment
+from tests.support.machine.timing import PATIENCE_S
+from tests.support.services.servers import SPEC, LiveRun, Loopback, PlainStream, hello_request, sample, until
 
 Code = grpc.StatusCode
 Request = evaluation_pb2.RunEvaluationsRequest

@@ -14,9 +14,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from helpers.forged_requests import QUICK, Forger
-from helpers.segments import SCHEMA, make_window
-from helpers.servers import (
+from penstock.rpc import methods
+from penstock.rpc.contract import stamped
+from penstock.rpc.local_socket import MAX_MESSAGE_BYTES
+from penstock.rpc.permissions import REQUEST_BYTES
+from penstock.rpc.service import Method
+from penstock.types.block import Column, Schema
+from penstock.v1 import block_pb2, replay_pb2
+from tests.support.machine.timing import PATIENCE_S, Bound, longest_of, seconds_of
+from tests.support.segments.segments import SCHEMA, make_window
+from tests.support.services.forged_requests import QUICK, Forger
+from tests.support.services.servers import (
     Actor,
     LiveReplay,
     Loopback,
@@ -30,14 +38,6 @@ from helpers.servers import (
     until,
     window_request,
 )
-from helpers.timing import PATIENCE_S, Bound, longest_of, seconds_of
-from penstock.rpc import methods
-from penstock.rpc.contract import stamped
-from penstock.rpc.local_socket import MAX_MESSAGE_BYTES
-from penstock.rpc.permissions import REQUEST_BYTES
-from penstock.rpc.service import Method
-from penstock.types.block import Column, Schema
-from penstock.v1 import block_pb2, replay_pb2
 
 T = TypeVar("T")
 Code = grpc.StatusCode

@@ -7,13 +7,13 @@ from pathlib import Path
 import grpc
 import pytest
 
-from helpers.servers import LiveRun, Loopback, PlainStream, hello_request, sample, until
-from helpers.timing import NEVER_S, PATIENCE_S
 from penstock.learning.members import roster
 from penstock.machine.files import write_atomically
 from penstock.rpc import methods
 from penstock.rpc.servicers import run as servicer
 from penstock.v1 import run_pb2
+from tests.support.machine.timing import NEVER_S, PATIENCE_S
+from tests.support.services.servers import LiveRun, Loopback, PlainStream, hello_request, sample, until
 
 Code = grpc.StatusCode
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from helpers.ports import free_ports, release_ports
-from helpers.servers import Loopback, pass_windows, plan_with
-from helpers.timing import PATIENCE_S
 from penstock.errors import ConfigurationError
 from penstock.machine.addresses import Address
 from penstock.rpc.health import is_serving
 from penstock.telemetry.metrics_server import MetricsServer
+from tests.support.machine.timing import PATIENCE_S
+from tests.support.services.ports import free_ports, release_ports
+from tests.support.services.servers import Loopback, pass_windows, plan_with
 
 PLAN = plan_with(batch_segments=2, fresh_segments=2)
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 import grpc
 import pytest
 
-from helpers.servers import Actor, Loopback, Recorder, Trainer, plan_request, plan_with, until
 from penstock.errors import SchemaMismatch
 from penstock.rpc import methods
 from penstock.telemetry import logs, metrics
 from penstock.types.run import LARGEST_VERSION_JUMP
+from tests.support.services.servers import Actor, Loopback, Recorder, Trainer, plan_request, plan_with, until
 
 Code = grpc.StatusCode
 PLAN = plan_with(batch_segments=4, fresh_segments=4)

@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from helpers.servers import Actor, Loopback, Recorder, Trainer, plan_with
+from tests.support.services.servers import Actor, Loopback, Recorder, Trainer, plan_with
 
 
 @pytest.mark.parametrize(("degree", "publish_interval"), [(0, 1), (1, 1), (2, 3)])

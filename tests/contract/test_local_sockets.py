@@ -9,9 +9,6 @@ from typing import Any
 import psutil
 import pytest
 
-from helpers.segments import make_window
-from helpers.servers import LiveMethods, Loopback, pass_windows, plan_with, until
-from helpers.timing import PATIENCE_S
 from penstock.errors import Overloaded, PenstockError, Unavailable
 from penstock.rpc import methods
 from penstock.rpc.channel import Stream, connect, open_stream, translated
@@ -19,6 +16,9 @@ from penstock.rpc.server import Server
 from penstock.rpc.service import Context, Method
 from penstock.security.credentials import Credentials
 from penstock.v1 import replay_pb2
+from tests.support.machine.timing import PATIENCE_S
+from tests.support.segments.segments import make_window
+from tests.support.services.servers import LiveMethods, Loopback, pass_windows, plan_with, until
 
 Response = replay_pb2.AppendSegmentsResponse
 MESSAGES = 300

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from grpc import StatusCode
 
-from helpers.segments import make_window
-from helpers.servers import Loopback, open_request, plan_with, until
-from helpers.timing import PATIENCE_S
 from penstock.rpc import methods
+from tests.support.machine.timing import PATIENCE_S
+from tests.support.segments.segments import make_window
+from tests.support.services.servers import Loopback, open_request, plan_with, until
 
 pytestmark = pytest.mark.nightly
 

@@ -9,9 +9,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from helpers.direct_buffer import write_rows
-from helpers.segments import SCHEMA, assert_same_columns, make_columns, make_store, make_window
-from helpers.servers import (
+from penstock.errors import ConfigurationError
+from penstock.replay.store.store_reader import StoreReader
+from penstock.rpc import methods
+from penstock.types.block import Schema
+from penstock.types.replay import Batch, MappedStore, Window
+from penstock.v1 import replay_pb2
+from tests.support.machine.timing import PATIENCE_S
+from tests.support.segments.direct_buffer import write_rows
+from tests.support.segments.segments import SCHEMA, assert_same_columns, make_columns, make_store, make_window
+from tests.support.services.servers import (
     IMAGES,
     Actor,
     Loopback,
@@ -23,13 +30,6 @@ from helpers.servers import (
     sample,
     until,
 )
-from helpers.timing import PATIENCE_S
-from penstock.errors import ConfigurationError
-from penstock.replay.store.store_reader import StoreReader
-from penstock.rpc import methods
-from penstock.types.block import Schema
-from penstock.types.replay import Batch, MappedStore, Window
-from penstock.v1 import replay_pb2
 
 
 @pytest.mark.parametrize("schema", [SCHEMA, IMAGES])

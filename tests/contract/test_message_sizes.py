@@ -10,14 +10,14 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from helpers.servers import Loopback
-from helpers.timing import PATIENCE_S, wait_for
 from penstock.rpc import methods, service
 from penstock.rpc.local_socket import MAX_MESSAGE_BYTES
 from penstock.rpc.permissions import PERMISSIONS, REQUEST_BYTES
 from penstock.rpc.service import Method
 from penstock.types.replay import MAX_BATCH_SEGMENTS, MAX_SLOTS
 from penstock.v1 import replay_pb2
+from tests.support.machine.timing import PATIENCE_S, wait_for
+from tests.support.services.servers import Loopback
 
 Code = grpc.StatusCode
 LARGE = b"\xff" * (MAX_MESSAGE_BYTES - 100)

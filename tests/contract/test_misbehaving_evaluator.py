@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from helpers.environments import spec_of
-from helpers.policies import fresh_weights
-from helpers.processes import WITH_HELPERS
-from helpers.servers import LiveRun, Loopback
-from helpers.timing import start_patience_s
 from penstock.types.evaluation import EvaluationResult, EvaluationTask
+from tests.support.environments.tiny import spec_of
+from tests.support.machine.timing import start_patience_s
+from tests.support.services.processes import WITH_HELPERS
+from tests.support.services.servers import LiveRun, Loopback
+from tests.support.training.policies import fresh_weights
 
 
 @pytest.fixture
@@ -25,7 +25,14 @@ def server(loopback: Loopback, tmp_path: Path) -> LiveRun:
 
 @contextlib.contextmanager
 def evaluator(server: LiveRun, env_id: str, kwargs: str = "{}") -> Iterator["subprocess.Popen[str]"]:
-    command = [sys.executable, "-m", "penstock", "evaluator", f"--env-id={env_id}", "--env-import=helpers.failing"]
+    command = [
+        sys.executable,
+        "-m",
+        "penstock",
+        "evaluator",
+        f"--env-id={env_id}",
+        "--env-import=tests.support.environments.failing",
+    ]
     command += [f"--environment.kwargs={kwargs}", "--evaluation.episodes=2"]
     command += [f"--evaluation.learner-address={server.address}", "--evaluation.metrics-port=0"]
     # So that the first reset is that of the evaluation, and not a search for masks.
@@ -40,7 +47,7 @@ def evaluator(server: LiveRun, env_id: str, kwargs: str = "{}") -> Iterator["sub
 
 def evaluated(server: LiveRun, number: int, episodes: int = 2) -> EvaluationResult:
     # The spaces of all environments in that module; creating some of them would change this process.
-    weights = fresh_weights(spec_of("helpers.failing:Failing-v0"))
+    weights = fresh_weights(spec_of("tests.support.environments.failing:Failing-v0"))
     server.servicer.ask(EvaluationTask(number, weights, episodes, deterministic=True, seed=1))
     result = server.servicer.result(start_patience_s())
     assert result is not None and result.id == number, result

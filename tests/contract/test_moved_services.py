@@ -11,10 +11,6 @@ import grpc
 import numpy as np
 import pytest
 
-from helpers.ports import free_ports, release_ports
-from helpers.segments import SCHEMA, assert_same_columns, make_window
-from helpers.servers import SPEC, LiveReplay, LiveRun, Loopback, pass_windows, plan_with, until
-from helpers.timing import PATIENCE_S
 from penstock.errors import NotReady, Overloaded, PenstockError, PlaceLost, RunFinished, Unavailable
 from penstock.machine.addresses import Address
 from penstock.rpc import methods
@@ -32,6 +28,10 @@ from penstock.types.evaluation import EvaluatorHello
 from penstock.types.location import Location, Place
 from penstock.types.replay import Window
 from penstock.types.run import Assignment, Weights
+from tests.support.machine.timing import PATIENCE_S
+from tests.support.segments.segments import SCHEMA, assert_same_columns, make_window
+from tests.support.services.ports import free_ports, release_ports
+from tests.support.services.servers import SPEC, LiveReplay, LiveRun, Loopback, pass_windows, plan_with, until
 
 PLAN = plan_with(batch_segments=2, fresh_segments=2)
 

@@ -9,10 +9,10 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from helpers.servers import Loopback, hello_request, open_request, plan_with, until, window_request
-from helpers.timing import PATIENCE_S
 from penstock.rpc import methods
 from penstock.telemetry import logs
+from tests.support.machine.timing import PATIENCE_S
+from tests.support.services.servers import Loopback, hello_request, open_request, plan_with, until, window_request
 
 Events = list[MutableMapping[str, Any]]
 

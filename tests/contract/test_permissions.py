@@ -13,9 +13,6 @@ import grpc
 import pytest
 import structlog
 
-from helpers.certificates import RUN, Foreign, authority, certificates_of, write
-from helpers.servers import Loopback, until
-from helpers.timing import PATIENCE_S
 from penstock.errors import PermissionDenied
 from penstock.learning.report.statistics import RunStatistics
 from penstock.learning.run.run_snapshots import RunSnapshots
@@ -31,6 +28,9 @@ from penstock.security.credentials import Credentials
 from penstock.security.roles import ROLES, Identity, Role
 from penstock.telemetry import metrics
 from penstock.types.extents import Amounts
+from tests.support.machine.timing import PATIENCE_S
+from tests.support.services.certificates import RUN, Foreign, authority, certificates_of, write
+from tests.support.services.servers import Loopback, until
 
 TABLE = Path(__file__).parents[2] / "results" / "permissions.md"
 WRITE = "PENSTOCK_TEST_WRITE_PERMISSIONS"

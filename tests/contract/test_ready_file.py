@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from helpers.servers import Loopback
-from helpers.timing import wait_for
 from penstock.errors import ConfigurationError
 from penstock.rpc import ready_file
 from penstock.rpc.server import serve_health_only
+from tests.support.machine.timing import wait_for
+from tests.support.services.servers import Loopback
 
 
 def test_a_ready_file_is_new_while_the_service_is_ready(

@@ -13,9 +13,21 @@ import grpc
 import numpy as np
 import pytest
 
-from helpers.direct_buffer import read_rows
-from helpers.segments import SCHEMA, assert_same_columns, capacity_bytes, make_columns, make_window
-from helpers.servers import (
+from penstock.errors import InvalidSegment, SchemaMismatch
+from penstock.replay.store.ring_store import RingStore
+from penstock.rpc import methods
+from penstock.rpc.clients.segment_sink import ReplaySegmentSink
+from penstock.telemetry import metrics
+from penstock.types.block import Column, Extent, Schema
+from penstock.types.replay import Batch, Grant, SamplingPlan
+from penstock.types.waits import Awaited, WaitReason
+from penstock.v1 import block_pb2, replay_pb2
+from penstock.wire.schema import encode_schema
+from penstock.wire.windows import encode_window
+from tests.support.machine.timing import AT_ONCE, PATIENCE_S
+from tests.support.segments.direct_buffer import read_rows
+from tests.support.segments.segments import SCHEMA, assert_same_columns, capacity_bytes, make_columns, make_window
+from tests.support.services.servers import (
     IMAGES,
     Actor,
     LiveReplay,
@@ -30,18 +42,6 @@ from helpers.servers import (
     until,
     window_request,
 )
-from helpers.timing import AT_ONCE, PATIENCE_S
-from penstock.errors import InvalidSegment, SchemaMismatch
-from penstock.replay.store.ring_store import RingStore
-from penstock.rpc import methods
-from penstock.rpc.clients.segment_sink import ReplaySegmentSink
-from penstock.telemetry import metrics
-from penstock.types.block import Column, Extent, Schema
-from penstock.types.replay import Batch, Grant, SamplingPlan
-from penstock.types.waits import Awaited, WaitReason
-from penstock.v1 import block_pb2, replay_pb2
-from penstock.wire.schema import encode_schema
-from penstock.wire.windows import encode_window
 
 Code = grpc.StatusCode
 HEARTBEAT = replay_pb2.AppendSegmentsRequest(heartbeat=replay_pb2.Heartbeat())

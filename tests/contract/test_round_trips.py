@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from helpers.segments import make_window
-from helpers.servers import Loopback, plan_with, sample, until
 from penstock.rpc.clients.batch_source import ReplayBatchSource
 from penstock.rpc.clients.segment_sink import ReplaySegmentSink
 from penstock.types.replay import Batch
+from tests.support.segments.segments import make_window
+from tests.support.services.servers import Loopback, plan_with, sample, until
 
 DELAY_S = 0.15
 DEGREE, FRESH = 8, 2

@@ -7,18 +7,6 @@ from pathlib import Path
 import grpc
 import pytest
 
-from helpers.policies import fresh_weights
-from helpers.segments import capacity_bytes
-from helpers.servers import (
-    SPEC,
-    Loopback,
-    hello_request,
-    pass_windows,
-    plan_with,
-    sample,
-    until,
-)
-from helpers.timing import PATIENCE_S
 from penstock.errors import PermissionDenied, SchemaMismatch
 from penstock.learning.members.roster import decode_roster
 from penstock.replay.snapshots.folder import SnapshotFolder
@@ -31,6 +19,18 @@ from penstock.telemetry import metrics
 from penstock.types.evaluation import EvaluationTask
 from penstock.types.replay import SamplingPlan
 from penstock.types.run import Assignment, RunIdentity
+from tests.support.machine.timing import PATIENCE_S
+from tests.support.segments.segments import capacity_bytes
+from tests.support.services.servers import (
+    SPEC,
+    Loopback,
+    hello_request,
+    pass_windows,
+    plan_with,
+    sample,
+    until,
+)
+from tests.support.training.policies import fresh_weights
 
 Code = grpc.StatusCode
 RUN, OTHER = RunIdentity.draw(), RunIdentity.draw()

@@ -9,8 +9,16 @@ import numpy as np
 import pytest
 from google.protobuf.message import Message
 
-from helpers.segments import make_window
-from helpers.servers import (
+from penstock.errors import PermissionDenied, SchemaMismatch
+from penstock.replay.store.description import Owner
+from penstock.rpc import methods
+from penstock.rpc.proofs import public_half
+from penstock.types.replay import SamplingPlan
+from penstock.types.run import RunIdentity
+from penstock.v1 import replay_pb2
+from tests.support.machine.timing import PATIENCE_S
+from tests.support.segments.segments import make_window
+from tests.support.services.servers import (
     LiveReplay,
     Loopback,
     PlainStream,
@@ -22,14 +30,6 @@ from helpers.servers import (
     sample,
     until,
 )
-from helpers.timing import PATIENCE_S
-from penstock.errors import PermissionDenied, SchemaMismatch
-from penstock.replay.store.description import Owner
-from penstock.rpc import methods
-from penstock.rpc.proofs import public_half
-from penstock.types.replay import SamplingPlan
-from penstock.types.run import RunIdentity
-from penstock.v1 import replay_pb2
 
 Code = grpc.StatusCode
 RUN = RunIdentity.draw()

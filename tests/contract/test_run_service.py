@@ -9,19 +9,6 @@ import grpc
 import numpy as np
 import pytest
 
-from helpers.segments import PLAN, SCHEMA
-from helpers.servers import (
-    SPEC,
-    LiveServer,
-    Loopback,
-    PlainStream,
-    hello_request,
-    sample,
-    until,
-)
-from helpers.spaces import ALL_SPECS, masked
-from helpers.statistics import counted_batch, learnt
-from helpers.timing import PATIENCE_S
 from penstock.errors import InvalidSegment, PenstockError, RunFinished, SchemaMismatch
 from penstock.rpc import methods
 from penstock.rpc.clients.membership import Membership
@@ -49,6 +36,19 @@ from penstock.types.waits import Awaited, WaitReason
 from penstock.v1 import evaluation_pb2, location_pb2, run_pb2
 from penstock.wire.run import decode_assignment, encode_report
 from penstock.wire.spaces import encode_environment
+from tests.support.machine.timing import PATIENCE_S
+from tests.support.segments.segments import PLAN, SCHEMA
+from tests.support.segments.spaces import ALL_SPECS, masked
+from tests.support.segments.statistics import counted_batch, learnt
+from tests.support.services.servers import (
+    SPEC,
+    LiveServer,
+    Loopback,
+    PlainStream,
+    hello_request,
+    sample,
+    until,
+)
 
 Code = grpc.StatusCode
 LARGE = np.random.default_rng(2).bytes(9_000_000)

@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers.disks import make_full, make_read_only, mounted
-from helpers.ports import free_ports
-from helpers.processes import Command, run
-from helpers.segments import make_window
-from helpers.servers import Loopback, gauge, plan_with, until
-from helpers.timing import PATIENCE_S
 from penstock.cli.commands.status import disk_lines
 from penstock.rpc.health import STORAGE, is_serving, storage_fails
 from penstock.runs.folder import RunFolder
+from tests.support.machine.disks import make_full, make_read_only, mounted
+from tests.support.machine.timing import PATIENCE_S
+from tests.support.segments.segments import make_window
+from tests.support.services.ports import free_ports
+from tests.support.services.processes import Command, run
+from tests.support.services.servers import Loopback, gauge, plan_with, until
 
 pytestmark = pytest.mark.nightly
 

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from helpers.segments import SCHEMA
-from helpers.servers import Actor, LiveReplay, Loopback, Name, Recorder, plan_with, until
-from helpers.timing import PATIENCE_S
 from penstock.errors import ConfigurationError, PenstockError
 from penstock.rpc.clients.segment_sink import ReplaySegmentSink
 from penstock.rpc.clients.sharded_source import ShardedBatchSource
 from penstock.types.payloads import Memory
 from penstock.types.replay import Batch, SamplingPlan
+from tests.support.machine.timing import PATIENCE_S
+from tests.support.segments.segments import SCHEMA
+from tests.support.services.servers import Actor, LiveReplay, Loopback, Name, Recorder, plan_with, until
 
 TIMEOUT_S = 0.3
 """Timeout of a shard in seconds, in tests with an absent one."""

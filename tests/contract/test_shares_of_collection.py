@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from helpers.servers import Actor, LiveReplay, Loopback, Recorder, Trainer, plan_with, until
 from penstock.types.replay import SamplingPlan
+from tests.support.services.servers import Actor, LiveReplay, Loopback, Recorder, Trainer, plan_with, until
 
 WINDOW, FRESH = 2, 8
 

@@ -7,10 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from helpers.direct_buffer import read_rows
-from helpers.segments import SCHEMA, capacity_bytes
-from helpers.servers import Actor, LiveReplay, Loopback, Recorder, Trainer, plan_with, sample, until
-from helpers.timing import AT_ONCE, PATIENCE_S
 from penstock.errors import ConfigurationError, InvalidSegment, NotReady, Overloaded, PlaceLost, Unavailable
 from penstock.learning.durable.checkpoints import RunProgress, Snapshot
 from penstock.learning.report.statistics import RunStatistics
@@ -25,6 +21,10 @@ from penstock.types.extents import Amounts
 from penstock.types.run import Weights
 from penstock.types.snapshots import SnapshotProgress, SnapshotRequest
 from penstock.wire.snapshots import encode_requests
+from tests.support.machine.timing import AT_ONCE, PATIENCE_S
+from tests.support.segments.direct_buffer import read_rows
+from tests.support.segments.segments import SCHEMA, capacity_bytes
+from tests.support.services.servers import Actor, LiveReplay, Loopback, Recorder, Trainer, plan_with, sample, until
 
 ROWS = 400
 

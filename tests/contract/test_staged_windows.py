@@ -11,8 +11,21 @@ import pytest
 from grpc import StatusCode
 from numpy.typing import NDArray
 
-from helpers.segments import SCHEMA, assert_same_columns, make_window
-from helpers.servers import (
+from penstock.errors import ConfigurationError, PlaceLost
+from penstock.replay.store import staging
+from penstock.replay.store.staging import SLOTS, StagingAreas, StagingSlots
+from penstock.rpc import methods
+from penstock.types.block import Column, Columns, Schema
+from penstock.types.payloads import columns_in, layout, places
+from penstock.types.replay import StagingOffer
+from penstock.v1 import replay_pb2
+from penstock.wire import block
+from penstock.wire.encoding import raw_window
+from penstock.wire.staged_checksum import staged_checksum
+from penstock.wire.windows import encode_staged_window, encode_window
+from tests.support.machine.timing import PATIENCE_S
+from tests.support.segments.segments import SCHEMA, assert_same_columns, make_window
+from tests.support.services.servers import (
     IMAGES,
     Actor,
     LiveReplay,
@@ -26,19 +39,6 @@ from helpers.servers import (
     sample,
     until,
 )
-from helpers.timing import PATIENCE_S
-from penstock.errors import ConfigurationError, PlaceLost
-from penstock.replay.store import staging
-from penstock.replay.store.staging import SLOTS, StagingAreas, StagingSlots
-from penstock.rpc import methods
-from penstock.types.block import Column, Columns, Schema
-from penstock.types.payloads import columns_in, layout, places
-from penstock.types.replay import StagingOffer
-from penstock.v1 import replay_pb2
-from penstock.wire import block
-from penstock.wire.encoding import raw_window
-from penstock.wire.staged_checksum import staged_checksum
-from penstock.wire.windows import encode_staged_window, encode_window
 
 REQUEST = replay_pb2.GetReplayStatusRequest()
 

@@ -1,13 +1,13 @@
 import numpy as np
 import pytest
 
-from helpers.ports import free_ports
-from helpers.segments import PLAN, SCHEMA, make_columns
-from helpers.timing import AT_ONCE, Bound, seconds_of
 from penstock.errors import Unavailable
 from penstock.rpc.clients.batch_source import FAREWELL_S, ReplayBatchSource
 from penstock.rpc.loop import LoopThread
 from penstock.types.replay import Batch, BatchHead, StoreCounts
+from tests.support.machine.timing import AT_ONCE, Bound, seconds_of
+from tests.support.segments.segments import PLAN, SCHEMA, make_columns
+from tests.support.services.ports import free_ports
 
 
 def test_a_stopping_learner_does_not_wait_for_an_absent_replay_service(

@@ -9,8 +9,14 @@ import grpc
 import numpy as np
 import pytest
 
-from helpers.segments import make_window
-from helpers.servers import (
+from penstock.rpc import methods
+from penstock.types.run import ActorProgress, ActorReport, EnvironmentFault
+from penstock.types.statistics import Timing
+from penstock.types.status import ActorState
+from penstock.v1 import replay_pb2, run_pb2
+from tests.support.machine.timing import PATIENCE_S
+from tests.support.segments.segments import make_window
+from tests.support.services.servers import (
     Actor,
     LiveServer,
     Loopback,
@@ -24,12 +30,6 @@ from helpers.servers import (
     until,
     window_request,
 )
-from helpers.timing import PATIENCE_S
-from penstock.rpc import methods
-from penstock.types.run import ActorProgress, ActorReport, EnvironmentFault
-from penstock.types.statistics import Timing
-from penstock.types.status import ActorState
-from penstock.v1 import replay_pb2, run_pb2
 
 # The gate
 

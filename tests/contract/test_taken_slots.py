@@ -6,15 +6,15 @@ from pathlib import Path
 import grpc
 import pytest
 
-from helpers.servers import LiveReplay, Loopback, open_request, plan_with, until, window_request
-from helpers.timing import PATIENCE_S
-from helpers.wall_clock import HOUR_S
 from penstock.errors import PlaceLost
 from penstock.rpc import methods
 from penstock.rpc.clients.membership import Membership
 from penstock.rpc.clients.replay_watch import ReplayWatch
 from penstock.types.location import Place
 from penstock.types.run import Assignment, largest_incarnation
+from tests.support.machine.timing import PATIENCE_S
+from tests.support.machine.wall_clock import HOUR_S
+from tests.support.services.servers import LiveReplay, Loopback, open_request, plan_with, until, window_request
 
 
 def assigned(member: Membership) -> Assignment:

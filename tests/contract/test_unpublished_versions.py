@@ -7,7 +7,10 @@ import grpc
 import numpy as np
 import pytest
 
-from helpers.servers import (
+from penstock.replay.intake import Intake
+from penstock.rpc import methods
+from penstock.types.replay import WindowHead
+from tests.support.services.servers import (
     Actor,
     Loopback,
     PlainStream,
@@ -18,9 +21,6 @@ from helpers.servers import (
     until,
     window_request,
 )
-from penstock.replay.intake import Intake
-from penstock.rpc import methods
-from penstock.types.replay import WindowHead
 
 PLAN = plan_with(batch_segments=4, fresh_segments=4, off_policy_degree=2)
 

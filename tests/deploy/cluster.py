@@ -24,7 +24,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from helpers.processes import PENSTOCK, Command, Ended, run
 from penstock.rpc.health import is_serving
 from penstock.security.authority import files_of
 from penstock.security.credentials import Credentials
@@ -41,6 +40,7 @@ from tests.deploy.manifests import (
     rendered_folder,
     resolved,
 )
+from tests.support.services.processes import PENSTOCK, Command, Ended, run
 
 WORKING_DIRECTORY = "/var/lib/penstock"
 """That of the images."""

@@ -17,9 +17,9 @@ from unittest import mock
 
 import yaml
 
-from helpers.timing import PATIENCE_S
 from penstock.cli.options import parse
 from penstock.config import Config
+from tests.support.machine.timing import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy" / "kubernetes"

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from helpers.timing import PATIENCE_S, wait_for
 from penstock.cli.options import parse
 from penstock.config import Config, build, setting_names
 from penstock.local.variables import OF_COMPOSE, PRESET
@@ -24,6 +23,7 @@ from penstock.security.roles import ROLES
 from tests.deploy import engines
 from tests.deploy.engines import CERTIFICATES, ROOT, SERVICES, interpolated
 from tests.rules import for_each
+from tests.support.machine.timing import PATIENCE_S, wait_for
 
 DEFAULTS = build({})
 PRESETS = sorted(path.stem for path in (ROOT / "services/penstock/presets").glob("*.toml"))

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
-from helpers.timing import PATIENCE_S
 from penstock.config import Config, setting_names
 from penstock.rpc.ready_file import INTERVAL_S
 from tests.deploy.engines import ENGINES, ROOT, Container
 from tests.rules import for_each
+from tests.support.machine.timing import PATIENCE_S
 
 DEPLOYED = {engine: read() for engine, read in ENGINES.items()}
 EACH = [each for containers in DEPLOYED.values() for each in containers.values()]

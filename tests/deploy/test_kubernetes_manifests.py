@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import yaml
 
-from helpers.timing import PATIENCE_S
 from penstock.config import Config
 from penstock.config.exposure import check_listen
 from penstock.errors import GAVE_UP, USAGE_ERROR
@@ -35,6 +34,7 @@ from tests.deploy.manifests import (
     size,
 )
 from tests.rules import for_each
+from tests.support.machine.timing import PATIENCE_S
 
 SPARE_BYTES = 400 * 10**6
 """Memory of a replay service beyond the pages of its store."""

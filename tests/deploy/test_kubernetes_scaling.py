@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from helpers.timing import PATIENCE_S
 from tests.deploy.manifests import named, of_kind, pods, rendered, settings
 from tests.deploy.test_watching import EXPOSED
+from tests.support.machine.timing import PATIENCE_S
 
 KEDA = "deploy/kubernetes/keda"
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from helpers.timing import PATIENCE_S, wait_for
 from tests.deploy.engines import ROOT
+from tests.support.machine.timing import PATIENCE_S, wait_for
 
 QUEUE = ROOT / "examples" / "queue"
 

@@ -15,7 +15,6 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
-from helpers.timing import PATIENCE_S
 from penstock.config.settings.security import SecurityConfig
 from penstock.runs.folder import RunFolder
 from penstock.security.authority import files_of
@@ -24,6 +23,7 @@ from penstock.security.roles import ROLES
 from tests.deploy.engines import ROOT, SERVICES, interpolated
 from tests.deploy.test_watching import EXPOSED
 from tests.rules import for_each
+from tests.support.machine.timing import PATIENCE_S
 
 SWARM = ROOT / "deploy" / "swarm"
 STACK = interpolated("deploy/swarm/stack.yml")

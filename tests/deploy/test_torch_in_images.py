@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from helpers.timing import PATIENCE_S
 from penstock.algo.network import Network
 from penstock.algo.published import Description
 from penstock.algo.spaces import encoders_of_new
@@ -20,6 +19,7 @@ from penstock.apps.environments import variants_of
 from penstock.machine.extras import missing
 from penstock.presets import preset
 from penstock.small.policy import obstacle
+from tests.support.machine.timing import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 TORCH = (ROOT / "requirements-torch.lock").read_text().strip().removeprefix("torch==")

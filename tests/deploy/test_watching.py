@@ -23,12 +23,12 @@ from grafana_foundation_sdk.models import dashboard as grafana
 from grafana_foundation_sdk.models import units
 from prometheus_client import REGISTRY, Metric, generate_latest
 
-from helpers.ports import free_ports
-from helpers.timing import PATIENCE_S, wait_for
 from penstock.runs.folder import RunFolder
 from penstock.telemetry import metrics
 from tests.e2e.panels import DASHBOARDS, VARIABLES, queries
 from tests.rules import for_each
+from tests.support.machine.timing import PATIENCE_S, wait_for
+from tests.support.services.ports import free_ports
 
 ROOT = Path(__file__).parents[2]
 PROMETHEUS, GRAFANA = ROOT / "deploy" / "prometheus", ROOT / "deploy" / "grafana"

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from helpers.link import Host, unavailable
-from helpers.processes import Command, end_of
 from penstock.runs.folder import RunFolder
 from tests.docs.pages import ROOT, blocks, commands_of
+from tests.support.services.link import Host, unavailable
+from tests.support.services.processes import Command, end_of
 
 ADDRESS = "10.0.0.1"
 TEXTS = [block.text for block in blocks(ROOT / "docs" / "nodes.md") if "penstock" in block.text]

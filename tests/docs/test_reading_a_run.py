@@ -6,7 +6,6 @@ import re
 import batch_picture
 import pytest
 
-from helpers.statistics import TRAINING
 from penstock.config import Config
 from penstock.learning.durable.records import Record
 from penstock.runs.summary import Summary
@@ -14,6 +13,7 @@ from penstock.types.evaluation import EvaluationSummary
 from penstock.types.statistics import MeanTimes
 from penstock.types.status import RunStatus
 from tests.docs.pages import ROOT
+from tests.support.segments.statistics import TRAINING
 
 PAGE = (ROOT / "docs" / "reading-a-run.md").read_text()
 TRAINED = Record.of_training(RunStatus(), TRAINING, MeanTimes(), 1.0, ended_return=None)

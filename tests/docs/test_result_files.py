@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
-from helpers import result_files
-from helpers.result_files import (
+from tests.docs.pages import PAGES
+from tests.rules import for_each
+from tests.support.results import result_files
+from tests.support.results.result_files import (
     INDEX,
     RESULTS,
     ROOT,
@@ -25,8 +27,6 @@ from helpers.result_files import (
     lacking,
     read_index,
 )
-from tests.docs.pages import PAGES
-from tests.rules import for_each
 
 needs_history = pytest.mark.skipif(
     not has_history(), reason="the origins of results are compared with the history: use a checkout that is not shallow"

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from helpers.timing import start_patience_s
 from tests.docs.pages import PAGES, ROOT, Block, blocks
+from tests.support.machine.timing import start_patience_s
 
 STEPS = 4096
 SHORT = {

@@ -5,9 +5,9 @@ import time
 
 import yaml
 
-from helpers.timing import wait_in_drill
 from tests.e2e.panels import Prometheus
 from tests.e2e.stack import ROOT
+from tests.support.machine.timing import wait_in_drill
 
 _SETTINGS = ROOT / "deploy" / "prometheus"
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from helpers.timing import Bound
 from tests.e2e.report import Report
+from tests.support.machine.timing import Bound
 
 TRIES = 3
 """Number of measurements of a duration over its bound.

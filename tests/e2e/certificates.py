@@ -3,10 +3,10 @@
 import re
 from functools import partial
 
-from helpers.timing import wait_in_drill
 from tests.e2e.progress import SERVICES
 from tests.e2e.report import Report
 from tests.e2e.stack import Container, Failure, Stack, command
+from tests.support.machine.timing import wait_in_drill
 
 _FOLDER = "/etc/penstock"
 _FILES = "authority.pem certificate.pem key.pem"

@@ -17,8 +17,6 @@ import time
 from collections import Counter
 from functools import partial
 
-from helpers import equal_run
-from helpers.timing import DRILL_PATIENCE_S, Bound, wait_in_drill
 from tests.e2e.alerts import Alert
 from tests.e2e.baselines import Baseline, compare
 from tests.e2e.certificates import check_certificates
@@ -32,6 +30,8 @@ from tests.e2e.scaling import scale
 from tests.e2e.stack import ROOT, Failure, Stack, command
 from tests.e2e.stopping import stop
 from tests.e2e.versions import VersionWatch
+from tests.support.machine.timing import DRILL_PATIENCE_S, Bound, wait_in_drill
+from tests.support.training import equal_run
 
 FILES = ("docker-compose.yml", "compose.cpu.yaml", "tests/e2e/compose.yaml")
 CONFIGURATIONS = (

@@ -6,10 +6,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from helpers.timing import DRILL_PATIENCE_S, wait_in_drill
 from tests.e2e.images import TAG
 from tests.e2e.report import Report
 from tests.e2e.stack import Stack, command
+from tests.support.machine.timing import DRILL_PATIENCE_S, wait_in_drill
 
 _MULTIPLE = 2.0
 """Largest ratio of a check's processor time to that of an empty one. A check that starts Python takes far more."""

@@ -3,8 +3,8 @@
 import time
 from typing import Any
 
-from helpers.timing import wait_in_drill
 from tests.e2e.stack import Container, Failure, Metrics, Stack, command, look_again
+from tests.support.machine.timing import wait_in_drill
 
 SERVICES = ("actor", "replay", "learner", "evaluator")
 WORK = {

@@ -8,13 +8,13 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from helpers.timing import Bound, wait_in_drill
 from penstock.config import Config
 from tests.e2e.baselines import Baseline, compare
 from tests.e2e.images import bare_start_s
 from tests.e2e.progress import SERVICES, Progress, answer_of, work_before, work_of
 from tests.e2e.report import Report
 from tests.e2e.stack import Container, Failure, Stack, command, look_again
+from tests.support.machine.timing import Bound, wait_in_drill
 
 ACTORS = 2
 """Replicas while services are killed: if one of them is killed or paused, training can continue with the other."""

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from helpers.provenance import of_this_run
-from helpers.timing import Bound
+from tests.support.machine.timing import Bound
+from tests.support.results.provenance import of_this_run
 
 _HEADINGS = ("what", "measured", "baseline", "ratio", "required", "met")
 

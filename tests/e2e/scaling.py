@@ -3,12 +3,12 @@
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from helpers.timing import wait_in_drill
 from tests.e2e.baselines import compare
 from tests.e2e.progress import Progress, work_before, work_of
 from tests.e2e.recovery import ACTORS, Recovery
 from tests.e2e.report import Report
 from tests.e2e.stack import Container, Stack
+from tests.support.machine.timing import wait_in_drill
 
 MANY = 8
 """Actors after scaling up."""

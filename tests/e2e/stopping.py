@@ -3,11 +3,11 @@
 import signal
 import time
 
-from helpers.timing import wait_in_drill
 from penstock.errors import BY_SIGNAL
 from tests.e2e.progress import SERVICES
 from tests.e2e.report import Report
 from tests.e2e.stack import Stack
+from tests.support.machine.timing import wait_in_drill
 
 _CODE = BY_SIGNAL + signal.SIGTERM
 """Exit code of each service, because the run is not done."""

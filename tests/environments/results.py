@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from helpers import provenance
 from tests.environments.runs import Result
 from tests.environments.suites import FOLDER, ROOT, SUITES, Listed, Suite
+from tests.support.results import provenance
 
 PROCEDURE = 1
 """Number of the procedure. After a change of what is run or recorded, a greater number makes all results void."""

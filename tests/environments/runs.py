@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from helpers.processes import PENSTOCK, Command, Ended
 from penstock.errors import USAGE_ERROR
 from penstock.presets import configure
 from penstock.runs.folder import RunFolder
 from penstock.runs.summary import Summary
+from tests.support.services.processes import PENSTOCK, Command, Ended
 
 WINDOWS = 2
 SHORTENED = ("--ppo.epochs=1", "--evaluation.episodes=1", "--evaluation.max-episode-steps=64")

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from helpers.timing import start_patience_s
 from penstock.runs.folder import RunFolder
 from penstock.runs.summary import Summary
 from tests.environments.all_environments import in_turn
 from tests.environments.results import described, read, record_of, write
 from tests.environments.runs import Outcome, Result, steps_of, train_two_windows
 from tests.environments.suites import SUITES, Listed
+from tests.support.machine.timing import start_patience_s
 
 
 def listed(env_id: str, suite: str = "gymnasium", kind: str = "toy text", error: str = "") -> Listed:

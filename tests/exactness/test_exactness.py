@@ -17,9 +17,6 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from helpers import courier, exact_tasks
-from helpers import single_process as study
-from helpers.processes import WITH_HELPERS, Command, end_of
 from penstock.acting.policies.randomness import Streams
 from penstock.algo.network import Noise, NoiseKind
 from penstock.algo.parameters import flatten
@@ -30,6 +27,9 @@ from penstock.presets import preset
 from penstock.runs.folder import RunFolder
 from tests.exactness import textbook_ppo
 from tests.exactness.textbook_ppo import Settings, TextbookPPO
+from tests.support.environments import courier, exact_tasks
+from tests.support.services.processes import WITH_HELPERS, Command, end_of
+from tests.support.training import single_process as study
 
 pytestmark = pytest.mark.exactness
 
@@ -162,7 +162,7 @@ def test_the_textbook_imports_nothing_of_penstock() -> None:
         for node in imports
         for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [each.name for each in node.names])
     }
-    assert roots & {"torch", "gymnasium"} and not roots & {"penstock", "helpers", "tests"}
+    assert roots & {"torch", "gymnasium"} and not roots & {"penstock", "tests"}
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import examples.episode_ends as chain
 from examples.episode_ends import DISCOUNT, ENV_ID, REWARDS, STATES, TRUNCATION, Treatment, exact_values, report
-from helpers.timing import start_patience_s
+from tests.support.machine.timing import start_patience_s
 
 SCRIPT = Path(chain.__file__)
 END = STATES

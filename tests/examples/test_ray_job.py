@@ -11,9 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from helpers.processes import ROOT, WITH_HELPERS
-from helpers.timing import start_patience_s, wait_for_run
 from penstock.runs.summary import Summary
+from tests.support.machine.timing import start_patience_s, wait_for_run
+from tests.support.services.processes import ROOT, WITH_HELPERS
 
 pytest.importorskip("ray", reason="Ray is not installed")
 
@@ -66,7 +66,10 @@ def test_a_run_trains_on_ray_and_all_its_processes_end(tmp_path: Path) -> None:
 
 def test_ray_replaces_a_killed_actor(tmp_path: Path) -> None:
     with job(
-        tmp_path / "run", "--run.total-steps=1000000000", "--env-id=Paced-v0", "--env-import=helpers.paced"
+        tmp_path / "run",
+        "--run.total-steps=1000000000",
+        "--env-id=Paced-v0",
+        "--env-import=tests.support.environments.paced",
     ) as run:
         first = wait_for_run(lambda: [*found] if len(found := actors_of(run)) == ACTORS else None, "all actors run")
         os.kill(first[0].pid, signal.SIGKILL)

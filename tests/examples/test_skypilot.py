@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
-from helpers.ports import free_ports
-from helpers.processes import PENSTOCK, ROOT
-from helpers.timing import start_patience_s, wait_for_run
 from penstock.runs.summary import Summary
+from tests.support.machine.timing import start_patience_s, wait_for_run
+from tests.support.services.ports import free_ports
+from tests.support.services.processes import PENSTOCK, ROOT
 
 EXAMPLES = ROOT / "examples" / "skypilot"
 OPTIONS = (

@@ -2,11 +2,11 @@
 
 import torch
 
-from helpers.training import CPU, collect_batch, make_learner
 from penstock.learning.step.batches import BatchFeed, TrainingBatch, to_tensors
 from penstock.learning.step.devices import payload_memory
 from penstock.types.payloads import PayloadPool, allocate
 from penstock.types.replay import Batch
+from tests.support.training.training import CPU, collect_batch, make_learner
 
 
 def assert_same(ours: TrainingBatch, batch: Batch) -> None:

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from helpers.training import SMALL, make_batch, make_learner, numbers_of, parameters_of
 from penstock.algo.network import Network
 from penstock.config import Execution, Precision
 from penstock.learning.durable import checkpoints
@@ -17,6 +16,7 @@ from penstock.learning.durable.checkpoints import RunProgress
 from penstock.learning.step.learner import Learner
 from penstock.runs.folder import RunFolder
 from penstock.types.spaces import MemoryKind
+from tests.support.training.training import SMALL, make_batch, make_learner, numbers_of, parameters_of
 
 SHARED = dataclasses.replace(SMALL, trunk="shared")
 RAW = dataclasses.replace(SMALL, normalise_observations=False, normalise_returns=False)

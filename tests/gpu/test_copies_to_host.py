@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from helpers.policies import weights_of
-from helpers.training import make_batch, make_learner
 from penstock.learning.durable import checkpoints
 from penstock.learning.durable.checkpoints import RunProgress
 from penstock.learning.run.publication import Publication
 from penstock.learning.step.host_copies import HostCopy
 from penstock.runs.folder import RunFolder
 from penstock.types.run import Weights
+from tests.support.training.policies import weights_of
+from tests.support.training.training import make_batch, make_learner
 
 
 class Sink:

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from helpers.training import CPU, collect_batch, make_learner
 from penstock.learning.step.batches import to_tensors
+from tests.support.training.training import CPU, collect_batch, make_learner
 
 
 @pytest.mark.parametrize("unroll_length", [2, 32, 50])

@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 import torch
 
-from helpers.environments import spec_of
-from helpers.other_ranks import led
-from helpers.processes import end_of
-from helpers.training import collect_batch, numbers_of
 from penstock.acting.values.spaces import segment_schema
 from penstock.config import Config, Execution
 from penstock.learning.run.assembly import learner_of
 from penstock.learning.step.batches import to_tensors
+from tests.support.environments.tiny import spec_of
+from tests.support.services.other_ranks import led
+from tests.support.services.processes import end_of
+from tests.support.training.training import collect_batch, numbers_of
 
 pytestmark = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there are no two CUDA devices")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.processes import Command, Ended, EndedRun, end_of
+from tests.support.services.processes import Command, Ended, EndedRun, end_of
 
 OPTIONS = (
     "--seed=1 --total-steps=6000 --stop-at-return=None --actors=1 --envs-per-actor=8 --ppo.epochs=3"

@@ -8,9 +8,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from helpers.processes import WITH_HELPERS, Command, end_of
-from helpers.servers import LiveRun, Loopback, until
 from penstock.errors import BY_SIGNAL
+from tests.support.services.processes import WITH_HELPERS, Command, end_of
+from tests.support.services.servers import LiveRun, Loopback, until
 
 pytestmark = pytest.mark.nightly
 
@@ -20,7 +20,7 @@ def actor(server: LiveRun, folder: Path, env_id: str, *options: str) -> Iterator
     """Starts an actor that has joined. Without a replay service, it never receives a grant."""
     arguments = [
         f"--env-id={env_id}",
-        "--env-import=helpers.failing",
+        "--env-import=tests.support.environments.failing",
         "--envs-per-actor=1",
         # So that the first reset is that of the first window, and not a search for masks.
         "--environment.action-masks=false",

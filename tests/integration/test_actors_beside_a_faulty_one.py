@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from helpers.processes import WITH_HELPERS, Command, Ended, Watch, end_of, watching
-from helpers.timing import Bound
 from penstock.types.status import ActorState
+from tests.support.machine.timing import Bound
+from tests.support.services.processes import WITH_HELPERS, Command, Ended, Watch, end_of, watching
 
 FAULTS = ("slow", "dead", "hung")
 FAULTY, OTHERS = "actor-0", ("actor-1", "actor-2", "actor-3")
@@ -18,7 +18,8 @@ RECOVERY_S = GRANT_TIMEOUT_S + 5.0
 """Seconds until the others must have their pace again: after this timeout they receive the faulty actor's grants."""
 
 OPTIONS = (
-    "--env-id=Tail-v0 --env-import=helpers.paced --actors=4 --envs-per-actor=2 --actor.unroll-length=8"
+    "--env-id=Tail-v0 --env-import=tests.support.environments.paced --actors=4 --envs-per-actor=2"
+    " --actor.unroll-length=8"
     " --sampling.batch-segments=32 --sampling.fresh-fraction=0.5 --ppo.epochs=1 --total-steps=1000000000"
     f" --evaluation.interval-steps=1000000000 --replay.grant-timeout-s={GRANT_TIMEOUT_S:g}"
 )

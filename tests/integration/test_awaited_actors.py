@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from helpers.ports import free_ports
-from helpers.processes import Command, end_of, run
 from penstock.runs.folder import RunFolder
+from tests.support.services.ports import free_ports
+from tests.support.services.processes import Command, end_of, run
 
 pytestmark = pytest.mark.nightly
 

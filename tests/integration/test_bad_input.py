@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from helpers.processes import WITH_HELPERS, Ended, EndedRun, run
 from penstock.runs.folder import RunFolder
+from tests.support.services.processes import WITH_HELPERS, Ended, EndedRun, run
 
 GRPC_ERROR = re.compile(r"E\d{4} [\d:.]+ +\d+ \w+\.cc:\d+\] ")
 ODD_SPACES = """
@@ -173,7 +173,7 @@ MISTAKES: dict[str, Callable[[Place], Mistake]] = {
     ),
     "variants_of_different_spaces": lambda place: Mistake(
         [
-            *("train", "--env-id=helpers.environments:Echo-v0", f"--run-dir={place.root / 'spaces'}"),
+            *("train", "--env-id=tests.support.environments.tiny:Echo-v0", f"--run-dir={place.root / 'spaces'}"),
             '--environment.variants=[{"length": 2}, {"bounded": false}]',
         ],
         [

@@ -11,15 +11,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from helpers.certificates import Foreign, authority, certificates_of, write
-from helpers.ports import free_ports
-from helpers.processes import WITH_HELPERS, Command, end_in_time, run
 from penstock.errors import GAVE_UP, USAGE_ERROR
 from penstock.runs.folder import RunFolder
 from penstock.security.roles import Role
+from tests.support.services.certificates import Foreign, authority, certificates_of, write
+from tests.support.services.ports import free_ports
+from tests.support.services.processes import WITH_HELPERS, Command, end_in_time, run
 
 RUN = "certified"
-ENVIRONMENT = "helpers.paced:Paced-v0"
+ENVIRONMENT = "tests.support.environments.paced:Paced-v0"
 """It sleeps in each step, so that the run takes little of the machine as long as the tests last."""
 SERVICES: tuple[Role, ...] = ("replay", "learner", "actor", "evaluator")
 ENDLESS = ("--run.total-steps=None", "--run.total-minutes=1000", "--run.stop-at-return=None")

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from helpers.processes import WITH_HELPERS, Command, end_of
-from helpers.timing import wait_for_run
 from penstock.local.actor_count import ActorCount
 from penstock.local.actors import Actors
 from penstock.local.children import Children
@@ -16,12 +14,14 @@ from penstock.local.sockets import sockets_of
 from penstock.rpc.health import is_serving
 from penstock.runs.folder import RunFolder
 from penstock.types.status import RunStatus
+from tests.support.machine.timing import wait_for_run
+from tests.support.services.processes import WITH_HELPERS, Command, end_of
 
 pytestmark = pytest.mark.nightly
 
 SETTINGS = (
     # Slow enough to starve the learner on any machine.
-    "--env-id=Paced-v0 --env-import=helpers.paced --environment.kwargs=pause_s=0.002"
+    "--env-id=Paced-v0 --env-import=tests.support.environments.paced --environment.kwargs=pause_s=0.002"
     " --actors=auto --envs-per-actor=8 --ppo.epochs=1"
     " --evaluation.episodes=5 --evaluation.interval-steps=1000000 --total-steps=10000000"
 )

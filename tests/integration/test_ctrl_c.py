@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from helpers.odd_environments import env_id
-from helpers.processes import WITH_HELPERS, Command, Ended, end_in_time, end_of, watching
 from penstock.learning.durable import checkpoints
 from penstock.runs.folder import RunFolder
+from tests.support.environments.odd import env_id
+from tests.support.services.processes import WITH_HELPERS, Command, Ended, end_in_time, end_of, watching
 
 SETTINGS = (
-    "--env-id=Paced-v0 --env-import=helpers.paced --actors=1 --envs-per-actor=8 --ppo.epochs=1 --total-steps=10000000"
+    "--env-id=Paced-v0 --env-import=tests.support.environments.paced --actors=1 --envs-per-actor=8"
+    " --ppo.epochs=1 --total-steps=10000000"
     " --evaluation.episodes=5 --evaluation.interval-steps=10000000 --checkpoint.save-interval=1000"
 )
 
@@ -95,7 +96,7 @@ def test_status_of_a_stopped_run_shows_its_summary_and_how_to_resume(killed: Sto
 
 
 def test_ctrl_c_ends_the_check_of_an_environment_that_hangs(tmp_path: Path) -> None:
-    options = [f"--env-id={env_id('constructor_hangs')}", "--env-import=helpers.odd_environments"]
+    options = [f"--env-id={env_id('constructor_hangs')}", "--env-import=tests.support.environments.odd"]
     with Command("train", *options, environment=WITH_HELPERS, directory=tmp_path) as command:
         command.until_output(f"still creating the environment {env_id('constructor_hangs')}: ")
         command.interrupt()

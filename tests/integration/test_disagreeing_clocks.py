@@ -13,22 +13,23 @@ from urllib.request import urlopen
 
 import pytest
 
-from helpers.ports import free_ports
-from helpers.processes import WITH_HELPERS, Command
-from helpers.store_view import StoreView
-from helpers.timing import PATIENCE_S, wait_for_run
-from helpers.wall_clock import HOUR_S, WallClock, library, unavailable
 from penstock.errors import Unavailable
 from penstock.rpc.clients.round_trip import StatusClient
 from penstock.rpc.loop import LoopThread
 from penstock.runs.folder import RunFolder, copy_of
 from penstock.types.status import RunStatus
+from tests.support.machine.timing import PATIENCE_S, wait_for_run
+from tests.support.machine.wall_clock import HOUR_S, WallClock, library, unavailable
+from tests.support.segments.store_view import StoreView
+from tests.support.services.ports import free_ports
+from tests.support.services.processes import WITH_HELPERS, Command
 
 HOURS = {"replay": -5, "learner": 5, "actor 0": -5, "actor 1": 0, "evaluator": -5}
 """Hours by which the clock of each service is ahead."""
 
 SETTINGS = (
-    "--environment.id=Paced-v0 --environment.imports=helpers.paced --actor.environments=4 --actor.unroll-length=8"
+    "--environment.id=Paced-v0 --environment.imports=tests.support.environments.paced"
+    " --actor.environments=4 --actor.unroll-length=8"
     " --sampling.batch-segments=16 --sampling.fresh-fraction=0.5 --ppo.epochs=1 --run.total-steps=1000000000"
     " --evaluation.episodes=1 --evaluation.interval-steps=500 --learner.rejoin-timeout-s=2"
 )

@@ -2,7 +2,7 @@ import socket
 
 import pytest
 
-from helpers.processes import run
+from tests.support.services.processes import run
 
 pytestmark = pytest.mark.nightly
 

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from helpers.ports import free_ports
-from helpers.processes import WITH_HELPERS, Command, Ended, end_of
-from helpers.timing import Bound
 from penstock.errors import BY_SIGNAL
 from penstock.learning.durable import checkpoints
 from penstock.runs.folder import RunFolder
+from tests.support.machine.timing import Bound
+from tests.support.services.ports import free_ports
+from tests.support.services.processes import WITH_HELPERS, Command, Ended, end_of
 
 pytestmark = pytest.mark.nightly
 
@@ -58,7 +58,7 @@ def settings_in(place: Path) -> Path:
         f"""
 [environment]
 id = "Paced-v0"
-imports = ["helpers.paced"]
+imports = ["tests.support.environments.paced"]
 [run]
 dir = "{place / "run"}"
 total_steps = {FAR}

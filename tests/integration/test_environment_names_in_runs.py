@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from helpers.processes import WITH_HELPERS, run
-from helpers.timing import start_patience_s
 from penstock.config import build, load_toml
 from penstock.runs.folder import RunFolder
+from tests.support.machine.timing import start_patience_s
+from tests.support.services.processes import WITH_HELPERS, run
 
 pytestmark = pytest.mark.nightly
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from helpers import equal_run
-from helpers.ports import free_ports
-from helpers.processes import Command, end_of, run
+from tests.support.services.ports import free_ports
+from tests.support.services.processes import Command, end_of, run
+from tests.support.training import equal_run
 
 pytestmark = pytest.mark.nightly
 

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 import tomli_w
 
-from helpers import single_process
-from helpers.exact_tasks import BEST_RETURNS, LONGEST_STACK
-from helpers.processes import WITH_HELPERS, run
 from penstock.config import build, merge
 from penstock.runs.folder import RunFolder
 from penstock.runs.summary import Summary
+from tests.support.environments.exact_tasks import BEST_RETURNS, LONGEST_STACK
+from tests.support.services.processes import WITH_HELPERS, run
+from tests.support.training import single_process
 
 pytestmark = pytest.mark.nightly
 
@@ -25,7 +25,7 @@ def solve(folder: Path, env_id: str, threshold: float, *options: str, steps: int
     end = run(
         "train",
         f"--env-id={env_id}",
-        "--env-import=helpers.exact_tasks",
+        "--env-import=tests.support.environments.exact_tasks",
         f"--run-dir={folder}",
         "--actors=1",
         f"--total-steps={steps}",
@@ -66,7 +66,7 @@ def test_a_cue_is_remembered(tmp_path: Path, memory: str) -> None:
 
 LONG_MEMORY: dict[str, object] = {
     "run": {"total_steps": 300_000},
-    "environment": {"id": "Cue-v0", "imports": ("helpers.exact_tasks",)},
+    "environment": {"id": "Cue-v0", "imports": ("tests.support.environments.exact_tasks",)},
     "policy": {"normalise_returns": False},
     # Longer than an episode, so that gradients pass from the answer back to the cue. An action has no effect after its
     # step, so that the trace can end there.

@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 import pytest
 
-from helpers.processes import EndedRun, run
 from penstock.cli import main
 from penstock.cli.options import parse
 from penstock.config import Config
 from penstock.local import launcher
+from tests.support.services.processes import EndedRun, run
 
 TAKES_NOTHING = "--environment.kwargs=nothing=1"
 """Ends `penstock train` in the check of the environment, after its first lines."""

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from helpers.disks import make_full, make_read_only, mounted
-from helpers.ports import free_ports
-from helpers.processes import PENSTOCK, Command, EndedRun, Watch, end_in_time, end_of, run, watching
-from helpers.servers import gauge
-from helpers.timing import PATIENCE_S
 from penstock.rpc.health import is_serving
 from penstock.runs.folder import RunFolder
+from tests.support.machine.disks import make_full, make_read_only, mounted
+from tests.support.machine.timing import PATIENCE_S
+from tests.support.services.ports import free_ports
+from tests.support.services.processes import PENSTOCK, Command, EndedRun, Watch, end_in_time, end_of, run, watching
+from tests.support.services.servers import gauge
 
 pytestmark = pytest.mark.nightly
 

@@ -15,16 +15,25 @@ from typing import Any
 
 import pytest
 
-from helpers.processes import WITH_HELPERS, Command, Ended, Watch, end_in_time, end_of, listening, watching
-from helpers.timing import Bound, wait_for_run
 from penstock.learning.durable import checkpoints
 from penstock.learning.durable.checkpoints import RunProgress
 from penstock.runs.folder import RunFolder
 from penstock.runs.summary import Summary
 from penstock.types.status import RunStatus
+from tests.support.machine.timing import Bound, wait_for_run
+from tests.support.services.processes import (
+    WITH_HELPERS,
+    Command,
+    Ended,
+    Watch,
+    end_in_time,
+    end_of,
+    listening,
+    watching,
+)
 
 SETTINGS = (
-    "--env-id=Paced-v0 --env-import=helpers.paced --actors=1 --envs-per-actor=8 --ppo.epochs=1"
+    "--env-id=Paced-v0 --env-import=tests.support.environments.paced --actors=1 --envs-per-actor=8 --ppo.epochs=1"
     " --evaluation.episodes=5 --evaluation.interval-steps=100000 --checkpoint.save-interval=1000"
 )
 SERVICES = ("actor", "evaluator", "replay", "learner")

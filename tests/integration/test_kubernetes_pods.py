@@ -10,8 +10,6 @@ from functools import partial
 
 import pytest
 
-from helpers.processes import Ended
-from helpers.timing import PATIENCE_S, wait_for_run
 from penstock.errors import BY_SIGNAL, GAVE_UP, USAGE_ERROR, Unavailable
 from penstock.rpc.clients.round_trip import StatusClient
 from penstock.rpc.loop import LoopThread
@@ -19,6 +17,8 @@ from penstock.runs.folder import RunFolder
 from penstock.runs.summary import Summary
 from penstock.types.status import RunStatus
 from tests.deploy.cluster import Cluster, Running, unavailable
+from tests.support.machine.timing import PATIENCE_S, wait_for_run
+from tests.support.services.processes import Ended
 
 pytestmark = pytest.mark.nightly
 

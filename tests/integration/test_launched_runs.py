@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from helpers.processes import Command, end_of
-from helpers.timing import wait_for_run
 from penstock.runs.folder import RunFolder
+from tests.support.machine.timing import wait_for_run
+from tests.support.services.processes import Command, end_of
 
 pytestmark = pytest.mark.nightly
 

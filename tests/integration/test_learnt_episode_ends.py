@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from examples.episode_ends import TOLERANCE, Treatment
-from helpers.chain_values import learn
+from tests.support.environments.chain_values import learn
 
 pytestmark = pytest.mark.nightly
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from helpers.processes import run
 from penstock.config import build, load_toml
 from penstock.runs.folder import RunFolder
 from penstock.runs.summary import Summary
 from penstock.types.extents import StoreSize
+from tests.support.services.processes import run
 
 pytestmark = pytest.mark.nightly
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from helpers.link import unavailable
-from helpers.link_stories import (
+from tests.support.services.link import unavailable
+from tests.support.services.link_stories import (
     CUTS,
     Event,
     Seen,

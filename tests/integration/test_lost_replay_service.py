@@ -8,9 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from helpers.ports import free_ports
-from helpers.processes import Command, Ended, end_of
-from helpers.servers import plan_with
 from penstock.acting.environments.vectors import make_environments
 from penstock.acting.values.spaces import segment_schema
 from penstock.replay.admission import Gate
@@ -19,6 +16,9 @@ from penstock.replay.store.description import read_description
 from penstock.replay.store.ring_store import RingStore
 from penstock.runs.folder import RunFolder
 from penstock.types.block import Schema
+from tests.support.services.ports import free_ports
+from tests.support.services.processes import Command, Ended, end_of
+from tests.support.services.servers import plan_with
 
 pytestmark = pytest.mark.nightly
 

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from helpers.link import Host, unavailable
-from helpers.link_stories import Event, read_log
-from helpers.processes import WITH_HELPERS, Command
-from helpers.timing import PATIENCE_S, Bound, longest_of, seconds_of, wait_for_run
 from penstock.rpc.clients.round_trip import StatusClient
 from penstock.rpc.loop import LoopThread
 from penstock.types.status import RunStatus
+from tests.support.machine.timing import PATIENCE_S, Bound, longest_of, seconds_of, wait_for_run
+from tests.support.services.link import Host, unavailable
+from tests.support.services.link_stories import Event, read_log
+from tests.support.services.processes import WITH_HELPERS, Command
 
 FORGETS_AFTER_S = 8.0
 """Longer than the interval of keepalive, 5 s, and shorter than an evaluation."""
@@ -37,7 +37,7 @@ NOTICED_S = 15.0 + 3.0 + 2.0
 SETTINGS = """
 [environment]
 id = "Paced-v0"
-imports = ["helpers.paced"]
+imports = ["tests.support.environments.paced"]
 [run]
 dir = "{folder}/run"
 total_steps = 1_000_000_000

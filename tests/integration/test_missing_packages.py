@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from helpers.hidden_packages import hiding
-from helpers.processes import EndedRun, run
 from penstock.machine.extras import EXTRA_OF
 from penstock.runs.folder import RunFolder
+from tests.support.machine.hidden_packages import hiding
+from tests.support.services.processes import EndedRun, run
 
 pytestmark = pytest.mark.nightly
 

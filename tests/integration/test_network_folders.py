@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from helpers.network_mounts import mounted_over_fuse
-from helpers.processes import WITH_HELPERS, Command, Ended, end_in_time, end_of, run, watching
 from penstock.runs.folder import RunFolder
+from tests.support.machine.network_mounts import mounted_over_fuse
+from tests.support.services.processes import WITH_HELPERS, Command, Ended, end_in_time, end_of, run, watching
 
 pytestmark = pytest.mark.nightly
 
 SETTINGS = (
-    "--env-id=Paced-v0 --env-import=helpers.paced --actors=1 --envs-per-actor=8 --ppo.epochs=1"
+    "--env-id=Paced-v0 --env-import=tests.support.environments.paced --actors=1 --envs-per-actor=8 --ppo.epochs=1"
     " --evaluation.episodes=5 --evaluation.interval-steps=100000"
 )
 

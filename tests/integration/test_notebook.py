@@ -8,7 +8,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from helpers.timing import start_patience_s
+from tests.support.machine.timing import start_patience_s
 
 pytestmark = pytest.mark.nightly
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from helpers.processes import run
 from penstock.acting.policies.trained import load_policy
 from penstock.types.spaces import BoxSpace
+from tests.support.services.processes import run
 
 pytestmark = pytest.mark.nightly
 

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from helpers.other_user import open_to_others
-from helpers.processes import PENSTOCK, WITH_HELPERS, Command, end_of, watching
 from penstock.machine.addresses import Address
 from penstock.runs.folder import RunFolder
+from tests.support.machine.other_user import open_to_others
+from tests.support.services.processes import PENSTOCK, WITH_HELPERS, Command, end_of, watching
 
 pytestmark = pytest.mark.nightly
 
 SETTINGS = (
-    "--env-id=Paced-v0 --env-import=helpers.paced --actors=2 --envs-per-actor=4 --ppo.epochs=1"
+    "--env-id=Paced-v0 --env-import=tests.support.environments.paced --actors=2 --envs-per-actor=4 --ppo.epochs=1"
     " --train.replay-shards=2 --evaluation.interval-steps=100000 --total-steps=10000000"
 )
 SERVICES = ["replay-0", "replay-1", "learner", "evaluator", "actor-0", "actor-1"]

@@ -13,17 +13,18 @@ from typing import Any
 import pytest
 import yaml
 
-from helpers.link import Host, unavailable
-from helpers.ports import free_ports
-from helpers.processes import WITH_HELPERS, Command, run
-from helpers.timing import wait_for_run
 from penstock.runs.folder import RunFolder
 from tests.e2e.panels import JOBS, Prometheus, queries
+from tests.support.machine.timing import wait_for_run
+from tests.support.services.link import Host, unavailable
+from tests.support.services.ports import free_ports
+from tests.support.services.processes import WITH_HELPERS, Command, run
 
 DEPLOYED = Path(__file__).parents[2] / "deploy" / "prometheus"
 HOST, NODE = "127.0.0.1", "node1"
 SETTINGS = (
-    "--env-id=Paced-v0 --env-import=helpers.paced --environment.kwargs=pause_s=0.005 --actors=3 --envs-per-actor=2"
+    "--env-id=Paced-v0 --env-import=tests.support.environments.paced"
+    " --environment.kwargs=pause_s=0.005 --actors=3 --envs-per-actor=2"
     " --actor.unroll-length=4 --sampling.batch-segments=8 --sampling.fresh-fraction=1 --ppo.epochs=1"
     " --ppo.minibatches=1 --evaluation.episodes=1 --evaluation.max-episode-steps=4"
 )

@@ -15,14 +15,14 @@ import torch
 from safetensors.torch import load_file
 from torch._C._distributed_c10d import TCPStore
 
-from helpers.ports import free_ports
-from helpers.processes import PENSTOCK, Command, end_in_time, end_of
-from helpers.servers import Loopback
-from helpers.timing import start_patience_s
 from penstock.learning.durable import checkpoints
 from penstock.rpc import methods
 from penstock.runs.folder import RunFolder
 from penstock.v1 import replay_pb2
+from tests.support.machine.timing import start_patience_s
+from tests.support.services.ports import free_ports
+from tests.support.services.processes import PENSTOCK, Command, end_in_time, end_of
+from tests.support.services.servers import Loopback
 
 pytestmark = pytest.mark.nightly
 

@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from helpers.processes import WITH_HELPERS, Command, end_in_time, run, watching
-from helpers.timing import wait_for_run
 from penstock.replay.store.layout import State
 from penstock.replay.store.ring_store import RingStore
 from penstock.runs.folder import RunFolder
+from tests.support.machine.timing import wait_for_run
+from tests.support.services.processes import WITH_HELPERS, Command, end_in_time, run, watching
 
 pytestmark = pytest.mark.nightly
 
 CAPACITY = 4_000_000
 SETTINGS = (
-    "--env-id=Paced-v0 --env-import=helpers.paced --actors=1 --envs-per-actor=8 --ppo.epochs=1"
+    "--env-id=Paced-v0 --env-import=tests.support.environments.paced --actors=1 --envs-per-actor=8 --ppo.epochs=1"
     " --evaluation.episodes=5 --evaluation.interval-steps=100000 --total-steps=1000000"
     f" --replay.capacity-bytes={CAPACITY} --sampling.max-staleness=16"
 )

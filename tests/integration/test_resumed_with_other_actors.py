@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from helpers.processes import Ended, run
 from penstock.config import build, load_toml
 from penstock.runs.folder import RunFolder
 from penstock.runs.summary import Summary
+from tests.support.services.processes import Ended, run
 
 pytestmark = pytest.mark.nightly
 

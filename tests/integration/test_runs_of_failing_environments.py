@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from helpers.processes import WITH_HELPERS, Command, end_of, run, watching
 from penstock.runs.folder import RunFolder
+from tests.support.services.processes import WITH_HELPERS, Command, end_of, run, watching
 
 pytestmark = pytest.mark.nightly
 
 OPTIONS = [
     "--env-id=Failing-v0",
-    "--env-import=helpers.failing",
+    "--env-import=tests.support.environments.failing",
     "--actors=2",
     "--envs-per-actor=2",
     "--sampling.batch-segments=4",

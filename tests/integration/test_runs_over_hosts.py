@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from helpers.link import Host, unavailable
-from helpers.ports import free_ports
-from helpers.processes import Command, run
 from penstock.errors import PenstockError
 from penstock.machine.addresses import Address
 from penstock.rpc.clients.round_trip import StatusClient
 from penstock.rpc.loop import LoopThread
 from penstock.runs.folder import LEARNER, RunFolder
+from tests.support.services.link import Host, unavailable
+from tests.support.services.ports import free_ports
+from tests.support.services.processes import Command, run
 
 pytestmark = pytest.mark.nightly
 

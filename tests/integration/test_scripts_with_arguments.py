@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from helpers.processes import run
 from penstock import load_metrics
+from tests.support.services.processes import run
 
 pytestmark = pytest.mark.nightly
 

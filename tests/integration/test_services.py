@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from helpers.ports import free_ports
-from helpers.processes import Command, Ended, end_in_time, listening, run
-from helpers.timing import PATIENCE_S
 from penstock.errors import BY_SIGNAL
 from penstock.rpc.health import is_serving
+from tests.support.machine.timing import PATIENCE_S
+from tests.support.services.ports import free_ports
+from tests.support.services.processes import Command, Ended, end_in_time, listening, run
 
 SERVICES = ("replay", "learner", "actor", "evaluator")
 PEERS = {"learner": "replay_addresses", "actor": "learner_address", "evaluator": "learner_address"}

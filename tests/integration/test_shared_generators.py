@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.processes import run
+from tests.support.services.processes import run
 
 pytestmark = pytest.mark.nightly
 

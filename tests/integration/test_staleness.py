@@ -7,9 +7,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from helpers.processes import WITH_HELPERS, Command, end_in_time, watching
 from penstock.runs.folder import RunFolder
 from penstock.runs.summary import Summary
+from tests.support.services.processes import WITH_HELPERS, Command, end_in_time, watching
 
 pytestmark = pytest.mark.nightly
 
@@ -23,7 +23,8 @@ def actors_of(command: Command) -> list[psutil.Process]:
 def test_segments_of_slow_stopped_and_killed_actors_are_never_trained_too_late(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     options = (
-        "--env-id=Paced-v0 --env-import=helpers.paced --actors=3 --envs-per-actor=4 --actor.unroll-length=8"
+        "--env-id=Paced-v0 --env-import=tests.support.environments.paced --actors=3"
+        " --envs-per-actor=4 --actor.unroll-length=8"
         " --ppo.epochs=1 --total-steps=1000000000 --evaluation.interval-steps=1000000000"
         " --sampling.batch-segments=24 --sampling.fresh-fraction=0.5"
         f" --sampling.off-policy-degree={DEGREE} --sampling.publish-interval={INTERVAL}"

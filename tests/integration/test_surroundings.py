@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from helpers.processes import PENSTOCK, run
-from helpers.timing import start_patience_s
 from penstock import load_metrics
 from penstock.runs.folder import RunFolder
+from tests.support.machine.timing import start_patience_s
+from tests.support.services.processes import PENSTOCK, run
 
 pytestmark = pytest.mark.nightly
 

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 import penstock
-from helpers.processes import Command, Ended, EndedRun, end_of, listening, run
 from penstock.config import build, load_toml
 from penstock.learning.durable import checkpoints
 from penstock.runs.folder import RunFolder
 from penstock.runs.summary import Summary
+from tests.support.services.processes import Command, Ended, EndedRun, end_of, listening, run
 
 PNG = b"\x89PNG\r\n\x1a\n"
 

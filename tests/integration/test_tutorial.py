@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from helpers.processes import Ended, run
 from tests.docs.pages import ROOT, blocks, commands_of
+from tests.support.services.processes import Ended, run
 
 pytestmark = pytest.mark.nightly
 

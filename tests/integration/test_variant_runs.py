@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.direct_buffer import read_rows
-from helpers.processes import WITH_HELPERS, Command, Ended, end_in_time, end_of, run, watching
 from penstock.acting.policies.trained import load_policy
 from penstock.algo.distributions import DiagonalGaussian
 from penstock.algo.policies import Inputs
@@ -22,8 +20,10 @@ from penstock.runs.folder import RunFolder
 from penstock.runs.summary import EvaluationOutcome, Summary, VariantOutcome
 from penstock.types.evaluation import VariantReturns
 from penstock.types.status import RunStatus
+from tests.support.segments.direct_buffer import read_rows
+from tests.support.services.processes import WITH_HELPERS, Command, Ended, end_in_time, end_of, run, watching
 
-COUNTING = "helpers.environments:Counting-v0"
+COUNTING = "tests.support.environments.tiny:Counting-v0"
 # Step k has reward k, so an episode of 3 steps returns 6 and one of 5 returns 15, with any actions.
 LENGTHS = '--environment.variants=[{"length": 3}, {"length": 5}]'
 

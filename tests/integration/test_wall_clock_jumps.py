@@ -14,10 +14,6 @@ from typing import Any
 import psutil
 import pytest
 
-from helpers.ports import free_ports
-from helpers.processes import WITH_HELPERS, Command, Ended, Watch, end_in_time, watching
-from helpers.timing import wait_for_run
-from helpers.wall_clock import HOUR_S, WallClock, library, unavailable
 from penstock.errors import BY_SIGNAL
 from penstock.learning.durable import checkpoints
 from penstock.learning.durable.checkpoints import RunProgress
@@ -28,9 +24,14 @@ from penstock.runs.folder import RunFolder
 from penstock.runs.summary import Summary
 from penstock.types.snapshots import Snapshot
 from penstock.types.status import RunStatus
+from tests.support.machine.timing import wait_for_run
+from tests.support.machine.wall_clock import HOUR_S, WallClock, library, unavailable
+from tests.support.services.ports import free_ports
+from tests.support.services.processes import WITH_HELPERS, Command, Ended, Watch, end_in_time, watching
 
 SETTINGS = (
-    "--environment.imports=helpers.paced,helpers.failing --actor.environments=4 --actor.unroll-length=8"
+    "--environment.imports=tests.support.environments.paced,tests.support.environments.failing"
+    " --actor.environments=4 --actor.unroll-length=8"
     " --sampling.batch-segments=16 --sampling.fresh-fraction=0.5 --ppo.epochs=1 --run.total-steps=1000000000"
     " --evaluation.episodes=1 --evaluation.interval-steps=500 --checkpoint.save-interval=200"
     " --checkpoint.max-checkpoints=2"

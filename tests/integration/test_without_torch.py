@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from helpers.hidden_packages import hiding
-from helpers.ports import free_ports
-from helpers.processes import Command, Ended, end_in_time, end_of, run
 from penstock.errors import BY_SIGNAL, USAGE_ERROR
 from penstock.runs.folder import RunFolder
 from tests.integration.test_services import HOST
+from tests.support.machine.hidden_packages import hiding
+from tests.support.services.ports import free_ports
+from tests.support.services.processes import Command, Ended, end_in_time, end_of, run
 
 pytestmark = pytest.mark.nightly
 

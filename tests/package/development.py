@@ -11,8 +11,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from helpers import provenance
 from tests.package.distributions import ROOT, copy_sources
+from tests.support.results import provenance
 
 OUTPUT = ROOT / "build" / "development.json"
 

@@ -14,9 +14,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from helpers import provenance
 from tests.package import distributions, installed
 from tests.package.failure import Failure
+from tests.support.results import provenance
 
 OUTPUT = distributions.ROOT / "build" / "package.json"
 LARGEST_MB = 1250

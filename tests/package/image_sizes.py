@@ -12,7 +12,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from helpers import provenance
+from tests.support.results import provenance
 
 ROOT = Path(__file__).parents[2]
 OUTPUT = ROOT / "build" / "image_sizes.json"

@@ -14,10 +14,10 @@ from typing import Any
 
 import psutil
 
-from helpers.processes import Command, Ended, end_of
 from penstock.machine.extras import EXTRA_OF
 from penstock.runs.summary import Summary
 from tests.package.failure import Failure
+from tests.support.services.processes import Command, Ended, end_of
 
 ROOT = Path(__file__).parents[2]
 _SHOWN = 8

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
-from helpers import provenance
 from tests.package import distributions
+from tests.support.results import provenance
 
 OUTPUT = distributions.ROOT / "build" / "neighbours.json"
 NEIGHBOURS = {

@@ -11,9 +11,9 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
 import penstock
-from helpers.single_process import train
 from penstock.config import build, merge
 from penstock.types.run import Weights
+from tests.support.training.single_process import train
 
 SPACES: dict[str, Callable[[], gymnasium.Space[Any]]] = {
     "bools": lambda: Box(0, 1, (3,), np.bool_),

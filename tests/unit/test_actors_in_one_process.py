@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers.single_process import train
 from penstock.config import Config, build, merge
 from penstock.types.replay import Batch
 from penstock.types.run import Weights
+from tests.support.training.single_process import train
 
 STEPS = 8
 
@@ -18,7 +18,7 @@ STEPS = 8
 def configuration(**sections: Any) -> Config:
     """Returns a short run on Counting, whose step k has reward k in an episode of `length` steps."""
     base: dict[str, object] = {
-        "environment": {"id": "helpers.environments:Counting-v0"},
+        "environment": {"id": "tests.support.environments.tiny:Counting-v0"},
         "policy": {"hidden_sizes": [8], "normalise_observations": False, "normalise_returns": False},
         "ppo": {"epochs": 1, "minibatches": 1},
         "evaluation": {"interval_steps": 10**9, "episodes": 4},

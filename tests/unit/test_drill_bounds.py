@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from helpers import timing
-from helpers.timing import wait_for
 from tests.e2e.baselines import TRIES, Baseline, compare
 from tests.e2e.recovery import RESTART_MULTIPLE
 from tests.e2e.report import Report
+from tests.support.machine import timing
+from tests.support.machine.timing import wait_for
 
 
 def report_of(starts: Iterator[float], restarts: Iterator[float]) -> Report:

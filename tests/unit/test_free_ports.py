@@ -6,13 +6,13 @@ import sys
 
 import pytest
 
-from helpers import ports
 from penstock.cli.commands.containers import refusal
+from tests.support.services import ports
 
 OTHER_TEST = """
 import sys
 sys.path[:0] = {path!r}
-from helpers import ports
+from tests.support.services import ports
 ports._PORTS = range({first}, {first} + 3)
 print(*ports.free_ports(2), flush=True)
 sys.stdin.read()

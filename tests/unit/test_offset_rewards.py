@@ -6,8 +6,8 @@ import gymnasium
 import numpy as np
 import pytest
 
-from helpers.single_process import train
 from penstock.config import build
+from tests.support.training.single_process import train
 
 CONTEXTS = 4
 

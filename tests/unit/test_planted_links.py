@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from helpers.other_user import NOBODY
 from penstock.errors import ConfigurationError
 from penstock.learning.durable.journal import Journal
 from penstock.learning.durable.records import Record
@@ -27,6 +26,7 @@ from penstock.rpc.ready_file import ReadyFile
 from penstock.runs.folder import RunFolder
 from penstock.runs.restoring import _held
 from penstock.types.evaluation import EvaluationSummary
+from tests.support.machine.other_user import NOBODY
 
 PRECIOUS = b"precious" * 128
 

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from helpers.single_process import train
 from penstock.config import build
 from penstock.types.replay import Batch
+from tests.support.training.single_process import train
 
 BATCHES = 40
 FRESH = 8

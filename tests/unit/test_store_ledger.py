@@ -8,9 +8,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from helpers.direct_buffer import append
-from helpers.segments import PLAN, capacity_bytes
-from helpers.store_ledger import Account, account, acknowledged_in
 from penstock.replay.admission import ActorKey, Gate
 from penstock.replay.buffer import ReplayBuffer
 from penstock.replay.store.layout import HEADER, SEGMENTS_FILE
@@ -18,6 +15,9 @@ from penstock.replay.store.ring_store import RingStore
 from penstock.types.block import Column, Columns, Extent, Schema
 from penstock.types.replay import Window, WindowHead
 from tests.e2e.nodes.task import Marked
+from tests.support.segments.direct_buffer import append
+from tests.support.segments.segments import PLAN, capacity_bytes
+from tests.support.segments.store_ledger import Account, account, acknowledged_in
 
 STEPS, ROWS = 3, 60
 SCHEMA = Schema(

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict
 
-from helpers.single_process import train
 from penstock.config import build
+from tests.support.training.single_process import train
 
 pytestmark = pytest.mark.nightly
 

@@ -10,12 +10,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TypeVar
 
-from helpers.provenance import of_this_run
 from tests.e2e.nodes.cluster import Cluster
 from tests.e2e.nodes.drill import Drill
 from tests.e2e.nodes.results import table
 from tests.e2e.report import Report
 from tests.e2e.stack import ROOT, Failure, command
+from tests.support.results.provenance import of_this_run
 
 AnyCluster = TypeVar("AnyCluster", bound=Cluster)
 

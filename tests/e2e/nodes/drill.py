@@ -13,14 +13,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from helpers import equal_run
-from helpers.store_ledger import Account, account, acknowledged_in
-from helpers.timing import Bound, wait_in_drill
 from penstock.config import Config
 from tests.e2e.nodes.cluster import ActorPlace, Cluster, Direction, RunPlan
 from tests.e2e.nodes.results import Results
 from tests.e2e.nodes.watch import Watch
 from tests.e2e.report import Report
+from tests.support.machine.timing import Bound, wait_in_drill
+from tests.support.segments.store_ledger import Account, account, acknowledged_in
+from tests.support.training import equal_run
 
 TASK = Path(__file__).parent / "task.py"
 

@@ -5,10 +5,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from helpers.store_ledger import Account
-from helpers.timing import Bound
 from penstock.machine.files import write_json
 from tests.e2e.report import Report
+from tests.support.machine.timing import Bound
+from tests.support.segments.store_ledger import Account
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from helpers.timing import DRILL_PATIENCE_S, wait_in_drill
 from penstock.runs.folder import RunFolder
 from tests.e2e.nodes.cluster import ActorPlace, Direction, RunPlan, Times
 from tests.e2e.nodes.command import run
 from tests.e2e.stack import ROOT, Failure, command
+from tests.support.machine.timing import DRILL_PATIENCE_S, wait_in_drill
 
 FOLDER = ROOT / "build" / "e2e-slurm"
 TOOL = os.environ.get("SLURM_HOST", str(ROOT / ".." / "shared" / "tools" / "slurm-host"))

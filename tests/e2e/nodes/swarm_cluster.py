@@ -14,11 +14,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from helpers.timing import wait_in_drill
 from penstock.runs.folder import RunFolder
 from tests.e2e.nodes.cluster import ActorPlace, Direction, RunPlan, Times
 from tests.e2e.nodes.drill import TASK
 from tests.e2e.stack import ROOT, Failure, command
+from tests.support.machine.timing import wait_in_drill
 
 FOLDER = ROOT / "build" / "e2e-swarm"
 TOOL = os.environ.get("SWARM_HOST", str(ROOT / ".." / "shared" / "tools" / "swarm-host"))

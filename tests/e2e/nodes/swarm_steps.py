@@ -2,13 +2,13 @@
 
 import re
 
-from helpers.timing import wait_in_drill
 from tests.e2e.nodes.cluster import RunPlan
 from tests.e2e.nodes.drill import FEW, PACED, TASK
 from tests.e2e.nodes.swarm_cluster import REGISTRY, TAG, TOOL, SwarmCluster
 from tests.e2e.nodes.watch import Watch
 from tests.e2e.report import Report
 from tests.e2e.stack import command
+from tests.support.machine.timing import wait_in_drill
 
 ACTORS = 4
 RUNS = "/var/lib/penstock/runs"

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from helpers.timing import wait_in_drill
 from tests.e2e.stack import ROOT
+from tests.support.machine.timing import wait_in_drill
 
 T = TypeVar("T")
 

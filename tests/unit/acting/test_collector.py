@@ -7,8 +7,6 @@ import torch
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from numpy.typing import NDArray
 
-from helpers.environments import assignment, counting_vector, same_step_counting, spec_of
-from helpers.policies import decided_weights, fresh_weights
 from penstock.acting.collector import Collector
 from penstock.acting.environments.vectors import NextStepEnvironments, SameStepEnvironments, make_environments
 from penstock.acting.policies.inference import PolicyRunner
@@ -16,6 +14,8 @@ from penstock.acting.policies.runners import runner_of
 from penstock.acting.protocols import Runner
 from penstock.acting.values.spaces import segment_schema
 from penstock.types.run import Assignment
+from tests.support.environments.tiny import assignment, counting_vector, same_step_counting, spec_of
+from tests.support.training.policies import decided_weights, fresh_weights
 
 Rows = dict[str, NDArray[Any]]
 COUNTING = spec_of("Counting-v0")

@@ -10,9 +10,6 @@ import torch
 from gymnasium.wrappers import Autoreset, TimeLimit
 from numpy.typing import NDArray
 
-from helpers.environments import spec_of
-from helpers.exact_tasks import STEPS
-from helpers.policies import fresh_weights, remembering_policy, weights_of
 from penstock.acting.environments.single_environments import SingleEnvironments, StepOutcome
 from penstock.acting.environments.variants import MixedEnvironments
 from penstock.acting.environments.vectors import make_environments
@@ -23,6 +20,9 @@ from penstock.algo.policies import Policy
 from penstock.errors import EnvironmentFailed
 from penstock.types.evaluation import EvaluationResult, EvaluationTask
 from penstock.types.spaces import MemoryKind
+from tests.support.environments.exact_tasks import STEPS
+from tests.support.environments.tiny import spec_of
+from tests.support.training.policies import fresh_weights, remembering_policy, weights_of
 
 
 def evaluation(

@@ -1,4 +1,4 @@
-"""The tasks of helpers/exact_tasks.py: their best action has exactly the best return, and no other action has it."""
+"""The tasks of `tests.support.environments.exact_tasks`: their best action, and no other, has exactly the best return."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from helpers.exact_tasks import BEST_RETURNS, LONGEST_STACK, STEPS, Convention, Cue
+from tests.support.environments.exact_tasks import BEST_RETURNS, LONGEST_STACK, STEPS, Convention, Cue
 
 MASKED = ("MaskedChoice-v0", "MaskedLocks-v0")
 CONVENTIONS: tuple[Convention, ...] = ("observation", "info", "method")

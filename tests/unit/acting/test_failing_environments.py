@@ -9,9 +9,7 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from numpy.typing import NDArray
 
-import helpers.failing
-from helpers.environments import assignment, spec_of
-from helpers.policies import decided_weights, fresh_weights
+import tests.support.environments.failing
 from penstock.acting.collector import Collector
 from penstock.acting.environments.bounds import ObservationBounds, Precision
 from penstock.acting.environments.single_environments import SingleEnvironments
@@ -26,10 +24,12 @@ from penstock.acting.policies.inference import PolicyRunner
 from penstock.acting.protocols import WindowPolicy
 from penstock.acting.values.spaces import describe, segment_schema
 from penstock.errors import ConfigurationError, EnvironmentFailed
+from tests.support.environments.tiny import assignment, spec_of
+from tests.support.training.policies import decided_weights, fresh_weights
 
 ZEROS = (np.zeros(3, np.int64),)
 SPEC = spec_of("Failing-v0")
-FILE = helpers.failing.__file__
+FILE = tests.support.environments.failing.__file__
 CORRECT = "correct the environment, or choose another by --env-id"
 
 

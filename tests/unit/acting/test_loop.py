@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-import helpers.failing  # noqa: F401 - registers Failing-v0
-from helpers.environments import assignment, spec_of
-from helpers.policies import fresh_weights
+import tests.support.environments.failing  # noqa: F401 - registers Failing-v0
 from penstock.acting.environments.progress import Progress
 from penstock.acting.environments.replaceable import ReplaceableEnvironments
 from penstock.acting.environments.vectors import Environments, make_environments
@@ -23,6 +21,8 @@ from penstock.errors import ConfigurationError, EnvironmentFailed, PlaceLost, Ru
 from penstock.types.replay import Grant, Window
 from penstock.types.run import ActorReport, Assignment, EnvironmentFault, Weights
 from penstock.types.spaces import EnvironmentSpec
+from tests.support.environments.tiny import assignment, spec_of
+from tests.support.training.policies import fresh_weights
 
 UNROLL_LENGTH, COUNT = 4, 2
 WINDOW_STEPS = UNROLL_LENGTH * COUNT

@@ -10,16 +10,16 @@ import gymnasium
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from helpers.environments import assignment
-from helpers.failing import FAULTS, Failing
-from helpers.odd_environments import KINDS, Where, env_id
-from helpers.policies import fresh_weights
 from penstock.acting.collector import Collector
 from penstock.acting.environments.environment_check import Checked, Task, check
 from penstock.acting.environments.vectors import make_environments
 from penstock.acting.policies.inference import PolicyRunner
 from penstock.acting.values.spaces import segment_schema
 from penstock.errors import ConfigurationError, EnvironmentFailed
+from tests.support.environments.failing import FAULTS, Failing
+from tests.support.environments.odd import KINDS, Where, env_id
+from tests.support.environments.tiny import assignment
+from tests.support.training.policies import fresh_weights
 
 # Gymnasium warns about the faults, which are intended.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::RuntimeWarning")

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from helpers.environments import spec_of
 from penstock.acting.environments.single_environments import StepOutcome
 from penstock.acting.outcomes import Outcomes
 from penstock.acting.values.spaces import segment_schema
 from penstock.types.block import Columns
 from penstock.types.run import Episode
+from tests.support.environments.tiny import spec_of
 
 DISCOUNT = np.float32(0.9)
 NUMBERS = (4, 9, 2, 7, 11)

@@ -11,10 +11,8 @@ import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from numpy.typing import NDArray
 
-import helpers.exact_tasks
-import helpers.failing
-from helpers.environments import Drifting, assignment, spec_of
-from helpers.policies import fresh_policy, remembering_policy, weights_of
+import tests.support.environments.exact_tasks
+import tests.support.environments.failing
 from penstock.acting.collector import Collector
 from penstock.acting.environments.frames import with_frames
 from penstock.acting.environments.vectors import Environments, SameStepEnvironments, make_environments
@@ -25,6 +23,8 @@ from penstock.algo.policies import Inputs, Policy
 from penstock.errors import EnvironmentFailed
 from penstock.types.block import Column, Schema
 from penstock.types.spaces import MemoryKind
+from tests.support.environments.tiny import Drifting, assignment, spec_of
+from tests.support.training.policies import fresh_policy, remembering_policy, weights_of
 
 STEPS, COUNT, WINDOWS = 5, 3, 12
 PLACE = assignment(*range(COUNT))
@@ -226,7 +226,9 @@ def played_masks(env: gymnasium.Env[Any, Any], seed: int, actions: Sequence[Any]
 
 @pytest.mark.parametrize("convention", ["info", "observation", "method"])
 @pytest.mark.parametrize("env_id", ["MaskedChoice-v0", "MaskedLocks-v0"])
-def test_recorded_masks_are_those_that_acted(env_id: str, convention: helpers.exact_tasks.Convention) -> None:
+def test_recorded_masks_are_those_that_acted(
+    env_id: str, convention: tests.support.environments.exact_tasks.Convention
+) -> None:
     environments = make_environments(env_id, COUNT, kwargs={"masks": convention})
     policy = fresh_policy(environments.spec)
     recording, bits = record(start(environments, policy), runner_of(policy)), environments.spec.mask_bits

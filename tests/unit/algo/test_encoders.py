@@ -11,7 +11,6 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from helpers.policies import fresh_policy
 from penstock.algo.encoders import Concatenated, Convolutions, Embeddings, Observer, encoder_layers, scaled_images
 from penstock.algo.network import Network
 from penstock.algo.normalisation import RunningMoments
@@ -27,6 +26,7 @@ from penstock.types.spaces import (
     Space,
     Tree,
 )
+from tests.support.training.policies import fresh_policy
 
 FLOATS = BoxSpace("float32", (2, 3, 2, 2), (-math.inf,), (math.inf,))
 LEVELS = BoxSpace("int8", (3,), (-1.0, 0.0, 2.0), (1.0, 3.0, 2.0))

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.policies import fresh_policy, weights_of
 from penstock.algo import weights as policy_weights
 from penstock.algo.distributions import Categorical, unpack
 from penstock.algo.moves import Moves
@@ -25,6 +24,7 @@ from penstock.types.spaces import (
     Space,
     Tree,
 )
+from tests.support.training.policies import fresh_policy, weights_of
 
 ROWS, COLUMNS, KINDS = 3, 6, 4
 CELLS = ROWS * COLUMNS

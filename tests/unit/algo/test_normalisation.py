@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from helpers.environments import spec_of
-from helpers.policies import fresh_policy
-from helpers.policy_outputs import learn_moments
 from penstock.algo.advantages import Estimates, estimate
 from penstock.algo.network import Network
 from penstock.algo.normalisation import RunningMoments
 from penstock.types.statistics import Features
+from tests.support.environments.tiny import spec_of
+from tests.support.training.policies import fresh_policy
+from tests.support.training.policy_outputs import learn_moments
 
 
 @given(seed=st.integers(0, 10_000), sizes=st.lists(st.integers(0, 9), min_size=1, max_size=8))

@@ -8,12 +8,12 @@ from torch import Tensor, nn
 
 import penstock
 from examples.residual_network import Residual
-from helpers.environments import spec_of
-from helpers.policies import fresh_policy, remembering_policy, weights_of
-from helpers.training import make_batch, make_learner, parameters_of
 from penstock.algo import weights
 from penstock.algo.network import Network
 from penstock.errors import ConfigurationError, ForeignCode
+from tests.support.environments.tiny import spec_of
+from tests.support.training.policies import fresh_policy, remembering_policy, weights_of
+from tests.support.training.training import make_batch, make_learner, parameters_of
 from tests.unit.algo.test_weights import NESTED
 
 RESIDUAL = "examples.residual_network:Residual"

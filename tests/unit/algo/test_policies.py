@@ -6,9 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.environments import spec_of
-from helpers.policies import fresh_policy, weights_of
-from helpers.policy_outputs import distribution_of, learn_moments, value_of
 from penstock.algo import published
 from penstock.algo import weights as policy_weights
 from penstock.algo.distributions import Categorical, DiagonalGaussian, SquashedGaussian
@@ -28,6 +25,9 @@ from penstock.types.spaces import (
     Space,
     Tree,
 )
+from tests.support.environments.tiny import spec_of
+from tests.support.training.policies import fresh_policy, weights_of
+from tests.support.training.policy_outputs import distribution_of, learn_moments, value_of
 
 OBSERVATION = BoxSpace("float32", (3,), (-math.inf, -1.0, 0.0), (math.inf, 1.0, 5.0))
 

@@ -9,8 +9,6 @@ import pytest
 import safetensors.torch
 import torch
 
-from helpers.policies import fresh_policy, weights_of
-from helpers.policy_outputs import learn_moments
 from penstock.algo import published
 from penstock.algo import weights as policy_weights
 from penstock.algo.network import Network
@@ -27,6 +25,8 @@ from penstock.types.spaces import (
     MultiDiscreteSpace,
     Tree,
 )
+from tests.support.training.policies import fresh_policy, weights_of
+from tests.support.training.policy_outputs import learn_moments
 
 OBSERVATION = Tree(
     (

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from helpers.single_process import train
 from penstock.config import Config, build
 from penstock.learning.report.statistics import RunStatistics
 from penstock.types.records import plain, record_of
 from penstock.types.replay import Batch
 from penstock.types.statistics import CoordinatorStatistics
+from tests.support.training.single_process import train
 from tests.unit.cli.needy_environments import BLIND, CORRIDOR, DOSE, SEEN
 
 _FILE = Path(__file__).with_suffix(".json")

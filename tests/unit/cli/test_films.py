@@ -7,12 +7,12 @@ import gymnasium
 import numpy as np
 import pytest
 
-from helpers.environments import spec_of
-from helpers.policies import fresh_weights
 from penstock.acting.policies.trained import TrainedPolicy
 from penstock.cli.commands.film import check_film, film
 from penstock.config import EnvironmentConfig
 from penstock.errors import ConfigurationError
+from tests.support.environments.tiny import spec_of
+from tests.support.training.policies import fresh_weights
 
 ENV_ID = "CartPole-v1"
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from helpers.timing import start_patience_s
 from penstock.config import Config, build
 from penstock.errors import ConfigurationError
 from penstock.local import launcher
 from penstock.runs.folder import RunFolder
 from penstock.runs.summary import EvaluationOutcome, Summary
+from tests.support.machine.timing import start_patience_s
 
 FINISHED = Summary(
     run_dir="run",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.timing import start_patience_s
+from tests.support.machine.timing import start_patience_s
 
 
 def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from helpers.timing import PATIENCE_S, wait_for
 from penstock.errors import ConfigurationError
 from penstock.launch.slurm_scripts import JobOptions, SlurmRun, actors_script, services_script
 from penstock.runs.folder import RunFolder
+from tests.support.machine.timing import PATIENCE_S, wait_for
 
 PROGRAM = """#!/bin/bash
 echo "$*" >>"$CALLS.arguments"

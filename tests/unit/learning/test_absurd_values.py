@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.bandit import Bandit
-from helpers.statistics import all_finite
 from penstock.algo.network import Network
 from penstock.learning.step.batches import TrainingBatch
 from penstock.learning.step.learner import Learner
+from tests.support.environments.bandit import Bandit
+from tests.support.segments.statistics import all_finite
 
 VALUES = (3e38, -3e38, 1e30, 1e20, float("nan"), float("inf"))
 COLUMNS = ("observation", "reward", "discounted_return", "behaviour_log_prob", "action")

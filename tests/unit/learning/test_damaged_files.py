@@ -8,9 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from helpers.in_process import InProcess, open_session
-from helpers.segments import SCHEMA
-from helpers.training import make_learner
 from penstock.errors import ConfigurationError, DamagedFile
 from penstock.learning.durable import checkpoints
 from penstock.learning.durable.checkpoints import RunProgress
@@ -20,6 +17,9 @@ from penstock.learning.members.roster import Roster
 from penstock.learning.step.learner import Learner
 from penstock.runs.folder import RunFolder
 from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec, Tree
+from tests.support.segments.segments import SCHEMA
+from tests.support.services.in_process import InProcess, open_session
+from tests.support.training.training import make_learner
 
 SPEC = EnvironmentSpec("Counting-v0", Tree.of(BoxSpace("float32", (1,), (0.0,), (1.0,))), Tree.of(DiscreteSpace(2)))
 FLIPS = 300

@@ -12,9 +12,6 @@ import pytest
 from prometheus_client import REGISTRY
 from rich.console import Console
 
-from helpers.segments import PLAN
-from helpers.statistics import TRAINING, counted_batch
-from helpers.training import make_batch, make_learner
 from penstock.cli.screen.coordination import sections
 from penstock.learning.durable.records import Record
 from penstock.learning.report.session_totals import SessionTotals
@@ -35,6 +32,9 @@ from penstock.types.statistics import (
 from penstock.types.status import RunStatus
 from penstock.types.waits import Awaited, WaitReason
 from penstock.wire.run import decode_report, decode_status, encode_report, encode_status
+from tests.support.segments.segments import PLAN
+from tests.support.segments.statistics import TRAINING, counted_batch
+from tests.support.training.training import make_batch, make_learner
 
 SERVICES = Path(metrics.__file__).parents[1]
 DECLARED = [(kind, name) for kind in (MeanTimes, Drops, LearningNumbers) for name in declared(kind)]

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from helpers.disks import make_full, make_read_only, mounted
-from helpers.in_process import InProcess, Session, open_session
-from helpers.servers import sample
-from helpers.timing import wait_for
 from penstock.errors import PenstockError, Unavailable
 from penstock.learning.durable import checkpoints, retried_writes
 from penstock.learning.durable.retried_writes import RetriedWrites
 from penstock.runs.folder import RunFolder
+from tests.support.machine.disks import make_full, make_read_only, mounted
+from tests.support.machine.timing import wait_for
+from tests.support.services.in_process import InProcess, Session, open_session
+from tests.support.services.servers import sample
 
 BATCHES = 8
 BROKEN_FROM, BROKEN_UNTIL = 2, 6

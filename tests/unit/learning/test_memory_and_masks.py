@@ -9,10 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from helpers.environments import spec_of
-from helpers.policies import fresh_policy
-from helpers.statistics import all_finite
-from helpers.training import CPU, SMALL, make_batch, make_learner, same_parameters
 from penstock.algo.memory import Unroll, by_rows, lstm_by_sequences
 from penstock.algo.network import Network
 from penstock.algo.parameters import flatten
@@ -24,6 +20,10 @@ from penstock.learning.step.batches import TrainingBatch
 from penstock.learning.step.execution import Descent, Eager, FixedShapes
 from penstock.learning.step.gradient_steps import GradientStep, Steps, objective_of
 from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec, Leaf, MemoryKind, MultiDiscreteSpace, Tree
+from tests.support.environments.tiny import spec_of
+from tests.support.segments.statistics import all_finite
+from tests.support.training.policies import fresh_policy
+from tests.support.training.training import CPU, SMALL, make_batch, make_learner, same_parameters
 
 GRU = dataclasses.replace(SMALL, memory="gru", memory_size=8)
 KINDS = pytest.mark.parametrize("kind", ["gru", "lstm"])

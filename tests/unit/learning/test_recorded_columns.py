@@ -4,12 +4,12 @@ import dataclasses
 
 import pytest
 
-from helpers.environments import spec_of
 from penstock.acting.values.spaces import segment_schema
 from penstock.algo.network import Network
 from penstock.algo.policies import Policy
 from penstock.errors import SchemaMismatch
 from penstock.learning.step.batches import check_schema
+from tests.support.environments.tiny import spec_of
 
 SPEC = dataclasses.replace(spec_of("CartPole-v1"), mask_bits=2)
 

@@ -9,10 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from helpers.bandit import Bandit
-from helpers.environments import spec_of
-from helpers.policies import fresh_policy
-from helpers.training import CPU, SMALL
 from penstock.algo.losses import LossSettings
 from penstock.algo.normalisation import MomentsUpdate
 from penstock.algo.parameters import flatten
@@ -27,6 +23,10 @@ from penstock.learning.step.execution import Descent, Eager, FixedShapes
 from penstock.learning.step.gradient_steps import GradientStep, Steps, objective_of
 from penstock.learning.step.learner import TrainingOutcome
 from penstock.types.extents import Amounts
+from tests.support.environments.bandit import Bandit
+from tests.support.environments.tiny import spec_of
+from tests.support.training.policies import fresh_policy
+from tests.support.training.training import CPU, SMALL
 
 SETTINGS = schedules.loss_settings(PPOConfig(), 0.0)
 RAW = dataclasses.replace(SMALL, normalise_observations=False, normalise_returns=False)

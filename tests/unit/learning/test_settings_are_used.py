@@ -15,13 +15,13 @@ import numpy as np
 import pydantic
 import pytest
 
-from helpers.environments import spec_of
-from helpers.training import CPU, make_batch
 from penstock import config as configuration
 from penstock.algo.network import Network
 from penstock.config import Config, PolicyConfig, PPOConfig, SamplingConfig, build, merge, setting_names
 from penstock.learning.run.assembly import learner_of
 from penstock.learning.run.training import plan_of
+from tests.support.environments.tiny import spec_of
+from tests.support.training.training import CPU, make_batch
 
 POLICY = {
     "hidden_sizes": [16, 8],

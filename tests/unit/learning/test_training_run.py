@@ -9,8 +9,6 @@ import pytest
 from numpy.typing import NDArray
 from prometheus_client import REGISTRY
 
-from helpers.in_process import WINDOW_STEPS, InProcess, conclude, open_session
-from helpers.training import SMALL, make_learner
 from penstock.errors import Diverged, SchemaMismatch, TrainingFailed, Unavailable
 from penstock.learning.durable import checkpoints
 from penstock.learning.durable.checkpoints import RunProgress
@@ -23,6 +21,8 @@ from penstock.types.replay import Batch, CommitOutcome
 from penstock.types.run import Weights
 from penstock.types.statistics import Drops
 from penstock.types.waits import Awaited, WaitReason
+from tests.support.services.in_process import WINDOW_STEPS, InProcess, conclude, open_session
+from tests.support.training.training import SMALL, make_learner
 
 
 def saved_version(folder: RunFolder) -> int:

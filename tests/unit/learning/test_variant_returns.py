@@ -8,9 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from helpers.segments import PLAN
-from helpers.servers import sample
-from helpers.statistics import TRAINING, counted_batch
 from penstock.cli.screen.run_facts import variant_lines
 from penstock.errors import ConfigurationError
 from penstock.learning.durable.journal import Journal
@@ -24,6 +21,9 @@ from penstock.types.run import ActorReport, Episode
 from penstock.types.statistics import MeanTimes, Timing
 from penstock.types.status import RunStatus, VariantStatus
 from penstock.wire.run import decode_status, encode_status
+from tests.support.segments.segments import PLAN
+from tests.support.segments.statistics import TRAINING, counted_batch
+from tests.support.services.servers import sample
 
 EVALUATION = EvaluationSummary(3, 900, 4, 1.5, 0.5, (VariantReturns(2, 1.0, 0.0), VariantReturns(2, 2.0, 0.25)))
 SUMMARY = Summary(

@@ -17,8 +17,6 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from helpers import training
-from helpers.training import CPU, SMALL, collect_batch, numbers_of, parameters_of
 from penstock.algo import advantages
 from penstock.algo.network import Network
 from penstock.learning.step.batches import KnownRows, TrainingBatch, to_tensors
@@ -27,6 +25,8 @@ from penstock.learning.step.learner import Learner
 from penstock.learning.step.torch_execution import TorchExecution
 from penstock.types.replay import Batch
 from penstock.types.spaces import MemoryKind
+from tests.support.training import training
+from tests.support.training.training import CPU, SMALL, collect_batch, numbers_of, parameters_of
 
 ATEN = torch.ops.aten
 READS = {ATEN._local_scalar_dense, ATEN.item, ATEN.is_nonzero, ATEN.equal}

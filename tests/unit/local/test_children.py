@@ -10,13 +10,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from helpers.processes import is_alive
-from helpers.timing import wait_for
 from penstock.errors import ConfigurationError, PenstockError
 from penstock.local import child_log, children
 from penstock.local.child_log import ChildLog
 from penstock.local.children import Child, Children
 from penstock.local.process_group import Guard
+from tests.support.machine.timing import wait_for
+from tests.support.services.processes import is_alive
 
 FORK = """
 import os, signal, sys, time

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from helpers.disks import mounted_without_sockets
 from penstock.errors import ConfigurationError
 from penstock.local.sockets import sockets_of
 from penstock.machine.addresses import Address
 from penstock.runs.folder import RunFolder
+from tests.support.machine.disks import mounted_without_sockets
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from helpers.ports import free_ports
-from helpers.timing import wait_for_run
 from penstock.local.children import Children, service_command
 from penstock.local.startup import Startup
 from penstock.local.template import Template
 from penstock.types.status import RunStatus
+from tests.support.machine.timing import wait_for_run
+from tests.support.services.ports import free_ports
 
 BEGINNING = RunStatus(environment_id="A-v0")
 

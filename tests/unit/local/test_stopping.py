@@ -3,10 +3,10 @@
 import sys
 from pathlib import Path
 
-from helpers.timing import wait_for
 from penstock.local import stopping
 from penstock.local.children import Children
 from penstock.types.status import RunStatus
+from tests.support.machine.timing import wait_for
 
 
 def test_a_stop_is_announced_even_if_the_learner_has_already_ended(tmp_path: Path) -> None:

@@ -12,13 +12,13 @@ import psutil
 import pytest
 
 import penstock
-from helpers.ports import free_ports
-from helpers.timing import wait_for_run
 from penstock.local import template_process
 from penstock.local.children import Children, service_command
 from penstock.local.template import ForkedProcess, Template
 from penstock.process.service import SUPERVISED_VARIABLE
 from penstock.rpc.health import is_serving
+from tests.support.machine.timing import wait_for_run
+from tests.support.services.ports import free_ports
 
 LINGERING = """
 import atexit

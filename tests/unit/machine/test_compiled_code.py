@@ -12,13 +12,13 @@ from types import ModuleType
 import pytest
 from numba.core.dispatcher import Dispatcher
 
-from helpers.processes import WITH_HELPERS
-from helpers.timing import PATIENCE_S
 from penstock.algo import advantages
 from penstock.machine import compiled_code
 from penstock.replay import masses, sum_tree
 from penstock.replay.store import header_scans, lz4_blocks, row_checks, segment_rows
 from penstock.small.compiled import adam, estimates, gradients, losses
+from tests.support.machine.timing import PATIENCE_S
+from tests.support.services.processes import WITH_HELPERS
 
 
 @pytest.fixture(autouse=True)

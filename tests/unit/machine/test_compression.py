@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from helpers.game_frames import FRAMES, frame_columns
 from penstock.machine import compression
 from penstock.types.codecs import Codec, form
+from tests.support.segments.game_frames import FRAMES, frame_columns
 
 DECODERS = [compression._lz4_through_bytes, compression._lz4_in_place()]
 ENCODERS = [compression._lz4_rows_through_bytes, compression._lz4_rows_in_place()]

@@ -6,10 +6,10 @@ import gymnasium
 import pytest
 
 import penstock
-from helpers.environments import Counting
 from penstock.config import Config, build
 from penstock.errors import ConfigurationError
 from penstock.machine.environment_names import absolute, name_of, same_code, short, split
+from tests.support.environments.tiny import Counting
 
 
 def test_a_name_has_a_module_or_a_file_and_a_rest() -> None:
@@ -32,9 +32,9 @@ def test_a_class_is_named_by_its_module(tmp_path: Path, monkeypatch: pytest.Monk
     main.__file__ = str(tmp_path / "script.py")
     Path(main.__file__).touch()
     monkeypatch.setitem(sys.modules, "__main__", main)
-    assert name_of(Counting) == "helpers.environments:Counting"
+    assert name_of(Counting) == "tests.support.environments.tiny:Counting"
     config = penstock.configure(environment={"id": Counting, "kwargs": {"length": 3}})
-    assert config == Config(environment={"id": "helpers.environments:Counting", "kwargs": {"length": 3}})
+    assert config == Config(environment={"id": "tests.support.environments.tiny:Counting", "kwargs": {"length": 3}})
     assert penstock.configure(environment="Pendulum-v1") == penstock.preset("pendulum")
 
 

@@ -5,8 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from helpers.disks import mounted
-from helpers.network_mounts import mounted_over_fuse
 from penstock.errors import ConfigurationError
 from penstock.machine import file_systems
 from penstock.machine.file_systems import (
@@ -18,6 +16,8 @@ from penstock.machine.file_systems import (
     network_kind,
     scratch,
 )
+from tests.support.machine.disks import mounted
+from tests.support.machine.network_mounts import mounted_over_fuse
 
 MOUNTINFO = """\
 22 27 0:21 / /proc rw,relatime - proc proc rw

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from helpers.timing import PATIENCE_S
 from penstock.errors import DamagedFile
 from penstock.machine.files import (
     READABLE_FILE,
@@ -22,6 +21,7 @@ from penstock.machine.files import (
     restored_after,
     write_atomically,
 )
+from tests.support.machine.timing import PATIENCE_S
 
 ERRORS = [errno.ENOSPC, errno.EROFS, errno.EIO, errno.EMFILE]
 

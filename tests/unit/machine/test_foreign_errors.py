@@ -15,10 +15,10 @@ import pytest
 import torch
 
 import penstock
-from helpers.timing import PATIENCE_S
 from penstock.machine import foreign_errors
 from penstock.machine.foreign_errors import explain, place_of
 from penstock.machine.module_imports import import_module
+from tests.support.machine.timing import PATIENCE_S
 
 FOLDERS = (
     "project",

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from helpers.processes import WITH_HELPERS
-from helpers.timing import PATIENCE_S
 from penstock.machine import library_variables
+from tests.support.machine.timing import PATIENCE_S
+from tests.support.services.processes import WITH_HELPERS
 
 AFTER_A_COMMAND = """
 import os, sys

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from helpers.disks import fill, make_read_only, mounted
-from helpers.timing import PATIENCE_S
 from penstock.machine.system_errors import disk_fault, exhaustion, in_words
+from tests.support.machine.disks import fill, make_read_only, mounted
+from tests.support.machine.timing import PATIENCE_S
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ import structlog
 from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
-from helpers.certificates import DAY_S, RUN, certificates_of
-from helpers.servers import until
 from penstock.process.certificate_watch import CertificateWatch
 from penstock.security.authority import issue
 from penstock.security.credentials import Credentials
 from penstock.telemetry import metrics
+from tests.support.services.certificates import DAY_S, RUN, certificates_of
+from tests.support.services.servers import until
 
 LOOK_S = 0.01
 

@@ -1,7 +1,7 @@
 import subprocess
 import sys
 
-from helpers.timing import PATIENCE_S
+from tests.support.machine.timing import PATIENCE_S
 
 SCRIPT = """
 import resource

@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 from prometheus_client import REGISTRY
 
-from helpers.timing import wait_for
 from penstock.process.disk_watch import DiskWatch
+from tests.support.machine.timing import wait_for
 
 
 def test_the_space_of_a_watched_folder_is_exported(tmp_path: Path) -> None:

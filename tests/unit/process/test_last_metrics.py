@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from helpers.timing import PATIENCE_S
+from tests.support.machine.timing import PATIENCE_S
 
 SCRIPT = """
 import threading, time, urllib.request

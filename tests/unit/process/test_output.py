@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from helpers.disks import fill, mounted
-from helpers.timing import PATIENCE_S, wait_for
 from penstock.local.children import Children
+from tests.support.machine.disks import fill, mounted
+from tests.support.machine.timing import PATIENCE_S, wait_for
 
 SERVICE = """
 import sys

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.segments import PLAN
 from penstock.errors import ConfigurationError, Overloaded
 from penstock.replay.admission import GRANTS_AHEAD, ActorKey, Gate
 from penstock.types.replay import MAX_ROUND_TRIP_WINDOWS, Grant, SamplingPlan
+from tests.support.segments.segments import PLAN
 
 TIMEOUT_S = 10.0
 

@@ -8,13 +8,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from helpers.direct_buffer import Actor, append, commit, gather, make_buffer, make_open_buffer, take, train
-from helpers.segments import PLAN, capacity_bytes, make_window
 from penstock.errors import ConfigurationError, NotReady, SchemaMismatch
 from penstock.replay.admission import Gate
 from penstock.replay.buffer import ReplayBuffer
 from penstock.replay.store.ring_store import RingStore
 from penstock.types.replay import Batch, CommitOutcome
+from tests.support.segments.direct_buffer import (
+    Actor,
+    append,
+    commit,
+    gather,
+    make_buffer,
+    make_open_buffer,
+    take,
+    train,
+)
+from tests.support.segments.segments import PLAN, capacity_bytes, make_window
 
 
 def test_granted_unseen_and_leased_segments_never_exceed_the_limit() -> None:

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.segments import PLAN
 from penstock.errors import ConfigurationError
 from penstock.replay.admission import GRANTS_AHEAD, ActorKey, Gate
 from penstock.types.replay import SamplingPlan, relative_shares
+from tests.support.segments.segments import PLAN
 
 # Shares
 

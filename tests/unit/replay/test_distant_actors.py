@@ -2,7 +2,7 @@
 
 import pytest
 
-from helpers.simulated_run import Distant, SimulatedRun, most_batches_per_s
+from tests.support.services.simulated_run import Distant, SimulatedRun, most_batches_per_s
 
 ROUND_TRIP_S = 0.1
 ACTORS = 2

@@ -6,8 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from helpers.direct_buffer import append, fragments_of, gather, intake_of, read_rows
-from helpers.segments import PLAN, SCHEMA, assert_same_columns, capacity_bytes, make_columns, make_window
 from penstock.errors import InvalidSegment, Overloaded, PlaceLost, SchemaMismatch, Unavailable
 from penstock.replay.admission import ActorKey, Gate
 from penstock.replay.buffer import ReplayBuffer
@@ -18,6 +16,8 @@ from penstock.replay.store.layout import SEGMENTS_FILE, State
 from penstock.replay.store.ring_store import RingStore
 from penstock.types.block import Fragment
 from penstock.types.replay import Batch, CommitOutcome, SamplingPlan, Window
+from tests.support.segments.direct_buffer import append, fragments_of, gather, intake_of, read_rows
+from tests.support.segments.segments import PLAN, SCHEMA, assert_same_columns, capacity_bytes, make_columns, make_window
 
 WIDE = replace(PLAN, batch_segments=8, fresh_segments=4, off_policy_degree=2)
 ANY = replace(PLAN, fresh_segments=0, batch_segments=4, min_replay_segments=1)

@@ -7,7 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from helpers.direct_buffer import (
+from penstock.errors import InvalidSegment, Overloaded, PlaceLost, SchemaMismatch, Unavailable
+from penstock.replay.admission import ActorKey
+from penstock.replay.buffer import ReplayBuffer
+from penstock.replay.intake import Intake
+from penstock.replay.store.layout import State
+from penstock.types.block import Fragment, Schema
+from penstock.types.replay import StoreCounts, Window, WindowHead
+from penstock.types.run import LARGEST_VERSION_JUMP
+from tests.support.segments.direct_buffer import (
     Actor,
     append,
     commit,
@@ -20,15 +28,7 @@ from helpers.direct_buffer import (
     take,
     train,
 )
-from helpers.segments import PLAN, SCHEMA, assert_same_columns, make_columns, make_window
-from penstock.errors import InvalidSegment, Overloaded, PlaceLost, SchemaMismatch, Unavailable
-from penstock.replay.admission import ActorKey
-from penstock.replay.buffer import ReplayBuffer
-from penstock.replay.intake import Intake
-from penstock.replay.store.layout import State
-from penstock.types.block import Fragment, Schema
-from penstock.types.replay import StoreCounts, Window, WindowHead
-from penstock.types.run import LARGEST_VERSION_JUMP
+from tests.support.segments.segments import PLAN, SCHEMA, assert_same_columns, make_columns, make_window
 
 FRESH_ONLY = replace(PLAN, batch_segments=2)
 

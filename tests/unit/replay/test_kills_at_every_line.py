@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 
 import penstock.replay
-from helpers.direct_buffer import append, gather, read_rows
-from helpers.segments import PLAN, SCHEMA, assert_same_columns, capacity_bytes, make_columns, make_window
 from penstock.replay.admission import ActorKey, Gate
 from penstock.replay.buffer import ReplayBuffer
 from penstock.replay.store.layout import RECORDS_FILE, SEGMENTS_FILE
 from penstock.replay.store.ring_store import RingStore
 from penstock.types.replay import Batch, SamplingPlan
+from tests.support.segments.direct_buffer import append, gather, read_rows
+from tests.support.segments.segments import PLAN, SCHEMA, assert_same_columns, capacity_bytes, make_columns, make_window
 
 ROWS, WINDOW = 24, 4
 ACTOR = ActorKey(0, 1)

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from helpers.direct_buffer import Actor, append, commit, gather, make_buffer, take, train
-from helpers.segments import PLAN, assert_same_columns, make_columns
 from penstock.errors import InvalidSegment, Overloaded
 from penstock.replay.buffer import ReplayBuffer
 from penstock.replay.leases import MAX_LEASES
 from penstock.replay.segments import Lease
 from penstock.types.replay import CommitOutcome
+from tests.support.segments.direct_buffer import Actor, append, commit, gather, make_buffer, take, train
+from tests.support.segments.segments import PLAN, assert_same_columns, make_columns
 
 FRESH_ONLY = replace(PLAN, batch_segments=2)
 

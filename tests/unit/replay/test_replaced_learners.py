@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from helpers.direct_buffer import append, intake_of
-from helpers.segments import PLAN, SCHEMA, capacity_bytes, make_window
 from penstock.replay.admission import ActorKey, Gate
 from penstock.replay.buffer import ReplayBuffer
 from penstock.replay.store.ring_store import RingStore
 from penstock.sharding.shares import shares_of_mass
 from penstock.types.replay import Mass, SamplingPlan
+from tests.support.segments.direct_buffer import append, intake_of
+from tests.support.segments.segments import PLAN, SCHEMA, capacity_bytes, make_window
 
 AGEING = replace(PLAN, alpha=0.6, max_staleness=64)
 """Plan with two fresh segments per batch, whose masses halve every 3.3 versions."""

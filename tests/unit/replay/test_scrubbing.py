@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers.direct_buffer import append
-from helpers.segments import PLAN, SCHEMA, capacity_bytes, make_window
 from penstock.replay import scrubbing
 from penstock.replay.admission import ActorKey, Gate
 from penstock.replay.buffer import ReplayBuffer
 from penstock.replay.scrubbing import Scrub
 from penstock.replay.store.ring_store import RingStore
+from tests.support.segments.direct_buffer import append
+from tests.support.segments.segments import PLAN, SCHEMA, capacity_bytes, make_window
 
 ACTOR = ActorKey(0, 1)
 

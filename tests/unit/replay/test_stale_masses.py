@@ -6,14 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from helpers.direct_buffer import append
-from helpers.segments import PLAN, SCHEMA, capacity_bytes, make_window
 from penstock.replay.admission import ActorKey, Gate
 from penstock.replay.buffer import ReplayBuffer
 from penstock.replay.priority_index import PriorityIndex
 from penstock.replay.store.ages import Ages
 from penstock.replay.store.ring_store import RingStore
 from penstock.types.replay import SamplingPlan
+from tests.support.segments.direct_buffer import append
+from tests.support.segments.segments import PLAN, SCHEMA, capacity_bytes, make_window
 
 FRESH_ONLY = replace(PLAN, batch_segments=2, half_life=1e9, max_staleness=3)
 """Plan without replay, whose masses hardly depend on age."""

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from helpers.other_user import answer_to_others
-from helpers.timing import PATIENCE_S
 from penstock.errors import InvalidSegment
 from penstock.machine.addresses import Address
 from penstock.rpc import local_socket
 from penstock.rpc.local_socket import MAX_MESSAGE_BYTES, LocalListener, LocalSocket, Offer, SocketEnded, called
+from tests.support.machine.other_user import answer_to_others
+from tests.support.machine.timing import PATIENCE_S
 
 Pair = Callable[[LocalSocket, LocalSocket], Coroutine[Any, Any, None]]
 

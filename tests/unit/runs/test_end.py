@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from helpers.timing import PATIENCE_S, wait_for
 from penstock.cli.options import parse
 from penstock.config import Config
 from penstock.errors import GAVE_UP, ConfigurationError, ForeignCode, TrainingFailed, exit_code
@@ -21,6 +20,7 @@ from penstock.local.variables import settings_of_variables
 from penstock.runs.end import VARIABLES, RunEnd, announce, obstacle, read_end
 from penstock.runs.folder import RunFolder
 from penstock.runs.summary import EvaluationOutcome
+from tests.support.machine.timing import PATIENCE_S, wait_for
 from tests.unit.runs.test_summary import SUMMARY
 
 BOUND_S = 5.0

@@ -7,11 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from helpers.direct_buffer import append
-from helpers.network_mounts import mounted_over_fuse
-from helpers.segments import PLAN, SCHEMA, capacity_bytes, make_window
-from helpers.timing import PATIENCE_S
-from helpers.training import make_learner
 from penstock.config import Config, build, load_toml
 from penstock.errors import ConfigurationError
 from penstock.learning.durable import checkpoints
@@ -28,6 +23,11 @@ from penstock.runs.restoring import restore_run
 from penstock.runs.store_place import choose_place
 from penstock.types.run import Weights
 from penstock.types.snapshots import SnapshotRequest
+from tests.support.machine.network_mounts import mounted_over_fuse
+from tests.support.machine.timing import PATIENCE_S
+from tests.support.segments.direct_buffer import append
+from tests.support.segments.segments import PLAN, SCHEMA, capacity_bytes, make_window
+from tests.support.training.training import make_learner
 
 CAPACITY = max(capacity_bytes(100), 2**16)
 VERSION, ENV_STEPS = 12, 3_000

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from helpers.network_mounts import mounted_over_fuse
-from helpers.segments import capacity_bytes
 from penstock.errors import ConfigurationError
 from penstock.replay.store.ring_store import RingStore
 from penstock.runs.folder import RunFolder
 from penstock.runs.store_place import StorePlace, choose_place, record_place, remove_store
+from tests.support.machine.network_mounts import mounted_over_fuse
+from tests.support.segments.segments import capacity_bytes
 
 
 @pytest.fixture

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from helpers.certificates import DAY_S, RUN, certificates_of
 from penstock.errors import ConfigurationError
 from penstock.security.authority import DAYS, Issued, files_of, issue, run_of
 from penstock.security.certificate import Files, expiry_of, read
 from penstock.security.roles import ROLES, SERVERS, Identity, Role
+from tests.support.services.certificates import DAY_S, RUN, certificates_of
 
 
 def make(

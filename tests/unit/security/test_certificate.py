@@ -12,11 +12,11 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.certificates import BOTH, DAY_S, RUN, Foreign, authority, certificates_of, write
-from helpers.other_user import NOBODY
 from penstock.errors import ConfigurationError
 from penstock.security.certificate import Files, covers, expiry_of, identity_of, read
 from penstock.security.roles import Identity, Role
+from tests.support.machine.other_user import NOBODY
+from tests.support.services.certificates import BOTH, DAY_S, RUN, Foreign, authority, certificates_of, write
 
 
 def refusal(files: Files, expected: Role | None = "replay", *, in_days: float = 0.0) -> str:

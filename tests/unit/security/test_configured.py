@@ -2,13 +2,13 @@ from pathlib import Path
 
 import pytest
 
-from helpers.certificates import RUN, Foreign, authority, certificates_of, write
 from penstock.config import Config
 from penstock.errors import ConfigurationError
 from penstock.local.launcher import train
 from penstock.security.certificate import Files
 from penstock.security.configured import credentials_of
 from penstock.security.roles import Identity
+from tests.support.services.certificates import RUN, Foreign, authority, certificates_of, write
 
 
 def test_without_a_certificate_there_are_no_credentials() -> None:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from helpers.certificates import DAY_S, RUN, Foreign, authority, certificates_of, write
 from penstock.errors import ConfigurationError, Unavailable
 from penstock.security.authority import issue
 from penstock.security.certificate import Files
 from penstock.security.credentials import Credentials
 from penstock.security.roles import Identity
+from tests.support.services.certificates import DAY_S, RUN, Foreign, authority, certificates_of, write
 
 
 def renewed(folder: Path) -> Files:

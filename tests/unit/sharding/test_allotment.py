@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.segments import PLAN
 from penstock.sharding.allotment import Allotment, Arrival, apportion
+from tests.support.segments.segments import PLAN
 
 WHOLE = replace(PLAN, fresh_segments=24, batch_segments=32, off_policy_degree=2)
 

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from helpers.direct_buffer import Actor, append, commit, make_buffer, take
-from helpers.segments import PLAN
 from penstock.config import Config, build
 from penstock.replay.buffer import ReplayBuffer
 from penstock.sharding.allotment import Allotment
 from penstock.types.replay import SamplingPlan
+from tests.support.segments.direct_buffer import Actor, append, commit, make_buffer, take
+from tests.support.segments.segments import PLAN
 
 BATCHES = 3
 

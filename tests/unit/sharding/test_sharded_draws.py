@@ -8,8 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from helpers.direct_buffer import append, gather
-from helpers.segments import PLAN, SCHEMA, assert_same_columns, capacity_bytes, make_columns, make_window
 from penstock.replay.admission import ActorKey, Gate
 from penstock.replay.buffer import ReplayBuffer
 from penstock.replay.leases import MAX_LEASES
@@ -20,6 +18,8 @@ from penstock.sharding.parts import join, place
 from penstock.sharding.shares import rounded, shares_of_mass
 from penstock.types.payloads import PayloadPool
 from penstock.types.replay import Batch, BatchHead, Mass, StoreCounts
+from tests.support.segments.direct_buffer import append, gather
+from tests.support.segments.segments import PLAN, SCHEMA, assert_same_columns, capacity_bytes, make_columns, make_window
 
 VERSION = 300
 """Version of the learner at the time of the draws."""

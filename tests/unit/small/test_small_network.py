@@ -5,13 +5,13 @@ from typing import get_args
 import pytest
 from torch import nn
 
-from helpers.environments import spec_of
-from helpers.policies import fresh_policy
 from penstock.algo.activations import implementations_of
 from penstock.algo.network import Network
 from penstock.algo.published import Description
 from penstock.small.network import SmallNetwork, obstacle
 from penstock.types.spaces import ActivationName, BoxSpace, DiscreteSpace, EnvironmentSpec, Leaf, MultiBinarySpace, Tree
+from tests.support.environments.tiny import spec_of
+from tests.support.training.policies import fresh_policy
 
 PLANE = BoxSpace("float32", (3,), (-1.0,) * 3, (1.0,) * 3)
 OBSERVATIONS = {

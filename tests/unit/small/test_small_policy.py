@@ -16,11 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from helpers.environments import TAXI, spec_of
-from helpers.policies import decided_weights, fresh_policy, weights_of
-from helpers.processes import WITH_HELPERS
-from helpers.spaces import LEAVES, OBSERVED_LEAVES, nested
-from helpers.timing import PATIENCE_S
 from penstock.acting.policies.inference import PolicyRunner
 from penstock.acting.policies.runners import runner_of
 from penstock.acting.protocols import Runner
@@ -34,6 +29,11 @@ from penstock.small import actions
 from penstock.small.policy import NumpyRunner, obstacle
 from penstock.types.run import Weights
 from penstock.types.spaces import ActivationName, BoxSpace, DiscreteSpace, Encoder, EnvironmentSpec, Space, Tree
+from tests.support.environments.tiny import TAXI, spec_of
+from tests.support.machine.timing import PATIENCE_S
+from tests.support.segments.spaces import LEAVES, OBSERVED_LEAVES, nested
+from tests.support.services.processes import WITH_HELPERS
+from tests.support.training.policies import decided_weights, fresh_policy, weights_of
 
 TOLERANCE = 1e-6
 """Largest difference of a log probability, for each unit by which `condition` multiplies a rounding error of the

@@ -5,7 +5,7 @@ import socket
 import subprocess
 import sys
 
-from helpers.timing import PATIENCE_S
+from tests.support.machine.timing import PATIENCE_S
 
 SCRIPT = """
 import threading

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from helpers.timing import NEVER_S, PATIENCE_S, wait_for
 from penstock.errors import ConfigurationError
 from penstock.telemetry import metrics, metrics_server
 from penstock.telemetry.metrics_server import MetricsServer
+from tests.support.machine.timing import NEVER_S, PATIENCE_S, wait_for
 
 
 @pytest.fixture

@@ -3,8 +3,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.game_frames import FRAMES
-from helpers.random_segments import VECTOR
 from penstock.types.block import Column, Schema
 from penstock.types.codecs import (
     ENCODINGS,
@@ -20,6 +18,8 @@ from penstock.types.codecs import (
 )
 from penstock.types.payloads import places
 from penstock.v1 import block_pb2
+from tests.support.segments.game_frames import FRAMES
+from tests.support.segments.random_segments import VECTOR
 
 
 def test_codecs_have_the_numbers_of_the_contract() -> None:

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from helpers.spaces import ALL_SPECS, masked, nested
 from penstock.types.differences import contrast, same_spaces
 from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec, MultiDiscreteSpace, Space, Tree
+from tests.support.segments.spaces import ALL_SPECS, masked, nested
 
 PLANE = BoxSpace("float32", (3,), (0.0, -1.0, 0.0), (1.0,))
 SPEC = EnvironmentSpec("A-v0", Tree.of(PLANE), Tree.of(DiscreteSpace(2)))

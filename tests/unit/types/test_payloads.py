@@ -1,5 +1,5 @@
-from helpers.segments import SCHEMA
 from penstock.types.payloads import PayloadPool, allocate, layout
+from tests.support.segments.segments import SCHEMA
 
 
 def test_memory_is_reused_once_all_views_are_released() -> None:

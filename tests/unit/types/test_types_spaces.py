@@ -4,8 +4,6 @@ import math
 import pytest
 from hypothesis import given
 
-from helpers.random_spaces import trees
-from helpers.spaces import ALL_SPECS, LEAVES, OBSERVED_LEAVES, nested
 from penstock.types.block import MAX_COLUMN_NAME
 from penstock.types.spaces import (
     SPACE_KINDS,
@@ -19,6 +17,8 @@ from penstock.types.spaces import (
     is_column_of,
     is_image,
 )
+from tests.support.segments.random_spaces import trees
+from tests.support.segments.spaces import ALL_SPECS, LEAVES, OBSERVED_LEAVES, nested
 
 SPACES = pytest.mark.parametrize("space", [space for _, space in OBSERVED_LEAVES], ids=lambda space: space.shown())
 TREES = list(dict.fromkeys(tree for spec in ALL_SPECS for tree in (spec.observation, spec.action)))

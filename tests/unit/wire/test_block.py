@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.segments import SCHEMA, assert_same_columns, make_columns
 from penstock.errors import InvalidSegment, Overloaded
 from penstock.types.block import DATA_TYPES, Column, Columns, Extent, Schema
 from penstock.types.payloads import layout, places
@@ -25,6 +24,7 @@ from penstock.wire.block import (
     split_final,
 )
 from penstock.wire.schema import decode_schema, encode_schema
+from tests.support.segments.segments import SCHEMA, assert_same_columns, make_columns
 
 IMAGES = Schema(4, (Column("observation", "uint8", (500, 501), Extent.STEP_AND_NEXT), Column("reward", "float32")))
 """Schema of which four segments have 5.01 MB and need two parts."""

@@ -5,9 +5,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.game_frames import FRAMES, frame_columns, frame_window
-from helpers.random_segments import VECTOR, random_columns
-from helpers.segments import assert_same_columns
 from penstock.errors import Overloaded
 from penstock.types.block import Columns
 from penstock.types.codecs import Codec, codec_numbers, encodable
@@ -23,6 +20,9 @@ from penstock.wire.windows import (
     encode_window,
     read_append_request,
 )
+from tests.support.segments.game_frames import FRAMES, frame_columns, frame_window
+from tests.support.segments.random_segments import VECTOR, random_columns
+from tests.support.segments.segments import assert_same_columns
 
 LZ4 = (Codec.LZ4,)
 

@@ -5,9 +5,9 @@ import zlib
 import numpy as np
 import pytest
 
-from helpers.segments import SCHEMA, make_window
 from penstock.types.block import Column, Columns, Schema
 from penstock.wire.staged_checksum import staged_checksum
+from tests.support.segments.segments import SCHEMA, make_window
 
 PAGE = 4096
 BYTES = Schema(1, (Column("byte", "uint8"),))

@@ -4,7 +4,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers.segments import PLAN, SCHEMA, assert_same_columns, make_columns, make_window
 from penstock.errors import InvalidSegment, Overloaded
 from penstock.types.block import Column, Extent, Schema
 from penstock.types.payloads import places
@@ -27,6 +26,7 @@ from penstock.wire.windows import (
     encode_window,
     read_append_request,
 )
+from tests.support.segments.segments import PLAN, SCHEMA, assert_same_columns, make_columns, make_window
 
 IMAGES = Schema(4, (Column("observation", "uint8", (500, 501), Extent.STEP_AND_NEXT), Column("reward", "float32")))
 COUNTS = StoreCounts(capacity=9, stored=8, unseen=7, leased=6, granted=5, inserted=4, late=3, refused=2, refunded=1)

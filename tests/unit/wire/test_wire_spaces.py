@@ -7,12 +7,12 @@ from google.protobuf.message import DecodeError
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from helpers.random_spaces import specs
-from helpers.spaces import ALL_SPECS, masked, nested
 from penstock.errors import InvalidSegment
 from penstock.types.spaces import SPACE_KINDS, BoxSpace, DiscreteSpace, EnvironmentSpec, MultiBinarySpace, Path, Tree
 from penstock.v1 import block_pb2, run_pb2
 from penstock.wire.spaces import MAX_CHOICES, decode_environment, encode_environment
+from tests.support.segments.random_spaces import specs
+from tests.support.segments.spaces import ALL_SPECS, masked, nested
 
 IMAGES = BoxSpace("uint8", (4, 84, 84), (0.0,), (255.0,))
 MOVES = Tree.of(DiscreteSpace(3))

@@ -8,12 +8,12 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, Text, Tuple
 from numpy.typing import NDArray
 
-from helpers.spaces import OBSERVATION_NAMES, OBSERVATIONS
 from penstock.acting.environments.first_values import of_observation, of_reward
 from penstock.acting.environments.frames import with_frames
 from penstock.acting.environments.single_environments import SingleEnvironments
 from penstock.acting.values.spaces import describe
 from penstock.types.spaces import Tree
+from tests.support.segments.spaces import OBSERVATION_NAMES, OBSERVATIONS
 
 PLANE = Box(-1.0, 1.0, (2,), np.float32)
 NESTED = Dict(mission=Text(4), pair=Tuple([Discrete(4), PLANE]), switches=MultiBinary(2))

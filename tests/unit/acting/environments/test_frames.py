@@ -7,8 +7,6 @@ import torch
 from gymnasium.spaces import Box, Discrete
 from numpy.typing import NDArray
 
-from helpers.environments import assignment, same_step_counting
-from helpers.policies import weights_of
 from penstock.acting.collector import Collector
 from penstock.acting.environments.frames import with_frames
 from penstock.acting.environments.variants import EnvironmentVariants
@@ -21,6 +19,8 @@ from penstock.errors import ConfigurationError
 from penstock.learning.step.batches import to_tensors
 from penstock.types.replay import Batch, BatchHead, StoreCounts
 from penstock.types.spaces import BoxSpace, Tree
+from tests.support.environments.tiny import assignment, same_step_counting
+from tests.support.training.policies import weights_of
 
 ROWS = 40
 HEIGHT, WIDTH = 37, 41

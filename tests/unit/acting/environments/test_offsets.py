@@ -9,10 +9,6 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete
 
 import penstock
-from helpers.environments import assignment
-from helpers.policies import fresh_policy, weights_of
-from helpers.processes import WITH_HELPERS
-from helpers.single_process import train
 from penstock.acting.collector import Collector
 from penstock.acting.environments.environment_check import Task, check
 from penstock.acting.environments.frames import with_frames
@@ -28,6 +24,10 @@ from penstock.errors import ConfigurationError
 from penstock.local.environment_check import check_environment
 from penstock.types.evaluation import EvaluationTask
 from penstock.types.run import Weights
+from tests.support.environments.tiny import assignment
+from tests.support.services.processes import WITH_HELPERS
+from tests.support.training.policies import fresh_policy, weights_of
+from tests.support.training.single_process import train
 
 FAR = (4e6, -1.7e9, 0.0)
 LENGTH = 8

@@ -7,15 +7,15 @@ import gymnasium
 import numpy as np
 import pytest
 
-import helpers.exact_tasks  # noqa: F401 - registers tasks with masks and nested spaces
 import penstock
-from helpers.environments import TAXI
-from helpers.policies import fresh_weights
+import tests.support.environments.exact_tasks  # noqa: F401 - registers tasks with masks and nested spaces
 from penstock.acting.policies.trained import TrainedPolicy
 from penstock.acting.values.leaves import flatten
 from penstock.apps.environments import variants_of
 from penstock.config import Config
 from penstock.errors import ConfigurationError
+from tests.support.environments.tiny import TAXI
+from tests.support.training.policies import fresh_weights
 
 STEPS = 40
 SETTINGS: dict[str, dict[str, Any]] = {

@@ -55,8 +55,8 @@ def test_a_file_is_imported_once_and_never_replaces_a_module(own: Path, tmp_path
 
 
 def test_a_module_has_environments_by_class() -> None:
-    made = make_environments("helpers.environments:Counting", 1, kwargs={"length": 2})
-    assert made.spec.id == "helpers.environments:Counting"
+    made = make_environments("tests.support.environments.tiny:Counting", 1, kwargs={"length": 2})
+    assert made.spec.id == "tests.support.environments.tiny:Counting"
     made.close()
 
 
@@ -115,7 +115,7 @@ def test_a_package_that_is_not_installed_is_named_with_its_installation() -> Non
         ("CartPol-v1", {}, "did you mean CartPole-v1? Otherwise, your own", ".."),
         ("Nothing-v0", {}, "--env-id file.py:Name", ".."),
         ("CartPole-v99", {}, "it is not registered; did you mean CartPole-v1?", "--env-import"),
-        ("helpers.environments:Nothing", {}, "has no class or function 'Nothing'", ".."),
+        ("tests.support.environments.tiny:Nothing", {}, "has no class or function 'Nothing'", ".."),
         ("no_such_package:Thing-v0", {}, "install 'no_such_package', run penstock in the folder", ".."),
         ("nowhere/file.py:Thing", {}, "there is no file", ".."),
         ("os:getcwd", {}, "must inherit from the gymnasium.Env class", "--env-import"),

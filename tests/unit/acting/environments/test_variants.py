@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 
-from helpers.environments import spec_of
-from helpers.policies import fresh_weights
 from penstock.acting.environments.variants import EnvironmentVariants
 from penstock.acting.environments.vectors import make_environments
 from penstock.acting.evaluation import evaluate
 from penstock.errors import ConfigurationError
 from penstock.types.evaluation import EvaluationTask
+from tests.support.environments.tiny import spec_of
+from tests.support.training.policies import fresh_weights
 
 LENGTHS = [{"length": 2}, {"length": 3}, {"length": 5}]
 

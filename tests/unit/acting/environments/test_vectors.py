@@ -14,7 +14,6 @@ from gymnasium.spaces import Box, Dict, Discrete, Sequence
 from gymnasium.wrappers import PassiveEnvChecker
 from numpy.typing import NDArray
 
-from helpers.environments import Counting, same_step_counting, spec_of
 from penstock.acting.environments.single_environments import SingleEnvironments
 from penstock.acting.environments.vectors import (
     Environments,
@@ -23,6 +22,7 @@ from penstock.acting.environments.vectors import (
     make_environments,
 )
 from penstock.errors import ConfigurationError
+from tests.support.environments.tiny import Counting, same_step_counting, spec_of
 
 
 @dataclass
@@ -188,7 +188,7 @@ def test_a_module_that_cannot_be_imported_is_named() -> None:
 
 
 def test_a_module_that_registers_environments_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    code = "import gymnasium; gymnasium.register('Imported-v0', 'helpers.environments:Counting')"
+    code = "import gymnasium; gymnasium.register('Imported-v0', 'tests.support.environments.tiny:Counting')"
     (tmp_path / "registering_module.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     assert make_environments("Imported-v0", 2, kwargs={}, imports=["registering_module"]).count == 2

@@ -5,12 +5,12 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from helpers.environments import spec_of
-from helpers.policies import decided_weights, fresh_policy, remembering_policy, weights_of
 from penstock.acting.policies.inference import PolicyRunner
 from penstock.algo.network import Network
 from penstock.algo.policies import Policy
 from penstock.types.spaces import EnvironmentSpec, MemoryKind
+from tests.support.environments.tiny import spec_of
+from tests.support.training.policies import decided_weights, fresh_policy, remembering_policy, weights_of
 
 ROWS = 16
 """Number of rows of a call without padding."""

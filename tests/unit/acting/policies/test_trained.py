@@ -13,9 +13,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-import helpers.exact_tasks  # noqa: F401 - registers tasks with masks
-from helpers.exact_tasks import STEPS, Convention
-from helpers.policies import fresh_weights, remembering_policy, weights_of
+import tests.support.environments.exact_tasks  # noqa: F401 - registers tasks with masks
 from penstock.acting.environments.vectors import make_environments
 from penstock.acting.policies.trained import TrainedPolicy
 from penstock.algo import weights as policy_weights
@@ -23,6 +21,8 @@ from penstock.algo.policies import Policy
 from penstock.errors import ConfigurationError
 from penstock.types.differences import same_spaces
 from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec, MemoryKind, Tree
+from tests.support.environments.exact_tasks import STEPS, Convention
+from tests.support.training.policies import fresh_weights, remembering_policy, weights_of
 
 Observation = NDArray[np.float32]
 CONVENTIONS: tuple[Convention, ...] = ("observation", "info", "method")

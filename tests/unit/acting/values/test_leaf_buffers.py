@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 
-from helpers.spaces import OBSERVATION_NAMES, OBSERVATIONS
 from penstock.acting.values.leaf_buffers import LeafBuffer, Unusable, ValueCheck
 from penstock.acting.values.leaves import flatten, space_at, tree_of
 from penstock.types.spaces import DiscreteSpace, Leaf, Tree
+from tests.support.segments.spaces import OBSERVATION_NAMES, OBSERVATIONS
 
 PLANE = Box(-1.0, 1.0, (2,), np.float32)
 COUNT = 5

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from helpers.spaces import ACTIONS, NAMES, OBSERVATION_NAMES, OBSERVATIONS
 from penstock.acting.values.leaves import (
     ActionForm,
     Role,
@@ -28,6 +27,7 @@ from penstock.acting.values.spaces import ActionMap
 from penstock.algo.network import Network
 from penstock.errors import ConfigurationError
 from penstock.types.spaces import Tree
+from tests.support.segments.spaces import ACTIONS, NAMES, OBSERVATION_NAMES, OBSERVATIONS
 
 Spaces = gymnasium.Space[Any]
 

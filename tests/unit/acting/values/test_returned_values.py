@@ -11,14 +11,14 @@ import pytest
 import torch
 from gymnasium.vector import SyncVectorEnv
 
-from helpers.environments import spec_of
-from helpers.policies import fresh_weights
 from penstock.acting.environments.environment_check import Checked, Task, check
 from penstock.acting.environments.vectors import make_environments
 from penstock.acting.evaluation import evaluate
 from penstock.acting.values.returned_values import UNREADABLE, array_of, column_of, number_of, truth_of
 from penstock.errors import ConfigurationError, EnvironmentFailed
 from penstock.types.evaluation import EvaluationTask
+from tests.support.environments.tiny import spec_of
+from tests.support.training.policies import fresh_weights
 
 LENGTH = 4
 """Steps of an episode of Returning-v0."""

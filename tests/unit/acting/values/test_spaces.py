@@ -11,9 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from helpers.environments import spec_of
-from helpers.policies import fresh_policy, weights_of
-from helpers.spaces import ACTIONS, NAMES, OBSERVATION, OBSERVATION_NAMES, OBSERVATIONS, masked
 from penstock.acting.environments.frames import with_frames
 from penstock.acting.environments.vectors import make_environments
 from penstock.acting.policies.inference import PolicyRunner
@@ -26,6 +23,9 @@ from penstock.algo.spaces import check_spaces
 from penstock.errors import ConfigurationError
 from penstock.types.block import Extent, Schema
 from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec, MultiDiscreteSpace, Space, Tree
+from tests.support.environments.tiny import spec_of
+from tests.support.segments.spaces import ACTIONS, NAMES, OBSERVATION, OBSERVATION_NAMES, OBSERVATIONS, masked
+from tests.support.training.policies import fresh_policy, weights_of
 
 PLANE = Box(-1.0, 1.0, (2,), np.float32)
 

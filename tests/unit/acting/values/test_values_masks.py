@@ -9,7 +9,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from numpy.typing import NDArray
 
-import helpers.environments  # noqa: F401 - registers Still-v0
+import tests.support.environments.tiny  # noqa: F401 - registers Still-v0
 from penstock.acting.environments.environment_check import Checked, Task, check
 from penstock.acting.environments.frames import with_frames
 from penstock.acting.environments.variants import EnvironmentVariants

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from helpers.programs import program
 from penstock.cli.commands.containers import COMPOSE_FILE, PUBLISHED, Finding, check_containers
+from tests.support.services.programs import program
 
 ROOT = Path(__file__).parents[4]
 ENGINE = {"ServerVersion": "27.1"}

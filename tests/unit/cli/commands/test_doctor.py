@@ -9,14 +9,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from helpers.network_mounts import mounted_over_fuse
-from helpers.programs import program
 from penstock.cli.commands import doctor
 from penstock.cli.commands.gpu import describe_gpu
 from penstock.config import build
 from penstock.errors import ConfigurationError
 from penstock.machine.installation import INSTALLATION
 from penstock.replay.store.ring_store import RingStore
+from tests.support.machine.network_mounts import mounted_over_fuse
+from tests.support.services.programs import program
 
 
 def test_this_machine_has_the_locked_package_versions() -> None:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from helpers.timing import PATIENCE_S
 from penstock.cli.main import _run
 from penstock.cli.screen.run_space import Space
 from penstock.machine.files import write_json
 from penstock.replay.store.store_files import held
 from penstock.runs.folder import LEARNER, RunFolder
+from tests.support.machine.timing import PATIENCE_S
 from tests.unit.cli.commands.test_runs import make_run
 
 MB = 1_000_000

@@ -7,15 +7,15 @@ from contextlib import closing
 import pytest
 from prometheus_client import REGISTRY
 
-from helpers.in_process import InProcess, conclude, open_session
-from helpers.timing import PATIENCE_S, wait_for
-from helpers.training import make_batch, make_learner, same_parameters
 from penstock.learning.durable import checkpoints
 from penstock.learning.durable.checkpoint_writer import CheckpointWriter
 from penstock.learning.durable.checkpoints import RunProgress
 from penstock.learning.durable.retried_writes import RetriedWrites
 from penstock.runs.folder import RunFolder
 from penstock.types.replay import Batch
+from tests.support.machine.timing import PATIENCE_S, wait_for
+from tests.support.services.in_process import InProcess, conclude, open_session
+from tests.support.training.training import make_batch, make_learner, same_parameters
 
 
 class SlowDisk:

@@ -6,9 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.environments import spec_of
-from helpers.policy_outputs import distribution_of, value_of
-from helpers.training import SMALL, make_batch, make_learner, parameters_of, same_parameters
 from penstock.acting.policies.trained import load_policy
 from penstock.algo.network import Network
 from penstock.config import Config
@@ -21,6 +18,9 @@ from penstock.runs import checkpoint_file
 from penstock.runs.folder import RunFolder
 from penstock.types.evaluation import EvaluationSummary
 from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec, Tree
+from tests.support.environments.tiny import spec_of
+from tests.support.training.policy_outputs import distribution_of, value_of
+from tests.support.training.training import SMALL, make_batch, make_learner, parameters_of, same_parameters
 
 PROGRESS = RunProgress(version=4, env_steps=1_234, updates=16, training_s=2.5, best_return=-0.1)
 

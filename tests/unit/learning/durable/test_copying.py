@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from helpers.servers import sample
-from helpers.timing import wait_for
 from penstock.cli.commands.status import copy_lines
 from penstock.learning.durable.copying import Copying
 from penstock.runs.folder import RunFolder
+from tests.support.machine.timing import wait_for
+from tests.support.services.servers import sample
 
 LONG_S = 3600.0
 

@@ -4,13 +4,13 @@ import logging
 import structlog
 from structlog.testing import capture_logs
 
-from helpers.timing import wait_for
 from penstock.learning.durable.progress_log import ProgressLog
 from penstock.learning.report.statistics import RunStatistics
 from penstock.types.evaluation import EvaluationSummary
 from penstock.types.extents import Amounts, Extent
 from penstock.types.run import ActorReport, Episode
 from penstock.types.statistics import Timing
+from tests.support.machine.timing import wait_for
 
 
 def test_the_log_has_a_line_of_progress_at_intervals_also_while_nothing_is_trained() -> None:

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.segments import SCHEMA
 from penstock.errors import Overloaded, SchemaMismatch
 from penstock.learning.durable.retried_writes import RetriedWrites
 from penstock.learning.members.roster import Roster, spread_temperatures
 from penstock.types.block import Schema
 from penstock.types.run import Assignment
 from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec, Tree
+from tests.support.segments.segments import SCHEMA
 
 SPEC = EnvironmentSpec("Counting-v0", Tree.of(BoxSpace("float32", (1,), (0.0,), (1.0,))), Tree.of(DiscreteSpace(2)))
 REJOIN_TIMEOUT_S = 10.0

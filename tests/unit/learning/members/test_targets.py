@@ -10,10 +10,10 @@ import structlog
 from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
-from helpers.timing import wait_for
 from penstock.learning.members import targets
 from penstock.learning.members.targets import Content, Targets
 from penstock.types.location import Location, Origin
+from tests.support.machine.timing import wait_for
 
 HERE, THERE = Origin(), Origin("203.0.113.2")
 OWN = Location("node1", metrics_address="node1:9432")

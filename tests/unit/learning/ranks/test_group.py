@@ -8,12 +8,12 @@ import pytest
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
-from helpers.ports import free_ports
-from helpers.ranks import together
-from helpers.timing import PATIENCE_S
-from helpers.training import CPU
 from penstock.errors import ConfigurationError, RankLost
 from penstock.learning.ranks.group import RankGroup, RankPlace, lost, place_of, unused_part
+from tests.support.machine.timing import PATIENCE_S
+from tests.support.services.ports import free_ports
+from tests.support.services.ranks import together
+from tests.support.training.training import CPU
 
 TORCHRUN = {
     "RANK": "3",

@@ -7,17 +7,17 @@ import threading
 import pytest
 import torch
 
-from helpers.environments import spec_of
-from helpers.other_ranks import led
-from helpers.processes import Command, end_of
-from helpers.timing import wait_for
-from helpers.training import CPU, collect_batch, numbers_of
 from penstock.acting.values.spaces import segment_schema
 from penstock.config import Config
 from penstock.errors import RankLost
 from penstock.learning.run.assembly import learner_of
 from penstock.learning.step.batches import to_tensors
 from penstock.types.replay import Batch
+from tests.support.environments.tiny import spec_of
+from tests.support.machine.timing import wait_for
+from tests.support.services.other_ranks import led
+from tests.support.services.processes import Command, end_of
+from tests.support.training.training import CPU, collect_batch, numbers_of
 
 ENVIRONMENT = "CartPole-v1"
 ROUNDING = 1e-6

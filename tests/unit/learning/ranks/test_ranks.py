@@ -12,9 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from helpers.environments import spec_of
-from helpers.ranks import ranks_in_threads, together
-from helpers.training import CPU, SMALL, make_batch, numbers_of, same_parameters
 from penstock.algo.network import Network
 from penstock.algo.policies import Inputs
 from penstock.config import PPOConfig, SamplingConfig
@@ -22,6 +19,9 @@ from penstock.errors import ConfigurationError
 from penstock.learning.ranks.ranks import ALONE, Ranks, evaluated, part_of
 from penstock.learning.step.batches import TrainingBatch
 from penstock.learning.step.learner import Learner
+from tests.support.environments.tiny import spec_of
+from tests.support.services.ranks import ranks_in_threads, together
+from tests.support.training.training import CPU, SMALL, make_batch, numbers_of, same_parameters
 
 SEGMENTS = 7
 """Not divisible by the numbers of ranks."""

@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from helpers.statistics import counted_batch
 from penstock.learning.report.replayed import RecentlyReplayed
 from penstock.types.replay import Batch
 from penstock.types.statistics import Replayed
+from tests.support.segments.statistics import counted_batch
 
 HALF_LIFE = 3.0
 

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from prometheus_client import REGISTRY
 
-from helpers.segments import PLAN
-from helpers.statistics import TRAINING, counted_batch, learnt
 from penstock.learning.report.session_totals import RECENT_BATCHES, SessionTotals
 from penstock.types.evaluation import EvaluationSummary
 from penstock.types.replay import CommitOutcome, StoreCounts
 from penstock.types.run import ActorReport
 from penstock.types.statistics import Ages, CoordinatorStatistics, Drops, Timing, Wait
 from penstock.types.waits import Awaited, WaitReason
+from tests.support.segments.segments import PLAN
+from tests.support.segments.statistics import TRAINING, counted_batch, learnt
 
 EVALUATION = EvaluationSummary(3, 100, episodes=5, return_mean=22.125, return_std=1.0)
 

@@ -4,7 +4,6 @@ import time
 import pytest
 from prometheus_client import REGISTRY
 
-from helpers.statistics import TRAINING, counted_batch
 from penstock.cli.commands.status import missing_lines
 from penstock.learning.members.wanted_actors import MISSING_AFTER_S, ExpectedActors
 from penstock.learning.report.statistics import RunStatistics
@@ -13,6 +12,7 @@ from penstock.types.run import ActorReport, Episode
 from penstock.types.statistics import Timing
 from penstock.types.status import MissingActors, Notice
 from penstock.wire import run as wire
+from tests.support.segments.statistics import TRAINING, counted_batch
 
 
 def make_statistics() -> RunStatistics:

@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers.training import make_batch, make_learner
 from penstock.config import SamplingConfig, build
 from penstock.errors import ConfigurationError
 from penstock.learning.run.collection import (
@@ -15,6 +14,7 @@ from penstock.learning.run.collection import (
     by_return,
     normalised,
 )
+from tests.support.training.training import make_batch, make_learner
 
 NOTHING: list[list[float]] = [[], []]
 

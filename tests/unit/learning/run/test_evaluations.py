@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers.training import make_learner
 from penstock.config import build
 from penstock.learning.durable import checkpoints
 from penstock.learning.durable.checkpoints import RunProgress
@@ -26,6 +25,7 @@ from penstock.types.evaluation import EvaluationResult, EvaluationTask
 from penstock.types.extents import Amounts, Extent
 from penstock.types.run import ActorReport, Episode
 from penstock.types.statistics import Timing
+from tests.support.training.training import make_learner
 
 EPISODES = 2
 

@@ -5,12 +5,12 @@ from contextlib import closing
 import pytest
 import torch
 
-from helpers.policies import weights_of
-from helpers.timing import PATIENCE_S
-from helpers.training import make_batch, make_learner
 from penstock.errors import Diverged
 from penstock.learning.run.publication import Publication
 from penstock.types.run import Weights
+from tests.support.machine.timing import PATIENCE_S
+from tests.support.training.policies import weights_of
+from tests.support.training.training import make_batch, make_learner
 
 
 class Sink:

@@ -3,9 +3,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from helpers.training import CPU, collect_batch
 from penstock.learning.step.batches import BatchFeed
 from penstock.types.replay import Batch
+from tests.support.training.training import CPU, collect_batch
 
 
 def test_a_batch_on_a_cpu_is_neither_copied_nor_passed_to_another_thread() -> None:

@@ -9,8 +9,6 @@ from typing import Any, get_args
 import pytest
 import torch
 
-from helpers.policies import fresh_policy
-from helpers.training import CPU, make_learner
 from penstock.algo.network import Network
 from penstock.config import Precision
 from penstock.errors import ConfigurationError
@@ -18,6 +16,8 @@ from penstock.learning.run.assembly import _WORK_OF_A_CORE, core_is_faster
 from penstock.learning.step.devices import autocast, torch_device, use_precision
 from penstock.presets import configure
 from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec, Tree
+from tests.support.training.policies import fresh_policy
+from tests.support.training.training import CPU, make_learner
 
 ROOT = Path(__file__).parents[4]
 

@@ -12,9 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from helpers.environments import spec_of
-from helpers.policies import fresh_policy
-from helpers.training import CPU, make_batch, make_learner
 from penstock.algo import losses
 from penstock.algo.distributions import DiagonalGaussian
 from penstock.algo.losses import LossSettings
@@ -41,6 +38,9 @@ from penstock.types.spaces import (
     Space,
     Tree,
 )
+from tests.support.environments.tiny import spec_of
+from tests.support.training.policies import fresh_policy
+from tests.support.training.training import CPU, make_batch, make_learner
 
 SETTINGS = LossSettings(
     clip_range=0.2,

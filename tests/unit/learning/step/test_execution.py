@@ -6,9 +6,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from helpers.environments import spec_of
-from helpers.policies import fresh_policy
-from helpers.training import CPU, SMALL, make_batch, make_learner
 from penstock.algo.losses import Losses, LossSettings
 from penstock.algo.network import Network
 from penstock.algo.parameters import flatten
@@ -18,6 +15,9 @@ from penstock.learning.step.adam import Adam
 from penstock.learning.step.execution import Descent, Eager, FixedShapes, Take, descent_by
 from penstock.learning.step.gradient_steps import Descended, GradientStep, Objective, Steps, objective_of
 from penstock.learning.step.learner import Learner
+from tests.support.environments.tiny import spec_of
+from tests.support.training.policies import fresh_policy
+from tests.support.training.training import CPU, SMALL, make_batch, make_learner
 
 SETTINGS = LossSettings(
     clip_range=0.2,

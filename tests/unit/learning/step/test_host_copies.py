@@ -1,8 +1,8 @@
 import torch
 from torch import Tensor
 
-from helpers.training import make_learner
 from penstock.learning.step.host_copies import HostCopy, on_host, pack
+from tests.support.training.training import make_learner
 
 
 def tensors_of_all_kinds() -> dict[str, Tensor]:

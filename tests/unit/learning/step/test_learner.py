@@ -6,9 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.policy_outputs import distribution_of, value_of
-from helpers.statistics import all_finite
-from helpers.training import SMALL, make_batch, make_learner, parameters_of, same_parameters
 from penstock.algo.action_heads import ActionHead
 from penstock.algo.advantages import Estimates, estimate
 from penstock.algo.network import Network
@@ -17,6 +14,9 @@ from penstock.config import Execution, SamplingConfig
 from penstock.learning.step.batches import TrainingBatch
 from penstock.learning.step.learner import Learner, TrainingOutcome
 from penstock.types.spaces import BoxSpace, Tree
+from tests.support.segments.statistics import all_finite
+from tests.support.training.policy_outputs import distribution_of, value_of
+from tests.support.training.training import SMALL, make_batch, make_learner, parameters_of, same_parameters
 
 UNNORMALISED = dataclasses.replace(SMALL, normalise_observations=False, normalise_returns=False)
 TASKS = pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.training import SMALL, make_batch, make_learner, parameters_of
 from penstock.algo.network import Network
+from tests.support.training.training import SMALL, make_batch, make_learner, parameters_of
 
 NETWORKS = pytest.mark.parametrize(
     "network",

@@ -5,9 +5,6 @@ from pathlib import Path
 
 import numpy as np
 
-from helpers.direct_buffer import append
-from helpers.segments import PLAN, SCHEMA, capacity_bytes, make_window
-from helpers.timing import PATIENCE_S
 from penstock.replay.admission import ActorKey, Gate
 from penstock.replay.buffer import ReplayBuffer
 from penstock.replay.snapshots.folder import SnapshotFolder
@@ -17,6 +14,9 @@ from penstock.replay.store.layout import State
 from penstock.replay.store.ring_store import RingStore
 from penstock.types.run import Weights
 from penstock.types.snapshots import SnapshotRequest
+from tests.support.machine.timing import PATIENCE_S
+from tests.support.segments.direct_buffer import append
+from tests.support.segments.segments import PLAN, SCHEMA, capacity_bytes, make_window
 
 ROWS = 5000
 BATCHES = 40

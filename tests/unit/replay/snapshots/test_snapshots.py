@@ -13,10 +13,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from helpers.direct_buffer import append, fragments_of, gather, read_rows
-from helpers.segments import PLAN, SCHEMA, assert_same_columns, capacity_bytes, make_columns, make_window
-from helpers.servers import until
-from helpers.timing import NEVER_S, PATIENCE_S, seconds_of
 from penstock.errors import ConfigurationError, InvalidSegment, NotReady, Overloaded, PenstockError, Unavailable
 from penstock.replay.admission import ActorKey, Gate
 from penstock.replay.buffer import ReplayBuffer
@@ -32,6 +28,10 @@ from penstock.types.block import Schema
 from penstock.types.replay import SamplingPlan
 from penstock.types.run import Weights
 from penstock.types.snapshots import Snapshot, SnapshotRequest
+from tests.support.machine.timing import NEVER_S, PATIENCE_S, seconds_of
+from tests.support.segments.direct_buffer import append, fragments_of, gather, read_rows
+from tests.support.segments.segments import PLAN, SCHEMA, assert_same_columns, capacity_bytes, make_columns, make_window
+from tests.support.services.servers import until
 
 FAST = 2**40
 ROW_BYTES = SCHEMA.segment_bytes

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.segments import PLAN
 from penstock.replay.store.ages import Ages
 from penstock.replay.store.layout import MAX_GAPS, RECORDS_BYTES, ages_copies
 from penstock.replay.store.records import make_record
+from tests.support.segments.segments import PLAN
 
 NEWEST = 400
 

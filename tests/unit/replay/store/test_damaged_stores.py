@@ -10,9 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers.direct_buffer import append, write_rows
-from helpers.segments import PLAN, SCHEMA, capacity_bytes, make_window
-from helpers.timing import PATIENCE_S
 from penstock.errors import ConfigurationError, DamagedFile
 from penstock.replay.admission import ActorKey, Gate
 from penstock.replay.buffer import ReplayBuffer
@@ -35,6 +32,9 @@ from penstock.replay.store.records import KeptTwice, read_watermarks
 from penstock.replay.store.ring_store import RingStore
 from penstock.types.run import Weights
 from penstock.types.snapshots import SnapshotRequest
+from tests.support.machine.timing import PATIENCE_S
+from tests.support.segments.direct_buffer import append, write_rows
+from tests.support.segments.segments import PLAN, SCHEMA, capacity_bytes, make_window
 
 ROWS = 40
 SIZE = capacity_bytes(ROWS)

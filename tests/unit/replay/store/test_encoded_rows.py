@@ -9,10 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from helpers.direct_buffer import fragments_of
-from helpers.game_frames import FRAMES, frame_columns, frame_window
-from helpers.segments import PLAN, assert_same_columns, capacity_bytes, make_store
-from helpers.timing import PATIENCE_S
 from penstock.errors import InvalidSegment
 from penstock.replay.admission import ActorKey, Gate
 from penstock.replay.buffer import ReplayBuffer
@@ -33,6 +29,10 @@ from penstock.types.run import Weights
 from penstock.types.snapshots import SnapshotRequest
 from penstock.wire.encoding import EncodedWindow, WindowEncoder
 from penstock.wire.staged_checksum import SUMS, checksum_of, staged_checksum
+from tests.support.machine.timing import PATIENCE_S
+from tests.support.segments.direct_buffer import fragments_of
+from tests.support.segments.game_frames import FRAMES, frame_columns, frame_window
+from tests.support.segments.segments import PLAN, assert_same_columns, capacity_bytes, make_store
 
 REPLAY_ONLY = replace(PLAN, fresh_segments=0, batch_segments=4)
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from helpers.segments import make_store
 from penstock.errors import DamagedFile
 from penstock.replay.store.layout import RECORDS_BYTES, SESSION, session_copies
 from penstock.replay.store.records import KeptTwice, SessionRecord, make_record, session_of
+from tests.support.segments.segments import make_store
 
 FIELDS = [name for name in SESSION.names or () if name not in ("checksum", "sequence")]
 

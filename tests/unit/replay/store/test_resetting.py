@@ -6,8 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from helpers.direct_buffer import Actor, commit, make_buffer, take
-from helpers.segments import PLAN
 from penstock.cli.commands.reset_version import command
 from penstock.errors import ConfigurationError, SchemaMismatch
 from penstock.replay.buffer import ReplayBuffer
@@ -15,6 +13,8 @@ from penstock.replay.store.ages import Ages
 from penstock.replay.store.resetting import reset_version
 from penstock.replay.store.store_files import held
 from penstock.types.replay import SamplingPlan
+from tests.support.segments.direct_buffer import Actor, commit, make_buffer, take
+from tests.support.segments.segments import PLAN
 
 RUN, KEY = 0xABC, b"\x01" * 32
 WIDE = replace(PLAN, run=RUN, batch_segments=2, fresh_segments=2, off_policy_degree=2)

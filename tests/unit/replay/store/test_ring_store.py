@@ -9,8 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from helpers.direct_buffer import read_rows, write_rows
-from helpers.segments import SCHEMA, assert_same_columns, capacity_bytes, make_columns, make_store, make_window
 from penstock.errors import ConfigurationError, InvalidSegment, Overloaded, PlaceLost, SchemaMismatch
 from penstock.replay.store.layout import SEGMENTS_FILE, State, bytes_of
 from penstock.replay.store.ring_store import RingStore
@@ -18,6 +16,15 @@ from penstock.types.block import Columns, Fragment, Schema
 from penstock.types.extents import StoreSize
 from penstock.types.replay import Window
 from penstock.wire.staged_checksum import SUMS, checksum_of, staged_checksum
+from tests.support.segments.direct_buffer import read_rows, write_rows
+from tests.support.segments.segments import (
+    SCHEMA,
+    assert_same_columns,
+    capacity_bytes,
+    make_columns,
+    make_store,
+    make_window,
+)
 
 
 def keys_of(first: int, last: int) -> NDArray[np.uint64]:

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from helpers.training import make_batch, make_learner
 from penstock.algo.network import Network
 from penstock.learning.step.batches import TrainingBatch
 from penstock.learning.step.gradient_steps import Estimated, Steps
 from penstock.small.compiled.estimates import EstimateSettings
+from tests.support.training.training import make_batch, make_learner
 
 OPTIONS: dict[str, list[Any]] = {
     "discount": [0.9, 0.99],

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from helpers.environments import spec_of
-from helpers.policies import fresh_policy
 from penstock.algo.parameters import flatten
 from penstock.small.compiled import sgemm
 from penstock.small.compiled.flat_network import FlatNetwork
 from penstock.small.compiled.gradients import _AS_IT_IS, _TRANSPOSED, _multiply
+from tests.support.environments.tiny import spec_of
+from tests.support.training.policies import fresh_policy
 
 
 @pytest.mark.parametrize("rows, inner, columns", [(128, 64, 64), (1, 4, 64), (7, 3, 2)])

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from helpers.timing import start_patience_s
 from penstock.local.variables import SETTING_PREFIX
 from penstock.runs.folder import RunFolder
+from tests.support.machine.timing import start_patience_s
 
 PRESET = "cartpole"
 SETTINGS: Mapping[str, str] = {

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from helpers.torture.content import names_of, parts_of
+from tests.support.torture.content import names_of, parts_of
 
 _HISTORY = 24
 """Priorities remembered per segment; a learner makes fewer commits than this between a draw and its arrival."""

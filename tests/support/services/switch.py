@@ -3,7 +3,7 @@
 The bridge has a namespace of its own too, where this machine's firewall does not apply, such as the one that Docker
 sets up. Each host has its own interfaces, loopback included, so processes on two hosts share neither ports nor local
 sockets. They share the machine's processors, memory and file system. For links with delay, loss and limited rate, see
-`helpers.link`. It needs root and `ip` of iproute2.
+`tests.support.services.link`. It needs root and `ip` of iproute2.
 """
 
 import contextlib

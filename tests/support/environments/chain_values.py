@@ -7,19 +7,19 @@ import torch
 
 import penstock
 from examples.episode_ends import DISCOUNT, ENV_ID, STATES, TRUNCATION, Report, observe, report
-from helpers.processes import WITH_HELPERS, run
 from penstock.algo.policies import Inputs
 from penstock.runs.folder import RunFolder
+from tests.support.services.processes import WITH_HELPERS, run
 
 SAME_STEP_ID = "SameStepEpisodeEnds-v0"
-"""The chain in a vector environment that resets in the step that ends an episode; from `helpers.exact_tasks`."""
+"""The chain in a vector environment that resets in the step that ends an episode; from `exact_tasks`."""
 
 STEPS = 16_384
 UNROLL_LENGTH = 8
 """Steps of a segment, so few that episodes end at every position of a segment."""
 _OPTIONS = {
     "preset": "none",
-    "env-import": "helpers.exact_tasks",
+    "env-import": "tests.support.environments.exact_tasks",
     "actors": 1,
     "evaluation.episodes": 1,
     "policy.normalise-observations": "false",

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 RESULTS = ROOT / "results"
 INDEX = RESULTS / "index.toml"
 PAGE_OF_CHANGES = "docs/RESULTS.md"

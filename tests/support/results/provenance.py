@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 PACKAGES = ("torch", "numpy", "numba", "grpcio", "gymnasium", "lz4")
 
 

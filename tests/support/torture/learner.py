@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from helpers.timing import PATIENCE_S
-from helpers.torture.content import first_wrong, parts_of
-from helpers.torture.ledger import Ledger
-from helpers.torture.proportions import BINS, Proportions
 from penstock.errors import PenstockError
 from penstock.replay.masses import MassFunction
 from penstock.rpc.clients.batch_source import ReplayBatchSource
 from penstock.rpc.loop import LoopThread
 from penstock.types.block import Schema
 from penstock.types.replay import Batch, CommitOutcome, SamplingPlan
+from tests.support.machine.timing import PATIENCE_S
+from tests.support.torture.content import first_wrong, parts_of
+from tests.support.torture.ledger import Ledger
+from tests.support.torture.proportions import BINS, Proportions
 
 _LEVELS, _JITTER = (0.25, 1.25), (0.5, 1.5)
 """Priorities: from the first bin's to the last one's, times a random factor."""

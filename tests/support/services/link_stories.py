@@ -1,7 +1,7 @@
 """Services on two hosts whose links are disturbed and cut, and observations of them.
 
 Each story waits for batches under each disturbance, cuts its links until both sides have logged the loss, restores
-them, and waits for the next batch. The ledger of `helpers.torture` accounts for every segment.
+them, and waits for the next batch. The ledger of `tests.support.torture` accounts for every segment.
 """
 
 import functools
@@ -20,22 +20,22 @@ import numpy as np
 import structlog
 from structlog.testing import capture_logs
 
-from helpers.link import Host, Link
-from helpers.processes import WITH_HELPERS, Command
-from helpers.store_view import StoreView
-from helpers.timing import PATIENCE_S, Bound, longest_of, seconds_of, wait_for_run
-from helpers.torture.actor import TortureActor
-from helpers.torture.content import SCHEMA
-from helpers.torture.learner import TortureLearner
-from helpers.torture.ledger import Ledger
-from helpers.torture.proportions import Proportions
-from helpers.torture.service import ReplayProcess, check_store
 from penstock.errors import Unavailable
 from penstock.replay.store.ring_store import RingStore
 from penstock.rpc.clients.round_trip import StatusClient
 from penstock.rpc.loop import LoopThread
 from penstock.types.replay import SamplingPlan
 from penstock.types.status import RunStatus
+from tests.support.machine.timing import PATIENCE_S, Bound, longest_of, seconds_of, wait_for_run
+from tests.support.segments.store_view import StoreView
+from tests.support.services.link import Host, Link
+from tests.support.services.processes import WITH_HELPERS, Command
+from tests.support.torture.actor import TortureActor
+from tests.support.torture.content import SCHEMA
+from tests.support.torture.learner import TortureLearner
+from tests.support.torture.ledger import Ledger
+from tests.support.torture.proportions import Proportions
+from tests.support.torture.service import ReplayProcess, check_store
 
 Event = dict[str, Any]
 
@@ -340,7 +340,7 @@ def learner_and_replay(folder: Path, events: list[Event], cut: str) -> Seen:
 _SETTINGS = """
 [environment]
 id = "Paced-v0"
-imports = ["helpers.paced"]
+imports = ["tests.support.environments.paced"]
 [environment.kwargs]
 pause_s = 0.005
 [run]

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import torch.distributed as dist
 
-from helpers.ports import free_ports
-from helpers.processes import Command
-from helpers.timing import start_patience_s
 from penstock.apps.ranks import leading
 from penstock.config import Config
 from penstock.learning.ranks.group import RankPlace
 from penstock.learning.ranks.link import LeadingLink
 from penstock.learning.run.session import Lead
+from tests.support.machine.timing import start_patience_s
+from tests.support.services.ports import free_ports
+from tests.support.services.processes import Command
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from helpers.segments import PLAN, SCHEMA, capacity_bytes, make_window
 from penstock.replay.admission import ActorKey, Gate
 from penstock.replay.buffer import ReplayBuffer
 from penstock.replay.intake import Intake
@@ -16,6 +15,7 @@ from penstock.replay.store.ring_store import RingStore
 from penstock.types.block import Columns, Fragment
 from penstock.types.payloads import columns_in
 from penstock.types.replay import Batch, CommitOutcome, SamplingPlan, Window, WindowHead
+from tests.support.segments.segments import PLAN, SCHEMA, capacity_bytes, make_window
 
 
 def intake_of(buffer: ReplayBuffer, head: WindowHead) -> Intake:

@@ -25,9 +25,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from google.protobuf.message import Message
 from prometheus_client import REGISTRY
 
-from helpers.relay import Relay
-from helpers.segments import PLAN, SCHEMA, assert_same_columns, capacity_bytes, make_window
-from helpers.timing import PATIENCE_S, wait_for
 from penstock.learning.durable.retried_writes import RetriedWrites
 from penstock.learning.members.replay_places import ReplayPlaces
 from penstock.learning.members.roster import Roster
@@ -68,6 +65,9 @@ from penstock.wire.batches import encode_plan
 from penstock.wire.schema import encode_schema
 from penstock.wire.spaces import encode_environment
 from penstock.wire.windows import encode_window
+from tests.support.machine.timing import PATIENCE_S, wait_for
+from tests.support.segments.segments import PLAN, SCHEMA, assert_same_columns, capacity_bytes, make_window
+from tests.support.services.relay import Relay
 
 SPEC = EnvironmentSpec(
     "Counting-v0",

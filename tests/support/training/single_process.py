@@ -22,8 +22,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from helpers.curves import final_return
-from helpers.direct_buffer import append, gather
 from penstock.acting.collector import Collector
 from penstock.acting.environments.vectors import Environments
 from penstock.acting.evaluation import evaluate
@@ -50,6 +48,8 @@ from penstock.types.evaluation import EvaluationResult, EvaluationTask
 from penstock.types.replay import Batch, CommitOutcome, SamplingPlan, Window
 from penstock.types.run import ActorReport, Assignment, Weights
 from penstock.types.spaces import EnvironmentSpec
+from tests.support.segments.direct_buffer import append, gather
+from tests.support.training.curves import final_return
 
 _GRANT_TIMEOUT_S = 1e9
 

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from helpers.segments import SCHEMA
 from penstock.learning.step.training_statistics import TrainingStatistics
 from penstock.types.records import plain
 from penstock.types.replay import Batch, BatchHead, StoreCounts
 from penstock.types.statistics import LearningNumbers
+from tests.support.segments.segments import SCHEMA
 
 TRAINING = TrainingStatistics(
     learning=LearningNumbers(

@@ -14,10 +14,10 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from helpers.direct_buffer import append, make_buffer
-from helpers.segments import PLAN, SCHEMA, make_window
 from penstock.replay.admission import ActorKey
 from penstock.types.replay import Grant
+from tests.support.segments.direct_buffer import append, make_buffer
+from tests.support.segments.segments import PLAN, SCHEMA, make_window
 
 _SEGMENTS = 2
 """Segments in each window."""

@@ -8,8 +8,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from helpers.timing import PATIENCE_S
 from penstock.learning.ranks.ranks import part_of
+from tests.support.machine.timing import PATIENCE_S
 
 T = TypeVar("T")
 

@@ -6,9 +6,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from helpers.timing import PATIENCE_S
-from helpers.torture.content import SCHEMA, make_columns, names_of
-from helpers.torture.ledger import Ledger
 from penstock.errors import PenstockError, Unavailable
 from penstock.rpc.clients.segment_sink import ReplaySegmentSink
 from penstock.rpc.loop import LoopThread
@@ -16,6 +13,9 @@ from penstock.types.location import Place
 from penstock.types.replay import Grant, Window, WindowHead
 from penstock.types.run import Assignment
 from penstock.wire.block import MAX_PART_BYTES
+from tests.support.machine.timing import PATIENCE_S
+from tests.support.torture.content import SCHEMA, make_columns, names_of
+from tests.support.torture.ledger import Ledger
 
 _GRANT_WAIT_S = 0.05
 

@@ -12,13 +12,6 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from helpers.direct_buffer import read_rows
-from helpers.link import Host
-from helpers.ports import free_ports
-from helpers.store_view import StoreView
-from helpers.timing import start_patience_s
-from helpers.torture.content import first_wrong, parts_of
-from helpers.torture.ledger import Ledger
 from penstock.errors import PlaceLost
 from penstock.machine.addresses import Address
 from penstock.process.service import SUPERVISED_VARIABLE
@@ -31,6 +24,13 @@ from penstock.replay.store.layout import State
 from penstock.replay.store.ring_store import RingStore
 from penstock.rpc.health import is_serving
 from penstock.types.replay import SamplingPlan
+from tests.support.machine.timing import start_patience_s
+from tests.support.segments.direct_buffer import read_rows
+from tests.support.segments.store_view import StoreView
+from tests.support.services.link import Host
+from tests.support.services.ports import free_ports
+from tests.support.torture.content import first_wrong, parts_of
+from tests.support.torture.ledger import Ledger
 
 _POLL_S, _ANSWER_S = 0.01, 10.0
 _CHECKED_AT_ONCE = 256

@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from helpers.environments import assignment, spec_of
-from helpers.training import CPU, make_learner
 from penstock.acting.collector import Collector
 from penstock.acting.environments.vectors import make_environments
 from penstock.acting.policies.inference import PolicyRunner
@@ -32,6 +30,8 @@ from penstock.types.evaluation import EvaluationResult, EvaluationSummary, Evalu
 from penstock.types.replay import Batch, BatchHead, CommitOutcome, SamplingPlan, StoreCounts
 from penstock.types.run import Weights
 from penstock.types.waits import Awaited, WaitReason
+from tests.support.environments.tiny import assignment, spec_of
+from tests.support.training.training import CPU, make_learner
 
 WINDOW_STEPS = 4 * 32
 

@@ -1,7 +1,8 @@
 """A relay between clients and a server on this host, which delays bytes, and forgets idle connections without a word.
 
 Clients call another port than the server's, so their streams stay with gRPC. A relay needs neither root nor a network
-namespace, unlike `helpers.link`, but it ends both connections itself, so that no packet of either is ever lost.
+namespace, unlike `tests.support.services.link`, but it ends both connections itself, so that no packet of either is
+ever lost.
 """
 
 import asyncio

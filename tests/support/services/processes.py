@@ -20,23 +20,23 @@ from typing import Any, TypeVar
 
 import psutil
 
-from helpers.link import Host
-from helpers.switch import SwitchedHost
-from helpers.timing import PATIENCE_S, Bound, start_patience_now_s, wait_for
 from penstock.errors import Unavailable
 from penstock.rpc.clients.round_trip import StatusClient
 from penstock.rpc.loop import LoopThread
 from penstock.runs.folder import RunFolder
 from penstock.types.status import RunStatus
+from tests.support.machine.timing import PATIENCE_S, Bound, start_patience_now_s, wait_for
+from tests.support.services.link import Host
+from tests.support.services.switch import SwitchedHost
 
 # A program in the background of a script ignores Ctrl-C, and its commands would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 PENSTOCK = str(Path(sys.executable).with_name("penstock"))
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 WITH_HELPERS = {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])}
-"""Environment variables of a command that uses the environments of `helpers`."""
+"""Environment variables of a command that uses the environments of `tests/support`."""
 
 _MARK = "TEST_MARK_OF_PENSTOCK"
 

@@ -5,8 +5,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from helpers.environments import assignment, spec_of
-from helpers.policies import fresh_policy, weights_of
 from penstock.acting.collector import Collector
 from penstock.acting.environments.vectors import make_environments
 from penstock.acting.policies.inference import PolicyRunner
@@ -16,6 +14,8 @@ from penstock.config import Execution, PPOConfig, Precision, SamplingConfig
 from penstock.learning.step.batches import TrainingBatch, to_tensors
 from penstock.learning.step.learner import Learner, TrainingOutcome
 from penstock.types.replay import Batch, BatchHead, StoreCounts
+from tests.support.environments.tiny import assignment, spec_of
+from tests.support.training.policies import fresh_policy, weights_of
 
 CPU = torch.device("cpu")
 SMALL = Network(hidden_sizes=(16, 16))
