@@ -1,4 +1,4 @@
-"""The tasks of `tests.support.environments.exact_tasks`: their best action, and no other, has exactly the best return."""
+"""The tasks of `exact_tasks`: their best action has exactly the best return, and no other action has it."""
 
 from typing import Any
 
