@@ -380,10 +380,10 @@ def refusal(name: str, value: str) -> str:
 
 VALUES = sorted(
     {
-        (page, name, stated[2])
+        (page, setting, stated[2])
         for page, span in SPANS
         if (stated := re.fullmatch(r"(?:--)?([a-z]+\.[a-z_-]+) (\S+)", span))
-        and (name := stated[1].replace("-", "_")) in setting_names()
+        and (setting := stated[1].replace("-", "_")) in setting_names()
         and page != "compatibility.md"
     }
 )

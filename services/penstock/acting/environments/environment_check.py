@@ -21,7 +21,6 @@ from penstock.acting.environments.registry import find
 from penstock.acting.environments.single_environments import SingleEnvironments
 from penstock.acting.environments.variants import require_same_spaces, variant_name
 from penstock.acting.environments.vectors import Environments, make_environments
-from penstock.acting.protocols import Leaves
 from penstock.acting.values import faults
 from penstock.acting.values.leaves import left_out
 from penstock.acting.values.masks import MaskSource, Place
@@ -32,7 +31,7 @@ from penstock.errors import ConfigurationError, EnvironmentFailed, UnknownEnviro
 from penstock.machine import foreign_errors
 from penstock.machine.environment_names import split
 from penstock.machine.module_imports import import_modules
-from penstock.types.spaces import BoxSpace, Encoder, EnvironmentSpec
+from penstock.types.spaces import BoxSpace, Encoder, EnvironmentSpec, Leaves
 
 STEPS = 2
 """Steps taken by each environment. The second is the first one from a state that a step produced."""

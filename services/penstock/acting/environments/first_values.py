@@ -6,8 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.acting.environments.bounds import outside
-from penstock.acting.protocols import Leaves
-from penstock.types.spaces import BoxSpace, EnvironmentSpec
+from penstock.types.spaces import BoxSpace, EnvironmentSpec, Leaves
 
 EXTREME = 1e10
 """Largest magnitude without a warning. Larger values outweigh all others, even after standardisation."""
