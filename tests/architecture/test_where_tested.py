@@ -192,16 +192,17 @@ ELSEWHERE = {
 """Test file, relative to tests, of each module that has none of its name."""
 
 
-def has_own_file(module: Path) -> bool:
+def own_files(module: Path) -> list[Path]:
+    """Returns the test file of a module's name, if there is one."""
     folder = TESTS / "unit" / module.parent.relative_to(PACKAGE)
     # Two test files can't have the same name, so some have the name of their package as well.
     names = (f"test_{module.stem}.py", f"test_{module.parent.name}_{module.stem}.py")
-    return any((folder / name).is_file() for name in names)
+    return [folder / name for name in names if (folder / name).is_file()]
 
 
 def test_every_module_has_a_test_file_of_its_name_or_is_listed() -> None:
     modules = [path for path in PACKAGE.rglob("*.py") if not path.stem.startswith("__") and path.parent.name != "v1"]
-    others = {str(path.relative_to(PACKAGE)) for path in modules if not has_own_file(path)}
+    others = {str(path.relative_to(PACKAGE)) for path in modules if not own_files(path)}
     assert others == set(ELSEWHERE)
 
 
