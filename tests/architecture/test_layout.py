@@ -2,6 +2,7 @@
 
 import ast
 import graphlib
+import importlib.util
 import os
 import re
 import subprocess
@@ -435,3 +436,17 @@ def test_no_function_takes_more_than_seven_positional_arguments(path: Path) -> N
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             positional = [each for each in [*node.args.posonlyargs, *node.args.args] if each.arg not in ("self", "cls")]
             assert len(positional) <= MOST_POSITIONAL, f"{path.name}:{node.lineno} {node.name} takes {len(positional)}"
+
+
+def test_modules_that_other_files_name_exist() -> None:
+    files = [*ROOT.glob("Dockerfile.*"), *ROOT.glob("*.y*ml"), ROOT / "Makefile", *(ROOT / "deploy").rglob("*.*")]
+    named = {
+        (path.name, name)
+        for path in files
+        if path.suffix not in (".pyc", ".json")
+        for name in re.findall(r"(?<![\w./-])penstock(?:\.[a-z_]\w*)+", path.read_text())
+        if name.split(".")[1] in {part.split(".")[0] for part in ALLOWED}
+    }
+    assert named, "no file names a module"
+    wrong = {(file, name) for file, name in named if importlib.util.find_spec(name) is None}
+    assert not wrong
