@@ -1,4 +1,4 @@
-"""The exceptions that Penstock raises deliberately. `rpc.errors` maps them to gRPC status codes.
+"""The exceptions that Penstock raises deliberately, and exit codes. `rpc.errors` maps them to gRPC status codes.
 
 A message states what was received, what was expected, where, and what to do.
 """

@@ -137,6 +137,7 @@ ELSEWHERE = {
     "rpc/clients/evaluation_work.py": "contract/test_evaluation_service.py",
     "rpc/clients/replay_watch.py": "contract/test_moved_services.py",
     "rpc/clients/membership.py": "contract/test_run_service.py",
+    "rpc/clients/status.py": "contract/test_run_service.py",
     "rpc/clients/round_trip.py": "contract/test_round_trips.py",
     "rpc/clients/sampling_stream.py": "contract/test_replay_service.py",
     "rpc/clients/segment_sink.py": "contract/test_replay_service.py",

@@ -1,7 +1,7 @@
 """Interfaces through which actors and evaluators use policies, services, their process and its log.
 
-`acting.runners` chooses the implementation of a policy; `rpc` implements the services, `process` the process, and
-`telemetry` the log.
+`acting.policies.runners` chooses the implementation of a policy; `rpc` implements the services, `process` the process,
+and `telemetry` the log.
 """
 
 from typing import Protocol

@@ -1,4 +1,4 @@
-"""The architecture of a policy. This module does not import torch."""
+"""The architecture of a policy, its bounds and constants, and its noise, for torch and NumPy. Imports neither."""
 
 import enum
 from collections.abc import Mapping
@@ -72,7 +72,7 @@ class Network:
             (`limits.LEAST_RELATIVE_DEVIATION`).
         widest_range: Half of the widest range of continuous actions that is scaled (`spaces.scaled`).
         observation_offsets: Numbers that are subtracted from observations before they are float32, over all boxes of
-            floats; empty: none (`acting.offsets`).
+            floats; empty: none (`acting.environments.offsets`).
         encoders: Encoders of leaves of the observation, by name, in place of the suitable ones.
         module: Name of a user's module in place of the encoders' layers; None: there is none.
         memory: Kind of the recurrent layer; None: no recurrent layer.

@@ -55,8 +55,8 @@ class Policy(nn.Module):
     """Action and value networks: encoders of the observation's leaves, a recurrent layer if chosen, and hidden layers.
 
     Discrete actions are numbered from 0. Continuous actions are measured from the centre of the action range in units
-    of half the range where the space is bounded, and are unscaled where it is not. `acting.spaces` converts both to the
-    environment's actions, through a tanh if actions are squashed.
+    of half the range where the space is bounded, and are unscaled where it is not. `acting.values.spaces` converts both
+    to the environment's actions, through a tanh if actions are squashed.
 
     With separate trunks, policy and value have their own encoders, unless there is memory, which they share.
 

@@ -39,7 +39,7 @@ class BatchSource(Protocol):
 
 
 class OtherRanks(Protocol):
-    """The other ranks of the learner (`learning.ranks`), which have the same batches."""
+    """The other ranks of the learner (`learning.ranks.ranks`), which have the same batches."""
 
     def train(self, batch: Batch, progress: float) -> None:
         """Has them train on a batch beside this rank, with this progress of the run, 0 to 1.

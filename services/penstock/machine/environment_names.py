@@ -7,7 +7,7 @@ The name of an environment is one of:
     package.module:MyEnv   a class or a function of a module that returns an environment
     folder/file.py:MyEnv   either of them in a file
 
-`acting.registry` finds the environment of a name. The functions here need no Gymnasium.
+`acting.environments.registry` finds the environment of a name. The functions here need no Gymnasium.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Imports modules of users by name or by file: those of environments and of networks.
+"""Imports: modules of users by name or by file, for environments and networks, and imports without collections.
 
 Only a process's own settings name such modules (`config.foreign_code`, `algo.published.with_own_module`).
 """

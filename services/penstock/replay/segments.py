@@ -28,7 +28,7 @@ VERSIONS_AHEAD = LARGEST_VERSION_JUMP + 1_000
 """Maximum number of versions by which a learner may begin above the store's version.
 
 A learner can skip `LARGEST_VERSION_JUMP` numbers and a few hundred more: each power cut costs 100
-(`learning.versions`), and its last commits may not have arrived.
+(`learning.durable.versions`), and its last commits may not have arrived.
 """
 
 

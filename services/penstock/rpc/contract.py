@@ -1,7 +1,9 @@
-"""Number of the contract, which the first message of every stream carries in both directions.
+"""What a call states before its content: the number of the contract, and the identity of the service it is meant for.
 
-Both sides must have the same number: actors of contract 3 can't build policies with `policy.variance_epsilon`, and
-clients of contracts 2 and 1 can't prove the run's key.
+The first message of every stream carries the number in both directions. Both sides must have the same number: actors of
+contract 3 can't build policies with `policy.variance_epsilon`, and clients of contracts 2 and 1 can't prove the run's
+key. The identity distinguishes services of different runs, because an address may belong to another run by the time
+that a client uses it, as when a batch system starts a job on a node that has lost its former one.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Mapping between Penstock's errors and gRPC status codes, in both directions.
+"""Mapping between Penstock's errors and gRPC status codes, in both directions, and refusals of clients.
 
 The trailing metadata also names the error, so that Penstock's clients raise the error that the server raised.
 """

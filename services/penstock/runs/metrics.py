@@ -1,7 +1,7 @@
 """The metrics of a run as arrays, read from `metrics.jsonl` in its folder.
 
-Each line of the file is one record in JSON: its kind, its environment step, and numbers by name. `learning.records`
-defines the numbers.
+Each line of the file is one record in JSON: its kind, its environment step, and numbers by name.
+`learning.durable.records` defines the numbers.
 """
 
 import json

@@ -58,7 +58,7 @@ class ServicesFile:
 
 
 class LearnerOfRun:
-    """Place of a run's learner, as its folder has it now. It is one of `rpc.clients.names.Names`."""
+    """Place of a run's learner, as its folder has it now. It is one of `rpc.clients.connection.Names`."""
 
     def __init__(
         self, run: str, resumed_within_s: float = _RESUMED_WITHIN_S, clock: Callable[[], float] = time.monotonic
@@ -93,7 +93,7 @@ class LearnerOfRun:
 
 
 class AddressFile:
-    """File with the place of one service, which writes it while it serves. It is one of `rpc.clients.names.Names`."""
+    """File with the place of one service. Implements `rpc.clients.connection.Names`."""
 
     def __init__(self, path: str) -> None:
         self._path = Path(path)

@@ -1,4 +1,4 @@
-"""How far a run is, and how far it goes: amounts of training in steps, updates, episodes and minutes."""
+"""Amounts: how far a run is and goes, in steps, updates, episodes and minutes; what recurs; the size of a store."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Where a service runs, as services of a run tell the learner."""
+"""Where a service is found, and where it runs."""
 
 from dataclasses import dataclass
 

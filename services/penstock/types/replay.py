@@ -143,7 +143,7 @@ class SamplingPlan:
         return self.batch_segments - self.fresh_segments
 
     def relative_shares(self, slots: Sequence[int]) -> list[float]:
-        """Returns the shares of collection of the actors in these slots, relative to an equal share (`types.shares`).
+        """Returns the shares of collection of the actors in these slots, relative to an equal share (`types.replay`).
 
         They are exactly 1 without weights, with degree 0, and if nothing limits collection.
         """

@@ -1,4 +1,4 @@
-"""Spaces of observations and actions, and the properties of an environment that a policy depends on.
+"""Spaces of observations and actions, and the properties and choices of a network that a policy depends on.
 
 A space is a tree, and its leaves are arrays. Each kind of leaf defines its display, its JSON form, its arrays and the
 choices that an action mask covers. `Space` is the union of all kinds.
@@ -337,7 +337,8 @@ class EnvironmentSpec:
         frames: Frames stacked along the first axis of each box of an observation (`is_stackable`), one per step, oldest
             first. Segments hold each frame once.
         mask_bits: Bits of the action mask: one for each alternative of each choice of the action. 0: no masks.
-        action_types: Element type of each leaf of an action in the environment; empty text: that of `acting.spaces`'
+        action_types: Element type of each leaf of an action in the environment; empty text: that of
+        `acting.values.spaces`'
             `ActionMap`. Empty, if all leaves have that, or an earlier release wrote the spec. Policies of both fit.
     """
 

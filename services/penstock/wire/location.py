@@ -1,4 +1,4 @@
-"""Conversion of locations of services."""
+"""Conversion of places and locations of services."""
 
 import re
 

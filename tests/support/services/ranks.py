@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class RankInThread:
-    """One of several ranks; implements `learning.ranks.Ranks`."""
+    """One of several ranks; implements `learning.ranks.ranks.Ranks`."""
 
     alone = False
 

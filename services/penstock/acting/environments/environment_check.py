@@ -1,8 +1,9 @@
 """Checks the environments of a run before it starts: each variant is made, reset and stepped twice as by an actor.
 
-Environments are made and stepped by `acting.environments`, so that a fault has the message that it has in training.
-`first_values` adds warnings. The check must run in its own process (`apps.environment_check`), because an environment
-may hang, end its process, or change signal handlers and the working directory. This module does not import torch.
+Environments are made and stepped by `acting.environments.vectors`, so that a fault has the message that it has in
+training. `first_values` adds warnings. The check must run in its own process (`apps.environment_check`), because an
+environment may hang, end its process, or change signal handlers and the working directory. This module does not import
+torch.
 """
 
 import contextlib

@@ -19,8 +19,8 @@ class Frames:
     """Environments whose policy acts on the last k frames, stacked along the first axis, oldest first.
 
     The boxes of an observation are stacked, and its other leaves pass unchanged. A row records only its newest frame.
-    The learner stacks frames in the same way (`learning.batches`). An episode's first frame replaces the frames before
-    it. Images of shape (H, W) or (H, W, C) become (C, H, W).
+    The learner stacks frames in the same way (`learning.step.batches`). An episode's first frame replaces the frames
+    before it. Images of shape (H, W) or (H, W, C) become (C, H, W).
     """
 
     def __init__(self, environments: Environments, frames: int) -> None:

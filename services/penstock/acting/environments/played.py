@@ -18,7 +18,7 @@ class PlayedEnvironment(gymnasium.Env[Any, Any]):
 
     Frames are stacked, images have channels first, and `info["action_mask"]` is the action mask, if there are masks.
     `info` has no other values. An environment in its own vectorised form that resets in the same step
-    (`acting.environments`) returns the first observation of the next episode where an episode ends.
+    (`acting.environments.vectors`) returns the first observation of the next episode where an episode ends.
     """
 
     def __init__(self, environments: Environments, *, rendered: gymnasium.Env[Any, Any] | None = None) -> None:

@@ -45,7 +45,7 @@ class StepOutcome(NamedTuple):
 
 
 class SingleEnvironments:
-    """N environments with the rows of `acting.environments.Environments`.
+    """N environments with the rows of `acting.environments.vectors.Environments`.
 
     They behave like Gymnasium's SyncVectorEnv in NEXT_STEP autoreset mode, without infos. All values that an
     environment returns are checked before they are used. After an episode's last step every action is legal, because

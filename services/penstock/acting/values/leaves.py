@@ -155,7 +155,7 @@ class ActionForm:
 
 
 _POLICY_TYPES: dict[type[Space], str] = {DiscreteSpace: "int64", MultiDiscreteSpace: "int64", MultiBinarySpace: "int8"}
-"""Element types of a policy's integers (`acting.spaces.ActionMap`)."""
+"""Element types of a policy's integers (`acting.values.spaces.ActionMap`)."""
 
 
 def _leaves(env_id: str, role: Role, space: gymnasium.Space[Any], path: Path) -> Iterator[Leaf]:

@@ -16,7 +16,7 @@ from penstock.errors import PenstockError, Unavailable
 from penstock.local.child_log import ChildLog
 from penstock.local.startup import beginning
 from penstock.machine.files import mark_of
-from penstock.rpc.clients.round_trip import StatusClient
+from penstock.rpc.clients.status import StatusClient
 from penstock.runs.folder import LEARNER, RunFolder
 from penstock.runs.summary import Summary
 from penstock.types.location import Place

@@ -21,7 +21,7 @@ from penstock.config import read_settings
 from penstock.config.foreign_code import CODE, FileNames
 from penstock.config.recorded import LIMITS
 from penstock.errors import ConfigurationError, Unavailable
-from penstock.rpc.clients.round_trip import StatusClient
+from penstock.rpc.clients.status import StatusClient
 from penstock.rpc.health import storage_fails
 from penstock.runs.folder import LEARNER, RunFolder
 from penstock.runs.remote_copies import shown

@@ -1,4 +1,4 @@
-"""The state that all parts of a learner process share, and its connections to the other services."""
+"""The state that all parts of a learner process share, and its connections to other ranks and services."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

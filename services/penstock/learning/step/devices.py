@@ -1,4 +1,4 @@
-"""Torch devices: selection by name, transfer of tensors, precision and execution."""
+"""Torch devices: selection by name, transfer of tensors, precision, execution, and the metrics of a GPU."""
 
 import contextlib
 

@@ -11,11 +11,8 @@ from collections import deque
 from penstock.errors import PenstockError
 from penstock.rpc import methods
 from penstock.rpc.channel import Stream, call_unary
-from penstock.rpc.clients.connection import Connection, Peer
-from penstock.rpc.loop import LoopThread
+from penstock.rpc.clients.connection import Connection
 from penstock.telemetry import metrics
-from penstock.types.status import RunStatus
-from penstock.wire import run as wire
 
 _KEPT = 6
 _INTERVAL_S = 10.0
@@ -63,18 +60,3 @@ class RoundTrip:
     def _set(self, seconds: float) -> None:
         self.seconds = seconds
         self._metric.set(seconds)
-
-
-class StatusClient:
-    """Client that requests the status of a run from its learner."""
-
-    def __init__(self, thread: LoopThread, peer: Peer) -> None:
-        self._connection = Connection(thread, "learner", peer)
-
-    def get(self, timeout_s: float) -> RunStatus:
-        """Returns the current status. Raises `Unavailable` if the learner does not answer within `timeout_s`."""
-        return wire.decode_status(self._connection.call(methods.GET_RUN_STATUS, timeout_s))
-
-    def close(self) -> None:
-        """Closes the channel."""
-        self._connection.close()

@@ -63,7 +63,7 @@ def _clipped_step(tensors, count, border, most, largest, rate):  # type: ignore[
 
 
 class ClippedSteps:
-    """Steps of `learning.adam.Adam` that clip the gradient, as `parameters.clip_gradient` does."""
+    """Steps of `learning.step.adam.Adam` that clip the gradient, as `parameters.clip_gradient` does."""
 
     def __init__(
         self,
