@@ -1,4 +1,4 @@
-"""Spaces of observations and actions, and the properties and choices of a network that a policy depends on.
+"""Spaces of observations and actions, the properties of an environment for a policy, and choices of its network.
 
 A space is a tree, and its leaves are arrays. Each kind of leaf defines its display, its JSON form, its arrays and the
 choices that an action mask covers. `Space` is the union of all kinds.
