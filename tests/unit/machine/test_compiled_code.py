@@ -116,7 +116,7 @@ def test_compiled_code_depends_on_no_other_file() -> None:
 
 
 def test_another_process_finds_the_compiled_code_of_small_networks() -> None:
-    """The module was imported here, so that its code is in the cache. Its signatures have records of this package."""
+    """The modules were imported here, so that their code is in the cache. Signatures have records of this package."""
     script = (
         "from numba.core.dispatcher import Dispatcher\n"
         "from penstock.small.compiled import adam, estimates, gradients, losses\n"
@@ -141,6 +141,6 @@ def _is_of(module: ModuleType, name: str, value: object) -> bool:
         if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == name:
             # A literal, or a numpy value made from a literal.
             return {node.id for node in ast.walk(statement.value) if isinstance(node, ast.Name)} <= {"np"}
-        if isinstance(statement, ast.FunctionDef) and statement.name == name:
+        if isinstance(statement, ast.FunctionDef | ast.ClassDef) and statement.name == name:
             return True
     return isinstance(value, ModuleType)

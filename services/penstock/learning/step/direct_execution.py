@@ -141,7 +141,7 @@ class DirectExecution:
     ) -> tuple[float, float, float]:
         """Computes the gradient of the loss with the ranks. Returns the losses of policy and value, and the entropy."""
         own, count = ranks.own(len(log_probs)), len(log_probs)
-        totals = self._gradient.write(coefficients.of_minibatch(rows.numbers), rows.part(own), log_probs[own])
+        totals = self._gradient.write(coefficients.of_minibatch(rows.numbers), rows, own, log_probs)
         if not ranks.alone:
             totals = self._sum_over(ranks, log_probs, own, totals)
         self._gradient.finish()

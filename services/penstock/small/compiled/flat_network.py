@@ -72,7 +72,7 @@ class FlatNetwork:
 
     def room(self) -> Floats:
         """Returns memory for one thread's calls of `small.compiled.gradients`."""
-        return np.zeros(gradients.room_of(self.layout), np.float32)
+        return np.zeros(gradients.room_of(tuple(self.layout)), np.float32)
 
 
 def _with_spacing(positions: list[tuple[int, int]]) -> tuple[int, int, int]:

@@ -8,13 +8,15 @@ because numba does not compile a function again when another module changes.
 
 The functions share these arguments:
 
-- `network`: the parameters and where the layers are among them.
+- `network`: `FlatLayout`, the parameters and where the layers are among them.
 - `memory`: <float32>[M] room for one block (`room_of`).
 - `features`: <float32>[N, F] inputs of the first layer.
 - `rows`: <float32>[N, 6] the columns `ROWS`.
-- `settings`: the settings of the loss for the whole minibatch.
+- `settings`: `MinibatchSettings`, the settings of the loss for the whole minibatch.
 - `gradient`: <float32>[P] receives the gradient of the parameters.
 - `log_probs`: <float32>[N] receives the log probabilities of the actions.
+
+Python passes the two records as plain tuples: numba takes longer to find the types of the records.
 """
 
 import math
@@ -23,6 +25,7 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 from llvmlite import ir
+from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
@@ -83,9 +86,9 @@ class MinibatchSettings(NamedTuple):
         value_coefficient: As `losses.LossSettings`.
         entropy_coefficient: As `losses.LossSettings`.
         largest_log: Bound on log ratios.
-        rows: Number of rows of the minibatch.
         advantage_mean: Number to subtract from the advantages.
         advantage_factor: Factor by which they are then multiplied.
+        rows: Number of rows of the minibatch.
     """
 
     clip_range: float
@@ -93,25 +96,13 @@ class MinibatchSettings(NamedTuple):
     value_coefficient: float
     entropy_coefficient: float
     largest_log: float
-    rows: float
     advantage_mean: float
     advantage_factor: float
+    rows: float
 
 
-# numba's functions of types have no annotations.
-types: Any = numba.types
-
-_NUMBERS = types.float32[::1]
-_ROWS = types.float32[:, ::1]
-_LEGAL = types.boolean[:, ::1]
-_INTEGERS = types.int64[::1]
-_TABLE = types.int64[:, ::1]
-_BOUNDS = types.UniTuple(types.float64, 2)
-_SLICE = types.UniTuple(types.int64, 2)
-_SUMS = types.UniTuple(types.float64, 3)
-_RESULTS = types.UniTuple(_NUMBERS, 2)
-_NETWORK = types.NamedTuple((_NUMBERS, _TABLE, _TABLE, types.int64, types.int64, types.int64), FlatLayout)
-_SETTINGS = types.NamedUniTuple(types.float64, len(MinibatchSettings._fields), MinibatchSettings)
+_NETWORK = "Tuple((float32[::1], int64[:, ::1], int64[:, ::1], int64, int64, int64))"
+_SETTINGS = "UniTuple(float64, 8)"
 
 _COMPILED: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 # Sums in any order and fused products, which vector instructions need; NaN and infinity keep their meaning.
@@ -295,13 +286,14 @@ def _result_gradients(network, memory, end, rows):  # type: ignore[no-untyped-de
     return _matrix(memory, begin, rows, ends[end, 0])
 
 
-@numba.njit(types.int64(_NETWORK), **_CACHED)
+@numba.njit(f"int64({_NETWORK})", **_CACHED)
 def room_of(network):  # type: ignore[no-untyped-def]
     """Returns the size of `memory`.
 
     It holds the outputs of the hidden layers, their gradients, the outputs of policy and value, their gradients, and
     one weight or its gradient.
     """
+    network = FlatLayout(*network)
     layers, ends, largest = network.layers, network.ends, 0
     for layer in range(layers.shape[0]):
         largest = max(largest, layers[layer, 0] * layers[layer, 1])
@@ -542,7 +534,8 @@ def _gaussian_loss(outputs, first, drawn_from, rows, settings, results):  # type
 
 
 @numba.njit(
-    _SUMS(_NETWORK, _NUMBERS, _ROWS, types.Tuple((_LEGAL, _INTEGERS, _TABLE)), _ROWS, _SETTINGS, _RESULTS),
+    f"UniTuple(float64, 3)({_NETWORK}, float32[::1], float32[:, ::1],"
+    f" Tuple((boolean[:, ::1], int64[::1], int64[:, ::1])), float32[:, ::1], {_SETTINGS}, UniTuple(float32[::1], 2))",
     **_CACHED,
 )
 def choice_gradient(network, memory, features, chosen_in, rows, settings, results):  # type: ignore[no-untyped-def]
@@ -552,6 +545,7 @@ def choice_gradient(network, memory, features, chosen_in, rows, settings, result
     <bool>[N, logits], or [0, 0] if all are, the ends of the choices, and the actions, <int64>[N, choices]: choice c is
     among the logits from end c - 1 to end c.
     """
+    network, settings = FlatLayout(*network), MinibatchSettings(*settings)
     gradient, log_probs = results
     gradient[:] = np.float32(0.0)
     policy, value, entropy = 0.0, 0.0, 0.0
@@ -567,7 +561,9 @@ def choice_gradient(network, memory, features, chosen_in, rows, settings, result
 
 
 @numba.njit(
-    _SUMS(_NETWORK, _NUMBERS, _ROWS, types.Tuple((_ROWS, _BOUNDS, _SLICE)), _ROWS, _SETTINGS, _RESULTS),
+    f"UniTuple(float64, 3)({_NETWORK}, float32[::1], float32[:, ::1],"
+    " Tuple((float32[:, ::1], UniTuple(float64, 2), UniTuple(int64, 2))), float32[:, ::1],"
+    f" {_SETTINGS}, UniTuple(float32[::1], 2))",
     **_CACHED,
 )
 def gaussian_gradient(network, memory, features, drawn_from, rows, settings, results):  # type: ignore[no-untyped-def]
@@ -580,6 +576,7 @@ def gaussian_gradient(network, memory, features, drawn_from, rows, settings, res
     actions, bounds, log_std = drawn_from
     gradient, log_probs = results
     gradient[:] = np.float32(0.0)
+    network, settings = FlatLayout(*network), MinibatchSettings(*settings)
     own_std = network.parameters[log_std[0] : log_std[1]]
     policy, value, entropy = 0.0, 0.0, 0.0
     for begin in range(0, features.shape[0], BLOCK):
@@ -594,7 +591,7 @@ def gaussian_gradient(network, memory, features, drawn_from, rows, settings, res
     return policy, value, entropy
 
 
-@numba.njit(types.void(_NUMBERS, _NUMBERS, _SLICE, _BOUNDS), **_CACHED)
+@numba.njit("void(float32[::1], float32[::1], UniTuple(int64, 2), UniTuple(float64, 2))", **_CACHED)
 def stop_outwards(flat, gradient, log_std, bounds):  # type: ignore[no-untyped-def]
     """Drops the gradients that would move log standard deviations beyond their bounds farther out."""
     for position in range(log_std[0], log_std[1]):
@@ -602,9 +599,10 @@ def stop_outwards(flat, gradient, log_std, bounds):  # type: ignore[no-untyped-d
             gradient[position] = np.float32(0.0)
 
 
-@numba.njit(types.void(_NETWORK, _NUMBERS, _ROWS, _ROWS, _ROWS), **_CACHED)
+@numba.njit(f"void({_NETWORK}, float32[::1], float32[:, ::1], float32[:, ::1], float32[:, ::1])", **_CACHED)
 def outputs_of(network, memory, features, outputs, values):  # type: ignore[no-untyped-def]
     """Writes the outputs of the policy, <float32>[N, outputs], and of the value, <float32>[N, 1]."""
+    network = FlatLayout(*network)
     for begin in range(0, features.shape[0], BLOCK):
         own_features = features[begin : begin + BLOCK]
         forward(network, memory, own_features)
@@ -616,7 +614,7 @@ def outputs_of(network, memory, features, outputs, values):  # type: ignore[no-u
                 outputs[begin + row, output] = own_outputs[row, output]
 
 
-@numba.njit(types.void(_ROWS, _LEGAL, _INTEGERS, _TABLE, _NUMBERS), **_CACHED)
+@numba.njit("void(float32[:, ::1], boolean[:, ::1], int64[::1], int64[:, ::1], float32[::1])", **_CACHED)
 def choice_log_probs(logits, legal, choices, actions, log_probs):  # type: ignore[no-untyped-def]
     """Writes the log probabilities of choices; the arguments are those of `choice_gradient`."""
     probabilities = np.empty(logits.shape[1], np.float32)
@@ -631,7 +629,7 @@ def choice_log_probs(logits, legal, choices, actions, log_probs):  # type: ignor
         log_probs[row] = log_prob
 
 
-@numba.njit(types.void(_ROWS, _NUMBERS, _ROWS, _BOUNDS, _NUMBERS), **_CACHED)
+@numba.njit("void(float32[:, ::1], float32[::1], float32[:, ::1], UniTuple(float64, 2), float32[::1])", **_CACHED)
 def gaussian_log_probs(outputs, log_std, actions, bounds, log_probs):  # type: ignore[no-untyped-def]
     """Writes the log probabilities under a Gaussian; the arguments are those of `_gaussian_loss`."""
     elements = actions.shape[1]
@@ -644,7 +642,7 @@ def gaussian_log_probs(outputs, log_std, actions, bounds, log_probs):  # type: i
         log_probs[row] = log_prob
 
 
-@numba.njit(_BOUNDS(_ROWS), **_CACHED)
+@numba.njit("UniTuple(float64, 2)(float32[:, ::1])", **_CACHED)
 def scale_of(rows):  # type: ignore[no-untyped-def]
     """Returns the mean to subtract from the advantages, and the factor to multiply them by (`losses.standardised`)."""
     weight, mean, square = 0.0, 0.0, 0.0
@@ -659,7 +657,7 @@ def scale_of(rows):  # type: ignore[no-untyped-def]
     return np.float32(mean), np.float32(1.0 / (math.sqrt(square / weight) + 1e-8))
 
 
-@numba.njit(types.void(_ROWS, _NUMBERS), **_VECTORISED, cache=True)
+@numba.njit("void(float32[:, ::1], float32[::1])", **_VECTORISED, cache=True)
 def add_parts(parts, gradient):  # type: ignore[no-untyped-def]
     """Writes the sum of the gradients of parts, <float32>[parts, P], in their order."""
     gradient[:] = np.float32(0.0)

@@ -60,13 +60,13 @@ class MinibatchGradient:
         log_probs = self._loss.log_probs(of_actions, legal, arranged)
         return log_probs.reshape(segments, rows - 1), values.reshape(segments, rows)
 
-    def write(self, settings: MinibatchSettings, rows: Rows, log_probs: Floats) -> list[float]:
-        """Computes the gradient of the parameters, up to `finish`, for some rows of a minibatch with these settings.
+    def write(self, settings: MinibatchSettings, rows: Rows, own: slice, log_probs: Floats) -> list[float]:
+        """Computes the gradient of the parameters, up to `finish`, for the `own` rows of a minibatch.
 
-        Returns the sums over the rows of the losses of policy and value, and of the entropies. `log_probs`,
-        <float32>[N], receive the log probabilities of the actions.
+        Returns the sums over these rows of the losses of policy and value, and of the entropies. `log_probs`,
+        <float32>[N], receive the log probabilities of their actions. `settings` are those of the whole minibatch.
         """
-        parts = _parts_of(len(log_probs))
+        parts = [slice(own.start + part.start, own.start + part.stop) for part in _parts_of(own.stop - own.start)]
         sums, of_parts = [(0.0, 0.0, 0.0)] * len(parts), self._room_of_parts(len(parts))
 
         def compute(thread: int, number: int) -> None:
@@ -94,10 +94,11 @@ class MinibatchGradient:
         """Returns the outputs of the policy, <float32>[N, outputs], and of the value, <float32>[N, 1]."""
         outputs = np.empty((len(features), self._network.outputs), np.float32)
         values, parts = np.empty((len(features), 1), np.float32), _parts_of(len(features))
+        network = tuple(self._network.layout)
 
         def compute(thread: int, number: int) -> None:
             part, room = parts[number], self._rooms[thread]
-            gradients.outputs_of(self._network.layout, room, features[part], outputs[part], values[part])
+            gradients.outputs_of(network, room, features[part], outputs[part], values[part])
 
         self._threads.run(compute, len(parts))
         return outputs, values
