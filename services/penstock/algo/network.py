@@ -3,9 +3,8 @@
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
-from penstock.types.spaces import ActivationName, Encoder, MemoryKind
+from penstock.types.spaces import ActivationName, Encoder, MemoryKind, Trunk
 
 MAX_OBSERVATION = 1e15
 """Bound on the magnitude of observations that are not standardised. Within it no layer overflows for any weights."""
@@ -81,7 +80,7 @@ class Network:
     """
 
     hidden_sizes: tuple[int, ...] = (64, 64)
-    trunk: Literal["separate", "shared"] = "separate"
+    trunk: Trunk = "separate"
     activation: ActivationName = "tanh"
     initial_log_std: float = 0.0
     state_dependent_std: bool = False

@@ -2,14 +2,14 @@
 
 import json
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, get_args
 
 from penstock.algo.network import Network
 from penstock.errors import ConfigurationError, ForeignCode
 from penstock.machine.environment_names import same_code
 from penstock.machine.foreign_errors import shortened
 from penstock.types.records import plain, record_of
-from penstock.types.spaces import SPACE_KINDS, EnvironmentSpec, Tree
+from penstock.types.spaces import MEMORY_PARTS, SPACE_KINDS, ActivationName, EnvironmentSpec, Tree, Trunk
 
 METADATA_KEY = "penstock"
 
@@ -38,7 +38,7 @@ def to_metadata(description: Description, version: int) -> str:
 
 
 def of_metadata(metadata: str) -> Description:
-    """Returns the description in this metadata. Raises `ConfigurationError` for a kind of space of a newer release."""
+    """Returns the description in this metadata. Raises `ConfigurationError` for a choice of a newer release."""
     described = json.loads(metadata)
     environment = described["environment"]
     spec = EnvironmentSpec(
@@ -49,7 +49,18 @@ def of_metadata(metadata: str) -> Description:
         environment.get("mask_bits", 0),
         tuple(environment.get("action_types", ())),
     )
-    return Description(spec, record_of(Network, described["network"]))
+    network = record_of(Network, described["network"])
+    for name, value, known in (
+        ("trunk", network.trunk, get_args(Trunk)),
+        ("activation", network.activation, get_args(ActivationName)),
+        ("memory", network.memory, (None, *MEMORY_PARTS)),
+    ):
+        if value not in known:
+            raise ConfigurationError(
+                f"the weights are of a policy with policy.{name} {value!r}, which this release does not support; use"
+                " the release that saved them"
+            )
+    return Description(spec, network)
 
 
 def with_own_module(description: Description, own: str | None) -> Description:

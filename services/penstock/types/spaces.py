@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 from penstock.types.block import MAX_COLUMN_NAME
 from penstock.types.records import plain
 
+Trunk = Literal["separate", "shared"]
+"""Whether policy and value have hidden layers of their own."""
+
 Encoder = Literal["flat", "one_hot", "embedding", "board", "image"]
 """Encoder of one leaf of an observation."""
 

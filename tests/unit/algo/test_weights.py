@@ -163,3 +163,12 @@ def test_an_encoder_writes_each_version_as_the_policy_is_then(network: Network) 
     restored = policy_weights.load(weights).state_dict()
     assert restored.keys() == policy.state_dict().keys()
     assert all(torch.equal(restored[name], tensor) for name, tensor in policy.state_dict().items())
+
+
+@pytest.mark.parametrize("choice", ["trunk", "activation", "memory"])
+def test_a_choice_of_a_newer_release_is_refused_in_one_line(choice: str) -> None:
+    description = published.Description(PLAIN, Network())
+    described = json.loads(published.to_metadata(description, 1))
+    described["network"][choice] = "newer"
+    with pytest.raises(ConfigurationError, match=rf"policy\.{choice} 'newer', which [^\n]*$"):
+        published.of_metadata(json.dumps(described))

@@ -122,9 +122,8 @@ def test_bash_accepts_both_scripts(made: Change) -> None:
 
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
-@pytest.mark.parametrize("shared", [True, False])
-def test_shellcheck_finds_nothing(made: Change, tmp_path: Path, shared: bool) -> None:
-    run = made(folder=RunFolder(tmp_path), shared=shared, scales=True, penstock=("penstock",))
+def test_shellcheck_finds_nothing(made: Change, tmp_path: Path) -> None:
+    run = made(folder=RunFolder(tmp_path), scales=True, penstock=("penstock",))
     for script in (services_script(run), actors_script(run)):
         checked = subprocess.run(["shellcheck", "-"], input=script, text=True, capture_output=True, check=False)
         assert checked.stdout == ""

@@ -44,7 +44,7 @@ import gymnasium
 import numpy as np
 import torch
 
-from penstock.acting import faults
+from penstock.acting.values import faults
 
 
 def raises():

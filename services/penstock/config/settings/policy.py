@@ -1,12 +1,10 @@
 """The section [policy]."""
 
-from typing import Literal
-
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from penstock.config.setting_types import ModuleName, Numbers, PartName, Sizes
 from penstock.config.settings.section import Section
-from penstock.types.spaces import ActivationName, Encoder, MemoryKind
+from penstock.types.spaces import ActivationName, Encoder, MemoryKind, Trunk
 
 
 class PolicyConfig(Section):
@@ -14,7 +12,7 @@ class PolicyConfig(Section):
 
     hidden_sizes: Sizes = (64, 64)
     """Widths of the hidden layers; two layers of 64 are standard for flat observations."""
-    trunk: Literal["separate", "shared"] = "separate"
+    trunk: Trunk = "separate"
     """Whether policy and value have separate hidden layers or share them. Sharing saves time with wide layers, but
     value_coefficient must then be chosen with care."""
     activation: ActivationName = "tanh"
