@@ -98,6 +98,8 @@ def _without_annotations(tree: ast.Module) -> ast.Module:
             node.returns, node.decorator_list = None, []
             for each in [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]:
                 each.annotation = None
+        elif isinstance(node, ast.ClassDef):
+            node.decorator_list = []
         elif isinstance(node, ast.AnnAssign):
             node.annotation = ast.Name("object")
         elif isinstance(node, ast.JoinedStr):
