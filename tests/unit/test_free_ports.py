@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from penstock.cli.commands.containers import refusal
+from penstock.machine.addresses import port_refusal
 from tests.support.services import ports
 
 OTHER_TEST = """
@@ -23,7 +23,7 @@ sys.stdin.read()
 def first(monkeypatch: pytest.MonkeyPatch) -> int:
     """Restricts the choice to three consecutive free ports, and returns the first."""
     for port in ports.free_ports(100):
-        if port + 2 in ports._PORTS and all(refusal("127.0.0.1", port + more) is None for more in range(3)):
+        if port + 2 in ports._PORTS and all(port_refusal("127.0.0.1", port + more) is None for more in range(3)):
             break
     ports.release_ports()
     monkeypatch.setattr(ports, "_PORTS", range(port, port + 3))

@@ -19,7 +19,7 @@ from torch import Tensor
 from penstock.algo.network import Noise, NoiseKind
 
 
-def unpack(packed: Tensor, bits: int) -> Tensor:
+def unpack_mask(packed: Tensor, bits: int) -> Tensor:
     """Returns the bits, <bool>[..., bits], of packed masks, <uint8>[..., ceil(bits / 8)].
 
     Bit i is bit i % 8 of byte i // 8, as in `numpy.packbits(masks, axis=-1, bitorder="little")`.

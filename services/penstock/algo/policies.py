@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from penstock.algo.action_heads import ActionHead
 from penstock.algo.activations import implementations_of
-from penstock.algo.distributions import Joint, unpack
+from penstock.algo.distributions import Joint, unpack_mask
 from penstock.algo.encoders import Activation, Features, Observer, encoder_layers, initialised
 from penstock.algo.memory import Memory, Unroll, by_rows
 from penstock.algo.moves import Moves
@@ -168,7 +168,7 @@ class Policy(nn.Module):
 
         `mask` is as in `Inputs`.
         """
-        legal = None if mask is None else unpack(mask, self.spec.mask_bits)
+        legal = None if mask is None else unpack_mask(mask, self.spec.mask_bits)
         return self._head.distribution(outputs, self.log_std, legal)
 
     def scale_rewards(self, reward: Tensor, terminated: Tensor, discount: float) -> Tensor:

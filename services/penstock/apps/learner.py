@@ -24,9 +24,15 @@ from penstock.learning.run.assembly import core_is_faster, learner_of, open_sess
 from penstock.learning.run.run_snapshots import RunSnapshots
 from penstock.learning.run.session import Lead, LearnerParts, Session
 from penstock.learning.run.training import Conclusion
-from penstock.learning.step import devices
 from penstock.learning.step.batches import BatchFeed, check_schema
-from penstock.learning.step.devices import check_execution, payload_memory, torch_device, use_precision, use_threads
+from penstock.learning.step.devices import (
+    check_execution,
+    export_gpu_metrics,
+    payload_memory,
+    torch_device,
+    use_precision,
+    use_threads,
+)
 from penstock.learning.step.learner import Learner
 from penstock.machine.addresses import advertised
 from penstock.machine.files import READABLE_FILE, remove_leftovers, restored_after, write_atomically, write_json
@@ -121,7 +127,7 @@ def run(config: Config) -> int:
             if choosing and core_is_faster(config, roster.spec, network):
                 device = torch_device("cpu")
                 service.logger.info("device chosen", device="cpu", reason=_FASTER_ON_A_CORE)
-            if missing := devices.show(device):
+            if missing := export_gpu_metrics(device):
                 service.logger.warning("GPU utilisation not exported", reason=missing)
             learner = learner_of(config, roster.spec, device, lead.ranks, network)
             metrics.LEARNER_DEVICE.labels(device.type).set(1)

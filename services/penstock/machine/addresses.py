@@ -3,7 +3,9 @@
 No other module parses or joins addresses. In text, an IPv6 host is always in brackets; `Address.host` has none.
 """
 
+import errno
 import ipaddress
+import os
 import socket
 import sys
 from collections.abc import Sequence
@@ -178,3 +180,16 @@ def _host_of(host: str, text: str) -> str:
 
 def _is_ip(host: str) -> bool:
     return ip_of(host) is not None
+
+
+def port_refusal(host: str, port: int) -> str | None:
+    """Returns the reason why a server can't listen on this address now; None if it can. IPv6 has no brackets."""
+    try:
+        # Its error is lost in `create_server`.
+        socket.getaddrinfo(host, port)
+        with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET):
+            return None
+    except socket.gaierror:
+        return "unknown host"
+    except OSError as error:
+        return "in use" if error.errno == errno.EADDRINUSE else os.strerror(error.errno or 0).lower()

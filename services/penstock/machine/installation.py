@@ -1,7 +1,7 @@
 """The kind of this installation, which decides the remedies that messages name.
 
-Images name it in `PENSTOCK_INSTALLATION`: a command such as `pip install` can't be used in their containers. Whoever
-writes a message with such a command takes it from here.
+Images name it in `PENSTOCK_INSTALLATION`: a command such as `pip install` can't be used in their containers.
+Messages take such commands from here.
 """
 
 import os

@@ -4,7 +4,7 @@ import random
 import socket
 import sys
 
-from penstock.cli.commands.containers import refusal
+from penstock.machine.addresses import port_refusal
 
 _PORTS = range(20_000, 32_768)
 """Ports below the range that Linux uses for outgoing connections, so that none of them takes a chosen port."""
@@ -21,7 +21,7 @@ def free_ports(count: int) -> list[int]:
     """
     found: list[int] = []
     for port in random.SystemRandom().sample(_PORTS, len(_PORTS)):
-        if refusal("127.0.0.1", port) is None and _reserve(port):
+        if port_refusal("127.0.0.1", port) is None and _reserve(port):
             found.append(port)
         if len(found) == count:
             return found

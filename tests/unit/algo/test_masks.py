@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.algo.distributions import unpack
+from penstock.algo.distributions import unpack_mask
 
 
 @given(
@@ -14,7 +14,7 @@ from penstock.algo.distributions import unpack
 )
 def test_unpacking_inverts_packing(leading: list[int], bits: int, seed: int) -> None:
     mask = np.random.default_rng(seed).random((*leading, bits)) < 0.5
-    unpacked = unpack(torch.from_numpy(np.packbits(mask, axis=-1, bitorder="little")), bits)
+    unpacked = unpack_mask(torch.from_numpy(np.packbits(mask, axis=-1, bitorder="little")), bits)
     assert unpacked.dtype == torch.bool
     assert np.array_equal(unpacked.numpy(), mask)
 
@@ -23,4 +23,4 @@ def test_unpacking_inverts_packing(leading: list[int], bits: int, seed: int) -> 
 def test_bit_i_is_bit_i_mod_8_of_byte_i_div_8(bit: int) -> None:
     packed = torch.zeros(3, dtype=torch.uint8)
     packed[bit // 8] = 1 << bit % 8
-    assert unpack(packed, 17).nonzero().tolist() == [[bit]]
+    assert unpack_mask(packed, 17).nonzero().tolist() == [[bit]]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from penstock.algo import weights as policy_weights
-from penstock.algo.distributions import Categorical, unpack
+from penstock.algo.distributions import Categorical, unpack_mask
 from penstock.algo.moves import Moves
 from penstock.algo.network import Network
 from penstock.algo.policies import Inputs, Policy
@@ -128,7 +128,7 @@ def test_illegal_moves_have_no_gradient_and_legal_ones_reach_every_parameter() -
     mask = torch.zeros(3, CELLS**2, dtype=torch.bool)
     mask[:, [1, 200, 301]] = True
     packed = torch.from_numpy(np.packbits(mask.numpy(), axis=-1, bitorder="little"))
-    assert torch.equal(unpack(packed, CELLS**2), mask)
+    assert torch.equal(unpack_mask(packed, CELLS**2), mask)
     distribution, value = policy.evaluate(Inputs(observations(board), packed))
     (part,) = distribution.parts
     assert isinstance(part, Categorical)

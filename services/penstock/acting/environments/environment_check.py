@@ -93,8 +93,9 @@ def check(
 ) -> Checked:
     """Makes, resets and steps every variant of every task.
 
-    The arguments are those of `EnvironmentVariants`, `policy.encoders`, `policy.moves`, `policy.widest_range`,
-    `policy.observation_offsets` and `environment.largest_magnitude`. `progress` is called before each stage.
+    `EnvironmentVariants` and the settings `policy.encoders`, `policy.moves`, `policy.widest_range`,
+    `policy.observation_offsets` and `environment.largest_magnitude` describe the arguments. `progress` is called before
+    each stage.
 
     Raises `ConfigurationError`, with the fault, its place and a remedy in one line, if an environment can't be used.
     """
@@ -179,7 +180,7 @@ class _Stages(Progress):
     """Progress that reports each call of an environment before it begins, and explains its exceptions."""
 
     def __init__(self, report: Report, env_id: str, variant: str = "") -> None:
-        """Takes the environment's id, and the text that tells it from those of other variants and uses."""
+        """Names the environment in messages by its id and, if there are several, by its variant and use."""
         self._report, self._variant, self.name = report, variant, f"{env_id} {variant}".strip()
         super().__init__()
 

@@ -53,7 +53,7 @@ def remedy_for(error: BaseException) -> str:
     if called and isinstance(error, TypeError) and "argument" in str(error):
         return "reset must take the keywords seed and options, and step one action"
     if called and isinstance(error, ValueError) and "to unpack" in str(error):
-        return "step must return observation, reward, terminated, truncated and info, and reset observation and info"
+        return f"{_RETURNED[5]}, and reset observation and info"
     if isinstance(error, SystemExit):
         return "an environment must raise an exception, not end its process"
     return "correct the environment, or choose another by --env-id"

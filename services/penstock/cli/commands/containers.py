@@ -1,10 +1,8 @@
 """Checks whether this machine can run docker-compose.yml: engine, Compose, NVIDIA's toolkit, published ports."""
 
-import errno
 import json
 import os
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,20 +12,7 @@ from typing import Any
 from penstock.config import setting_names
 from penstock.errors import ConfigurationError
 from penstock.local.variables import SETTING_PREFIX, check_variable, meant_by
-
-
-def refusal(host: str, port: int) -> str | None:
-    """Returns the reason why a server can't listen on this address now; None if it can. IPv6 has no brackets."""
-    try:
-        # Its error is lost in `create_server`.
-        socket.getaddrinfo(host, port)
-        with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET):
-            return None
-    except socket.gaierror:
-        return "unknown host"
-    except OSError as error:
-        return "in use" if error.errno == errno.EADDRINUSE else os.strerror(error.errno or 0).lower()
-
+from penstock.machine.addresses import port_refusal
 
 _TIMEOUT_S = 20.0
 _NO_ANSWER = 127
@@ -141,7 +126,7 @@ def _check_published(folder: Path) -> Finding:
     taken = [
         name
         for name, port in ports.items()
-        if all(f":{number}->" not in own and refusal("127.0.0.1", number) for number in _numbers(port))
+        if all(f":{number}->" not in own and port_refusal("127.0.0.1", number) for number in _numbers(port))
     ]
     if taken:
         shown = ", ".join(f"{ports[name]} ({name})" for name in taken)

@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from penstock.cli.commands.containers import Finding, check_containers, check_passed_on, refusal
+from penstock.cli.commands.containers import Finding, check_containers, check_passed_on
 from penstock.cli.one_line_parser import OneLineParser
 from penstock.cli.options import parse
 from penstock.cli.screen.lines import Line, show
@@ -22,7 +22,7 @@ from penstock.errors import UNFIT, ConfigurationError
 from penstock.local.actor_count import usable_cores
 from penstock.local.environment_check import check_environment
 from penstock.machine import extras, installation
-from penstock.machine.addresses import Address
+from penstock.machine.addresses import Address, port_refusal
 from penstock.machine.file_systems import existing
 from penstock.process.environment_process import arguments_for
 from penstock.runs.folder import RunFolder
@@ -219,7 +219,7 @@ def check_ports(config: Config) -> Finding:
             places["metrics_port"] = Address(watched, section.metrics_port)
         for setting, place in places.items():
             # A service with port 0 or auto chooses among the free ones when it starts.
-            if place.port and (reason := refusal(place.host, place.port)):
+            if place.port and (reason := port_refusal(place.host, place.port)):
                 refused.append(f"{place} ({name}.{setting}) {reason}")
             checked += [place.port] if place.port else []
     if refused:

@@ -107,7 +107,7 @@ def send(tensor: Tensor, device: torch.device) -> Tensor:
     return (tensor if tensor.is_pinned() else tensor.pin_memory()).to(device, non_blocking=True)
 
 
-def show(device: torch.device) -> str:
+def export_gpu_metrics(device: torch.device) -> str:
     """Exports a GPU's memory and utilisation as metrics, read at each scrape. Does nothing for a CPU.
 
     Returns why the utilisation can't be exported; empty otherwise.

@@ -102,7 +102,7 @@ class MinibatchSettings(NamedTuple):
 
 
 _NETWORK = "Tuple((float32[::1], int64[:, ::1], int64[:, ::1], int64, int64, int64))"
-_SETTINGS = "UniTuple(float64, 8)"
+_SETTINGS = f"UniTuple(float64, {len(MinibatchSettings._fields)})"
 
 _COMPILED: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 # Sums in any order and fused products, which vector instructions need; NaN and infinity keep their meaning.

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from penstock.algo.distributions import unpack
+from penstock.algo.distributions import unpack_mask
 from penstock.algo.policies import Inputs, Policy
 from penstock.small.compiled import gradients
 from penstock.small.compiled.flat_network import FlatNetwork
@@ -104,7 +104,7 @@ class MinibatchGradient:
         return outputs, values
 
     def _legal(self, mask: Tensor | None) -> NDArray[np.bool_]:
-        return np.empty((0, 0), np.bool_) if mask is None else unpack(mask, self._bits).numpy()
+        return np.empty((0, 0), np.bool_) if mask is None else unpack_mask(mask, self._bits).numpy()
 
 
 def _parts_of(count: int) -> list[slice]:

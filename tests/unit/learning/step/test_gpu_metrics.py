@@ -4,7 +4,7 @@ import pytest
 import torch
 from prometheus_client import REGISTRY
 
-from penstock.learning.step import devices
+from penstock.learning.step.devices import export_gpu_metrics
 from penstock.telemetry import metrics
 
 GPU = torch.device("cuda:3")
@@ -27,7 +27,7 @@ def value(name: str, **labels: str) -> float | None:
 
 
 def test_memory_and_utilisation_of_a_gpu_are_read_at_each_scrape(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert devices.show(GPU) == ""
+    assert export_gpu_metrics(GPU) == ""
     used = {kind: value("penstock_gpu_memory_used_bytes", kind=kind) for kind in ("all", "reserved", "tensors")}
     assert (value("penstock_gpu_memory_bytes"), used) == (1000, {"all": 700, "reserved": 500, "tensors": 400})
     assert value("penstock_gpu_utilisation_ratio") == 0.25
@@ -42,11 +42,11 @@ def test_without_the_driver_library_only_memory_is_exported_and_the_reason_is_re
         raise ModuleNotFoundError("no library")
 
     monkeypatch.setattr("torch.cuda.utilization", missing)
-    assert devices.show(GPU) == "no library"
+    assert export_gpu_metrics(GPU) == "no library"
     assert value("penstock_gpu_memory_bytes") == 1000
     assert value("penstock_gpu_utilisation_ratio") is None
 
 
 def test_a_cpu_device_exports_no_gpu_metrics() -> None:
-    assert devices.show(torch.device("cpu")) == ""
+    assert export_gpu_metrics(torch.device("cpu")) == ""
     assert value("penstock_gpu_memory_bytes") is None
