@@ -18,6 +18,14 @@ from torch import Tensor
 
 from penstock.algo.network import Noise, NoiseKind
 
+_LOG_TWO_PI = math.log(2.0 * math.pi)
+
+_HERMITE_NODES, _HERMITE_WEIGHTS = np.polynomial.hermite_e.hermegauss(24)
+_NODES: list[float] = _HERMITE_NODES.tolist()
+_WEIGHTS: list[float] = (_HERMITE_WEIGHTS / math.sqrt(2.0 * math.pi)).tolist()
+"""Nodes and weights of a Gauss-Hermite quadrature over the standard normal. With 24 nodes, entropies are accurate to
+1e-3 nats for standard deviations up to exp(0.7), the largest that a policy gives to squashed actions."""
+
 
 def unpack_mask(packed: Tensor, bits: int) -> Tensor:
     """Returns the bits, <bool>[..., bits], of packed masks, <uint8>[..., ceil(bits / 8)].
@@ -26,15 +34,6 @@ def unpack_mask(packed: Tensor, bits: int) -> Tensor:
     """
     places = torch.arange(8, dtype=torch.uint8, device=packed.device)
     return (packed.unsqueeze(-1) >> places & 1).flatten(-2)[..., :bits].bool()
-
-
-_LOG_TWO_PI = math.log(2.0 * math.pi)
-
-_HERMITE_NODES, _HERMITE_WEIGHTS = np.polynomial.hermite_e.hermegauss(24)
-_NODES: list[float] = _HERMITE_NODES.tolist()
-_WEIGHTS: list[float] = (_HERMITE_WEIGHTS / math.sqrt(2.0 * math.pi)).tolist()
-"""Nodes and weights of a Gauss-Hermite quadrature over the standard normal. With 24 nodes, entropies are accurate to
-1e-3 nats for standard deviations up to exp(0.7), the largest that a policy gives to squashed actions."""
 
 
 @functools.cache

@@ -28,14 +28,6 @@ from penstock.types.spaces import (
 Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
 
 
-def initialised(layer: Layer, gain: float) -> Layer:
-    """Initialises a layer orthogonally (Saxe et al. 2014), the standard for PPO, with biases of 0; returns it."""
-    assert layer.bias is not None
-    nn.init.orthogonal_(layer.weight, gain)
-    nn.init.zeros_(layer.bias)
-    return layer
-
-
 Activation = Callable[[], nn.Module]
 
 Features = Tensor | tuple[Tensor, ...]
@@ -52,6 +44,14 @@ _HALVING = (64, 3, 2, 1)
 _LARGEST_BOARD = 12
 _EMBEDDING = 16
 """Width of the learned vector of each integer."""
+
+
+def initialised(layer: Layer, gain: float) -> Layer:
+    """Initialises a layer orthogonally (Saxe et al. 2014), the standard for PPO, with biases of 0; returns it."""
+    assert layer.bias is not None
+    nn.init.orthogonal_(layer.weight, gain)
+    nn.init.zeros_(layer.bias)
+    return layer
 
 
 class Preparation(nn.Module):

@@ -24,6 +24,11 @@ _DRIVER = "libcuda.so.1"
 _GPUS = Path("/proc/driver/nvidia/gpus")
 
 
+_LIVE_TIMEOUT_S = 1.0
+_LEAST_DESCRIPTORS = 24
+"""Open files of the launcher and of the learner without those for each actor and each replay service."""
+
+
 def check_device(config: Config) -> None:
     """Raises `ConfigurationError` if the learner's device, or what needs a GPU, certainly can't be used here."""
     learner = config.learner
@@ -64,11 +69,6 @@ def why_no_cuda(number: int = 0) -> str:
     if present is not None and number >= present:
         return f"device {number} does not exist; there {'is' if present == 1 else 'are'} {present}, numbered from 0"
     return ""
-
-
-_LIVE_TIMEOUT_S = 1.0
-_LEAST_DESCRIPTORS = 24
-"""Open files of the launcher and of the learner without those for each actor and each replay service."""
 
 
 def check_at_once(config: Config, *, resume: bool) -> None:

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+MAX_NAME = 253
+"""Characters of the longest name of a node or job, which is that of the longest name of a host."""
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -12,10 +15,6 @@ class Place:
 
     addresses: tuple[str, ...] = ()
     identity: int = 0
-
-
-MAX_NAME = 253
-"""Characters of the longest name of a node or job, which is that of the longest name of a host."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,16 @@ from penstock.types.block import Columns
 from penstock.types.codecs import Forms
 from penstock.types.run import place_token
 
+MAX_SLOTS = 4096
+"""Number of actor slots in a store, fixed by its format."""
+
+MAX_ROUND_TRIP_WINDOWS = 64
+"""Largest number of windows per round trip for which an actor is granted more. Windows of 2 ms over 100 ms need 50."""
+
+MAX_BATCH_SEGMENTS = 2**16
+"""Segments in the largest batch. A head takes 32 bytes per segment, so a plan can't request more memory than a service
+has."""
+
 
 def relative_shares(weights: Sequence[float], least: float) -> list[float]:
     """Returns the share of each of N actors, relative to an equal share 1 / N. The mean is 1.
@@ -36,17 +46,6 @@ def relative_shares(weights: Sequence[float], least: float) -> list[float]:
             break
         rest -= weight
     return [max(least, factor * weight) for weight in weights]
-
-
-MAX_SLOTS = 4096
-"""Number of actor slots in a store, fixed by its format."""
-
-MAX_ROUND_TRIP_WINDOWS = 64
-"""Largest number of windows per round trip for which an actor is granted more. Windows of 2 ms over 100 ms need 50."""
-
-MAX_BATCH_SEGMENTS = 2**16
-"""Segments in the largest batch. A head takes 32 bytes per segment, so a plan can't request more memory than a service
-has."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,13 @@ from penstock.types.snapshots import RunSnapshot, Snapshot, SnapshotProgress
 _PIPE_WIDTH = 160
 
 
+_VOLUMES = "/var/lib/penstock"
+"""Folder of the volumes under Docker Compose."""
+
+TAKE = "snapshot"
+_SUMMED = ("segments", "absent", "damaged", "written_bytes", "shared_bytes")
+
+
 def wide_console() -> Console:
     """Returns a console that does not cut names in a pipe, which has no width."""
     console = Console()
@@ -51,13 +58,6 @@ def progress_bars(console: Console) -> Iterator[Callable[[str, SnapshotProgress]
             display.update(tasks[label], completed=progress.bytes, total=progress.total_bytes or None)
 
         yield show
-
-
-_VOLUMES = "/var/lib/penstock"
-"""Folder of the volumes under Docker Compose."""
-
-TAKE = "snapshot"
-_SUMMED = ("segments", "absent", "damaged", "written_bytes", "shared_bytes")
 
 
 def command(arguments: Sequence[str]) -> int:

@@ -28,6 +28,8 @@ from penstock.types.block import VALID, Fragment, Schema
 from penstock.types.codecs import Codec, Forms, codec_number, encodable, form_sizes
 from penstock.types.payloads import Places
 
+_RAW: Forms = np.zeros(0, np.uint32)
+
 
 @numba.njit(
     numba.void(
@@ -49,9 +51,6 @@ def copy_pieces(data, starts, into, targets, sizes):  # type: ignore[no-untyped-
         last = min(sizes[index], data.size - start, into.size - target)
         if first < last:
             into[target + first : target + last] = data[start + first : start + last]
-
-
-_RAW: Forms = np.zeros(0, np.uint32)
 
 
 class SegmentRows:

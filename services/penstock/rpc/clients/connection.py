@@ -48,13 +48,6 @@ Peer = str | Sequence[str] | Place | Names
 """An address, several in order of preference, a place, or a function that returns one."""
 
 
-def place_of(peer: str | Sequence[str] | Place) -> Place:
-    """Returns the place of a service that does not move."""
-    if isinstance(peer, Place):
-        return peer
-    return Place((peer,) if isinstance(peer, str) else tuple(peer))
-
-
 _PEER_FAILURES = 10
 """Unexpected errors of a peer after which the client gives up. A restart of the peer may help before that."""
 
@@ -70,6 +63,13 @@ _EACH_NAME_S = 2.0
 _CANCELLED_S = 1.0
 
 _SERVICES = {"replay": "the replay service", "learner": "the learner"}
+
+
+def place_of(peer: str | Sequence[str] | Place) -> Place:
+    """Returns the place of a service that does not move."""
+    if isinstance(peer, Place):
+        return peer
+    return Place((peer,) if isinstance(peer, str) else tuple(peer))
 
 
 class Connection:
