@@ -316,7 +316,9 @@ class RunStatistics:
                 elapsed_s=self.elapsed_s,
                 env_steps_per_s=self._per_second("steps"),
                 updates_per_s=self._per_second("updates"),
-                episodes=self._episodes,
+                # A trained episode has ended, although its actor's report may arrive later, or has gone to the session
+                # before this one.
+                episodes=max(self._episodes, self._extent.episodes),
                 return_mean=self.session.return_mean,
                 last_evaluation=self._last,
                 best_evaluation=self.best_evaluation,

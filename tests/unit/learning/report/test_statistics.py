@@ -215,3 +215,20 @@ def test_as_many_actors_are_expected_as_are_wanted_where_something_starts_them()
 def test_nothing_is_expected_by_default() -> None:
     watch = ExpectedActors(None)
     assert not any(watch.observe(time_s, 0, 6) for time_s in (0.0, 1000.0)) and watch.missing(1000.0) is None
+
+
+def test_a_trained_episode_has_ended_even_if_its_report_has_not_arrived() -> None:
+    statistics = make_statistics()
+
+    def train(episodes: int) -> None:
+        statistics.trained(
+            counted_batch(), TRAINING, version=1, extent=Extent(episodes=episodes), samples_per_insert=1.0, train_s=0.1
+        )
+
+    train(episodes=3)
+    assert statistics.status().episodes == 3
+    ended = Episode(1.0, 5, environment=0, truncated=False)
+    statistics.report(ActorReport(5, 1.0, (ended,) * 5, Timing()))
+    assert statistics.status().episodes == 5
+    train(episodes=4)
+    assert statistics.status().episodes == 5
