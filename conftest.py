@@ -38,8 +38,18 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 torch.set_num_threads(1)
 
-hypothesis.settings.register_profile("penstock", deadline=None, derandomize=True, database=None, max_examples=50)
-hypothesis.settings.load_profile("penstock")
+_EXAMPLES = {"gate": 20, "all": 200}
+"""Examples of each property: in the runs that leave nightly tests out, and in the others."""
+
+for _profile, _examples in _EXAMPLES.items():
+    hypothesis.settings.register_profile(
+        _profile, deadline=None, derandomize=True, database=None, max_examples=_examples
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Chooses the number of examples before the tests are imported."""
+    hypothesis.settings.load_profile("gate" if "not nightly" in config.option.markexpr else "all")
 
 
 def pytest_xdist_auto_num_workers(config: object) -> int:

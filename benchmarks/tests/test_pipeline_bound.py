@@ -6,6 +6,7 @@ from benchmarks.peers.equal_work import ENVIRONMENTS
 from benchmarks.pipeline_bound import collecting, per_cpu_s, training
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
 def test_both_parts_do_the_work_of_a_task_again_and_again(env_id: str) -> None:
     collect, train = collecting(env_id), training(env_id, 256)

@@ -1,9 +1,12 @@
 import pytest
 
 from stress.ring_turnover import PriorityUpdates
+from tests.support.tiers import gate_of
 
 
-@pytest.mark.parametrize(("rows", "batch", "window"), [(4096, 512, 64), (1000, 256, 7), (50_000, 4096, 512)])
+@pytest.mark.parametrize(
+    ("rows", "batch", "window"), gate_of(1, [(4096, 512, 64), (1000, 256, 7), (50_000, 4096, 512)])
+)
 def test_a_priority_does_not_reach_a_segment_that_replaced_its_own(rows: int, batch: int, window: int) -> None:
     outcome = PriorityUpdates(rows=rows, batch=batch, window=window, seed=3).play(150_000)
     assert (outcome.wrong, outcome.miscounted) == (0, 0)

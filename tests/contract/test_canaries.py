@@ -319,7 +319,8 @@ def test_commands_that_show_runs_import_nothing(canary: Canary, capsys: pytest.C
     assert not canary.sang()
 
 
-@pytest.mark.parametrize("named", ["trust", pytest.param("name", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("named", ["trust", "name"])
 def test_a_run_of_an_own_environment_is_resumed_when_its_code_is_trusted_or_named(named: str, canary: Canary) -> None:
     environment = canary.environment("an absolute path")
     place = f"{canary.place('an absolute path')}:Net"
@@ -347,6 +348,7 @@ def search_path(canary: Canary) -> dict[str, str]:
     return {"PYTHONPATH": f"{canary.folder}:{WITH_HELPERS['PYTHONPATH']}"}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("form", IN_PROCESSES)
 def test_the_learner_of_a_resumed_run_imports_no_module_but_its_own(form: str, canary: Canary) -> None:
     name = f"{canary.place(form)}:Net"
@@ -406,6 +408,7 @@ def test_an_evaluator_fails_tasks_that_name_code_and_goes_on(canary: Canary) -> 
             assert failure(len(MODULES) + 1, None) == ""
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("form", IN_PROCESSES)
 def test_a_rank_imports_no_module_of_rank_0_but_its_own(
     form: str, canary: Canary, monkeypatch: pytest.MonkeyPatch

@@ -21,6 +21,7 @@ from penstock.local.environment_check import check_environment
 from tests.support.environments.odd import KINDS, Where, env_id
 from tests.support.machine.timing import NEVER_S, start_patience_s, wait_for
 from tests.support.services.processes import WITH_HELPERS
+from tests.support.tiers import gate_of
 
 # Gymnasium warns about the faults of these kinds, which are intended.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
@@ -133,7 +134,7 @@ def test_a_strange_environment_is_accepted_with_a_warning(outcomes: dict[str, Fu
         assert text in warning
 
 
-@pytest.mark.parametrize("name", [name for name in CHECKED if KINDS[name].where is Where.HARMLESS])
+@pytest.mark.parametrize("name", gate_of(6, [name for name in CHECKED if KINDS[name].where is Where.HARMLESS]))
 def test_effects_of_an_environment_on_its_process_do_not_affect_the_check(
     outcomes: dict[str, Future[Checked]], name: str
 ) -> None:

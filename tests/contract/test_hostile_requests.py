@@ -59,7 +59,7 @@ All clients share the service's one thread.
 TRIES = 10
 """Number of answers of which one must be prompt: other processes may use the cores during the others."""
 
-many = settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+many = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 class Stranger:

@@ -69,9 +69,9 @@ def test_an_evaluator_ends_on_a_signal_that_its_environments_ignore(server: Live
     ("kind", "failure"),
     [
         ("raises", "RuntimeError: simulator lost and not found"),
-        ("exits", "SystemExit: no display"),
-        ("interrupts", "KeyboardInterrupt"),
-        ("reset raises", "RuntimeError: simulator lost at reset"),
+        pytest.param("exits", "SystemExit: no display", marks=pytest.mark.nightly),
+        pytest.param("interrupts", "KeyboardInterrupt", marks=pytest.mark.nightly),
+        pytest.param("reset raises", "RuntimeError: simulator lost at reset", marks=pytest.mark.nightly),
     ],
 )
 def test_an_environments_exception_fails_its_evaluation_and_not_the_next_one(

@@ -12,6 +12,7 @@ import pytest
 
 from penstock.runs.folder import RunFolder
 from tests.support.services.processes import WITH_HELPERS, Ended, EndedRun, run
+from tests.support.tiers import gate_without
 
 GRPC_ERROR = re.compile(r"E\d{4} [\d:.]+ +\d+ \w+\.cc:\d+\] ")
 ODD_SPACES = """
@@ -238,14 +239,23 @@ MISTAKES: dict[str, Callable[[Place], Mistake]] = {
 }
 
 
-NIGHTLY = {
-    "a_graph_in_a_dict",
-    "a_sequence_in_a_tuple",
-    "an_observation_that_lacks_a_part",
-    "a_mask_of_the_wrong_size",
-    "a_mask_without_a_legal_action",
+GATE = {
+    "nothing_but_truncated_checkpoints",
+    "a_checkpoint_of_another_architecture",
+    "a_file_where_the_store_should_be",
+    "an_unknown_command",
+    "an_unknown_environment",
+    "an_unknown_option",
+    "a_value_of_the_wrong_type",
+    "a_store_in_which_replay_could_never_begin",
+    "variants_of_different_spaces",
+    "a_variable_of_an_unknown_setting",
+    "observations_of_text",
+    "a_port_in_use",
+    "a_folder_that_holds_a_run",
+    "a_plot_of_nothing",
 }
-"""Faults of an environment that tests/unit/acting finds in one process. One of their kind shows what a command says."""
+"""Mistakes of each kind that `make test` makes. Unit tests find the same mistakes in one process."""
 
 LOOKED_AT = ("a_checkpoint_of_another_architecture", "a_file_where_the_store_should_be", "an_unknown_environment")
 """Mistakes after which the last tests look at files."""
@@ -281,9 +291,7 @@ def results(place: Place, request: pytest.FixtureRequest) -> Iterator[dict[str, 
         yield {name: pool.submit(run_command, name) for name in dict.fromkeys([*asked, *LOOKED_AT])}
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.nightly) if name in NIGHTLY else name for name in MISTAKES]
-)
+@pytest.mark.parametrize("name", gate_without(MISTAKES.keys() - GATE, MISTAKES))
 def test_a_mistake_is_reported_in_one_line(results: dict[str, Future[Result]], name: str) -> None:
     mistake, end = results[name].result().mistake, results[name].result().end
     assert end.code == 2, end.stderr

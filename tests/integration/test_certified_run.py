@@ -162,6 +162,7 @@ def test_all_certificates_are_renewed_while_the_run_trains(services: Services) -
     late.until(lambda: '"joined"' in late.stderr, "a new actor")
 
 
+@pytest.mark.nightly
 def test_clients_whose_process_was_paused_take_no_memory_and_train_on(services: Services) -> None:
     """Their connections' keepalives have expired meanwhile. gRPC's own retries took all memory in one case of three.
 

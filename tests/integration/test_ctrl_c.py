@@ -58,6 +58,7 @@ def waited_for(folder: Path) -> Stopped:
         return Stopped(end_in_time(command), newest_step(folder))
 
 
+@pytest.mark.nightly
 def test_waiting_for_a_long_batch_is_shown(waited_for: Stopped) -> None:
     end = waited_for.end
     assert (end.code, end.stderr, end.left_behind) == (130, "", [])
@@ -95,6 +96,7 @@ def test_status_of_a_stopped_run_shows_its_summary_and_how_to_resume(killed: Sto
     assert f"train --resume {folder}" in end.stdout
 
 
+@pytest.mark.nightly
 def test_ctrl_c_ends_the_check_of_an_environment_that_hangs(tmp_path: Path) -> None:
     options = [f"--env-id={env_id('constructor_hangs')}", "--env-import=tests.support.environments.odd"]
     with Command("train", *options, environment=WITH_HELPERS, directory=tmp_path) as command:

@@ -174,6 +174,7 @@ COMMAND = re.compile(r"(?:\S*/|python -m |(?<![\w/.]))penstock((?: [\w./=:-]*[\w
 """A command in a line, which ends with the line, a backtick, or a comma or the like."""
 
 
+@pytest.mark.nightly
 def test_commands_that_messages_suggest_work_as_they_are_printed(
     here: Path, ended_run: EndedRun, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -331,6 +331,7 @@ def test_an_environment_from_a_user_package_is_trained_with_continuous_actions(a
     assert np.all(action >= [-2.0, 0.0]) and np.all(action <= [2.0, 5.0])
 
 
+@pytest.mark.nightly
 def test_a_run_may_replay_everything_and_wait_for_its_evaluations(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     options = "--total-steps=20000 --stop-at-return=None --actors=1 --envs-per-actor=8 --evaluation.episodes=5"

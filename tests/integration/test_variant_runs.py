@@ -103,6 +103,7 @@ def test_the_journal_contains_the_returns_of_each_variant(varied: Varied) -> Non
     assert [each["return_mean"] for each in final["variants"]] == [6.0, 15.0]
 
 
+@pytest.mark.nightly
 def test_collection_follows_the_returns_that_actors_report(tmp_path: Path) -> None:
     options = (
         f"--env-id={COUNTING} --actors=2 --envs-per-actor=2 --total-steps=6000 --ppo.epochs=1 --evaluation.episodes=2"
@@ -151,6 +152,7 @@ def test_evaluate_refuses_unknown_variants(varied: Varied, more: list[str], reas
     assert reason in end.stderr
 
 
+@pytest.mark.nightly
 def test_trained_steps_have_the_probabilities_of_the_tempered_policy(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     options = (

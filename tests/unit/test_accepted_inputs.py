@@ -13,6 +13,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 import penstock
 from penstock.config import build, merge
 from penstock.types.run import Weights
+from tests.support.tiers import gate_of
 from tests.support.training.single_process import train
 
 SPACES: dict[str, Callable[[], gymnasium.Space[Any]]] = {
@@ -116,14 +117,14 @@ def trains(folder: Path, settings: dict[str, Any], **kwargs: Any) -> list[Weight
 
 @pytest.mark.parametrize(
     "space",
-    [pytest.param(space, marks=pytest.mark.nightly) if space == "a million" else space for space in SPACES],
+    gate_of(9, [*(space for space in SPACES if space != "a million"), "a million"]),
 )
 def test_observations_of_a_space_are_trained_on(space: str, tmp_path: Path) -> None:
     # The parameters of a million observations take most of the time of a gradient step.
     trains(tmp_path, FEW_STEPS if space == "a million" else {}, seen=space)
 
 
-@pytest.mark.parametrize("space", ACTIONS)
+@pytest.mark.parametrize("space", gate_of(6, ACTIONS))
 def test_actions_of_a_space_are_members_of_it(space: str, tmp_path: Path) -> None:
     trains(tmp_path, {}, acted=space)
 

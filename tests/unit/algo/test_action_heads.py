@@ -255,6 +255,7 @@ def test_temperature_1_returns_the_same_joint_distribution() -> None:
     assert joint.tempered(1.0) is joint
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("masked", [False, True])
 def test_a_head_is_traced_as_one_graph(masked: bool) -> None:
     head = head_of(HYBRID, squash_actions=True)

@@ -146,6 +146,7 @@ def test_bfloat16_changes_only_the_last_digits() -> None:
     torch.testing.assert_close(rounded, logits(policy, board), atol=0.05, rtol=0.0)
 
 
+@pytest.mark.nightly
 def test_the_network_is_traced_as_one_graph() -> None:
     policy, board = policy_of(), boards()
     # This backend needs no compiler, and `fullgraph` refuses every break of the graph.

@@ -73,6 +73,7 @@ def test_a_finished_run_is_neither_resumed_nor_changed(
     assert files_of(folder) == before
 
 
+@pytest.mark.nightly
 def test_a_learner_started_on_a_finished_run_logs_this_and_exits_with_code_0(folder: RunFolder) -> None:
     FINISHED.write(folder.summary)
     before = files_of(folder)

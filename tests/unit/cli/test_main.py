@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.machine.timing import start_patience_s
+from tests.support.tiers import gate_of
 
 
 def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
@@ -17,7 +18,7 @@ def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("name", ["grpc", "numpy", "rich"])
+@pytest.mark.parametrize("name", gate_of(1, ["grpc", "numpy", "rich"]))
 def test_a_file_in_the_current_folder_does_not_shadow_an_installed_module(name: str, tmp_path: Path) -> None:
     (tmp_path / f"{name}.py").write_text("raise SystemExit('shadowed')\n")
     commands = {"module": ["-m", "penstock"], "script": [str(Path(sys.executable).with_name("penstock"))]}
@@ -48,7 +49,7 @@ def test_ctrl_c_while_a_library_defines_a_class_is_an_ordinary_interrupt(tmp_pat
     assert (end.returncode, end.stderr) == (130, "")
 
 
-@pytest.mark.parametrize("buffered", [True, False])
+@pytest.mark.parametrize("buffered", gate_of(1, [True, False]))
 @pytest.mark.parametrize(
     "arguments", ["--help", "--version", "train --help", "train --help-all", "doctor", "runs", "plot --help"]
 )

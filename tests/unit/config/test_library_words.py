@@ -26,6 +26,7 @@ def is_fitting(word: Word, value: object, spelling: str, message: str) -> bool:
     return begins and "did you mean" not in message and "unknown" not in message and "\n" not in message
 
 
+@pytest.mark.nightly
 def test_every_word_is_accepted_or_answered_in_python_and_as_an_option() -> None:
     unanswered = []
     for word, value in CASES:

@@ -19,6 +19,7 @@ from penstock.runs.folder import RunFolder
 from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec, Tree
 from tests.support.segments.segments import SCHEMA
 from tests.support.services.in_process import InProcess, open_session
+from tests.support.tiers import gate_of
 from tests.support.training.training import make_learner
 
 SPEC = EnvironmentSpec("Counting-v0", Tree.of(BoxSpace("float32", (1,), (0.0,), (1.0,))), Tree.of(DiscreteSpace(2)))
@@ -88,7 +89,7 @@ FILES: dict[str, Callable[[RunFolder], Path]] = {
 }
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", gate_of(2, FILES))
 def test_every_flipped_bit_is_reported_and_never_changes_the_resumed_state(folder: RunFolder, name: str) -> None:
     path = FILES[name](folder)
     data, random = path.read_bytes(), np.random.default_rng(3)

@@ -25,6 +25,7 @@ from penstock.learning.step.learner import Learner
 from penstock.learning.step.torch_execution import TorchExecution
 from penstock.types.replay import Batch
 from penstock.types.spaces import MemoryKind
+from tests.support.tiers import gate_of
 from tests.support.training import training
 from tests.support.training.training import CPU, SMALL, collect_batch, numbers_of, parameters_of
 
@@ -157,7 +158,7 @@ def test_the_count_sees_each_kind_of_wait() -> None:
     assert not waits_of(lambda: torch.where(values > 3.0, values, 0.0).flatten().nanmedian(0))
 
 
-@pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS)
+@pytest.mark.parametrize("network", gate_of(2, NETWORKS.values()), ids=NETWORKS)
 def test_the_host_waits_once_for_a_batch(network: Network) -> None:
     learner = make_learner(network=network, epochs=3, minibatches=4)
     for _ in range(2):
@@ -259,7 +260,7 @@ def test_values_that_must_be_left_out_of_the_moments_are_left_out() -> None:
 
 
 @pytest.mark.parametrize("execution", ["eager", "fixed shapes"])
-@pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS)
+@pytest.mark.parametrize("network", gate_of(1, NETWORKS.values()), ids=NETWORKS)
 def test_a_batch_is_trained_on_a_device_without_values_of_which_one_tensor_is_read(
     network: Network, execution: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -76,6 +76,7 @@ def test_several_replay_services_are_counted(template: Template, tmp_path: Path)
         assert startup.status().waiting_for.startswith("replay 2/2 · ")
 
 
+@pytest.mark.nightly
 def test_services_that_are_commands_of_their_own_are_not_loaded_before() -> None:
     with Template() as lost:
         lost._lose()

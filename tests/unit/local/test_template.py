@@ -74,6 +74,7 @@ def test_other_commands_and_early_requests_are_not_forked(shared: Template, tmp_
         assert shared.fork(["/bin/true"], {}, [file.fileno()], Path(file.name)) is None
 
 
+@pytest.mark.nightly
 def test_the_template_says_how_far_the_imports_of_each_service_are() -> None:
     services, seen = ("replay", "learner", "actor", "evaluator"), dict[tuple[str, ...], None]()
     with Template() as template:
@@ -229,6 +230,7 @@ def test_a_template_without_pidfd_open_says_so_and_forks_nothing(
             assert template.fork(service_command("--version"), {}, [file.fileno()], Path(file.name)) is None
 
 
+@pytest.mark.nightly
 def test_a_template_that_dies_before_it_is_ready_says_so_and_an_ordinary_one_says_nothing(
     template: Template, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

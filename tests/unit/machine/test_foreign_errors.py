@@ -241,6 +241,7 @@ def test_an_error_that_a_library_raised_has_the_place_of_its_cause(tmp_path: Pat
     assert explain(error) == f"ValueError: wrapped ({tmp_path}/penstock/arm.py, line {line_of('raises')})"
 
 
+@pytest.mark.nightly
 def test_a_command_in_a_folder_of_penstock_s_name_finds_the_user_s_line(tmp_path: Path) -> None:
     folder = tmp_path / "penstock"
     folder.mkdir()

@@ -82,6 +82,7 @@ def test_numpy_starts_no_threads_in_a_command() -> None:
     assert last_line(THREADS_OF_NUMPY, OPENBLAS_NUM_THREADS="3") == str(min(3, processors))
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(sys.platform != "linux", reason="OpenMP pins threads on Linux")
 @pytest.mark.skipif(os.cpu_count() == 1, reason="a single processor can't be told from all")
 def test_openmp_does_not_pin_a_service_to_one_processor() -> None:

@@ -102,6 +102,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.nightly
 def test_a_forked_process_draws_other_numbers_than_its_parent_and_the_same_ones_with_equal_seeds() -> None:
     def draws(seed: str) -> list[list[float]]:
         ended = subprocess.run([sys.executable, "-Pc", FORKED, seed], capture_output=True, text=True, check=True)

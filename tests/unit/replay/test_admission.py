@@ -4,7 +4,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, field, replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import ConfigurationError, Overloaded
@@ -120,7 +120,6 @@ class World:
     weights=st.lists(st.floats(0.0, 9.0), max_size=6).filter(lambda each: not each or any(each)),
     seed=st.integers(0, 2**32 - 1),
 )
-@settings(max_examples=150, deadline=None)
 def test_outstanding_segments_stay_within_the_limit_and_training_continues_after_any_events(
     fresh: int, degree: int, publish_interval: int, steps: int, weights: list[float], seed: int
 ) -> None:

@@ -5,7 +5,7 @@ from collections import Counter, deque
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import ConfigurationError
@@ -137,7 +137,6 @@ def test_actors_beyond_the_weights_begin_again_at_the_first() -> None:
     weight=st.floats(0.1, 9.0),
     seed=st.integers(0, 2**32 - 1),
 )
-@settings(max_examples=60, deadline=None)
 def test_equal_weights_change_no_grant(actors: int, fresh: int, degree: int, weight: float, seed: int) -> None:
     plain = Training(make_gate(make_plan(fresh=fresh, degree=degree), actors))
     weighted = Training(make_gate(make_plan(*[weight] * 3, fresh=fresh, degree=degree), actors))

@@ -2,7 +2,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.replay.masses import MassFunction
@@ -19,7 +19,6 @@ def plain_mass(priority: float, version: int, *, now: int, alpha: float, epsilon
     reference=st.integers(0, 30),
     seed=st.integers(0, 2**32 - 1),
 )
-@settings(max_examples=100, deadline=None)
 def test_stored_masses_match_the_formula_up_to_a_factor(
     alpha: float, epsilon: float, half_life: float, reference: int, seed: int
 ) -> None:

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -30,7 +30,6 @@ def slow_draw(masses: NDArray[np.float64], uniforms: NDArray[np.float64]) -> lis
 
 # Batches have one leaf up to more than the capacity. Levels are recomputed per leaf, in part and completely.
 @given(capacity=st.integers(1, 600), largest_batch=st.sampled_from([1, 5, 40, 1000]), seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=100, deadline=None)
 def test_an_updated_tree_has_the_sums_and_draws_of_a_new_tree(capacity: int, largest_batch: int, seed: int) -> None:
     random = np.random.default_rng(seed)
     tree, expected = SumTree(capacity), np.zeros(capacity)
@@ -65,7 +64,6 @@ def test_a_worked_example() -> None:
 
 
 @given(capacity=st.integers(1, 300), batch=st.integers(1, 512), seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=100, deadline=None)
 def test_counts_in_a_stratified_batch_are_within_two_of_their_shares(capacity: int, batch: int, seed: int) -> None:
     random = np.random.default_rng(seed)
     masses = random.exponential(1.0, capacity) ** 4
@@ -97,7 +95,6 @@ def test_draws_are_proportional_to_mass() -> None:
     uniform=st.sampled_from([0.0, 0.1, 0.7, LAST_UNIFORM]),
     batch=st.integers(1, 100),
 )
-@settings(max_examples=300, deadline=None)
 def test_a_leaf_without_mass_is_never_drawn_and_leaves_ascend(masses: list[float], uniform: float, batch: int) -> None:
     tree = make_tree(masses)
     if tree.total > 0.0:

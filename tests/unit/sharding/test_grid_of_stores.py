@@ -10,6 +10,7 @@ from penstock.sharding.allotment import Allotment
 from penstock.types.replay import SamplingPlan
 from tests.support.segments.direct_buffer import Actor, append, commit, make_buffer, take
 from tests.support.segments.segments import PLAN
+from tests.support.tiers import gate_of
 
 BATCHES = 3
 
@@ -36,9 +37,9 @@ def fill(buffer: ReplayBuffer, actors: list[Actor], number: int) -> None:
             actor.sent = actor.sent if sequence is None else sequence
 
 
-@pytest.mark.parametrize("environments", [1, 2, 8, 64])
+@pytest.mark.parametrize("environments", gate_of(2, [1, 2, 8, 64]))
 @pytest.mark.parametrize(("actors", "shards"), [(1, 1), (2, 1), (2, 2), (4, 1), (4, 2), (4, 4), (8, 1), (8, 2), (8, 4)])
-@pytest.mark.parametrize("degree", [0, 1, 2, 4, 8])
+@pytest.mark.parametrize("degree", gate_of(2, [0, 1, 2, 4, 8]))
 def test_every_combination_trains_batches(environments: int, actors: int, shards: int, degree: int) -> None:
     config = build(
         {

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -183,6 +184,7 @@ def test_probabilities_equal_those_of_one_store_with_all_segments() -> None:
             np.testing.assert_allclose(probability, oracle[index][key % oracle[index].size] / total, rtol=1e-12)
 
 
+@pytest.mark.nightly
 def test_segments_of_three_stores_are_drawn_in_proportion_to_their_global_mass() -> None:
     shards = make_shards()
     known, oracle = known_content(shards), [shard.oracle() for shard in shards]

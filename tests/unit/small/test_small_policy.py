@@ -12,7 +12,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -177,7 +177,6 @@ def assert_same_choices(part: Categorical, found: torch.Tensor, noise: torch.Ten
 
 
 @given(cases())
-@settings(max_examples=200, deadline=None)
 def test_actions_and_log_probabilities_are_those_of_torch(case: Case) -> None:
     runner = NumpyRunner(case.weights, published.of_metadata(published.read_metadata(case.weights.data)),
                          temperature=case.temperature)  # fmt: skip
@@ -202,7 +201,6 @@ def test_actions_and_log_probabilities_are_those_of_torch(case: Case) -> None:
 
 
 @given(cases())
-@settings(max_examples=100, deadline=None)
 def test_greedy_actions_are_those_of_torch(case: Case) -> None:
     runner = runner_of(case.weights)
     greedy = runner.act_greedily(case.observation, mask=case.mask)
@@ -218,7 +216,6 @@ def test_greedy_actions_are_those_of_torch(case: Case) -> None:
 
 
 @given(cases(), st.randoms(use_true_random=False))
-@settings(max_examples=60, deadline=None)
 def test_a_row_depends_neither_on_the_number_of_rows_nor_on_its_place(case: Case, random: Any) -> None:
     runner = runner_of(case.weights, temperature=case.temperature)
     action, log_prob = runner.act(case.observation, case.noise, mask=case.mask)
@@ -368,7 +365,6 @@ def test_an_actor_and_an_evaluator_of_a_small_policy_load_neither_torch_nor_numb
 
 
 @given(cases(), st.integers(1, 5), st.sampled_from([1, 2**16]))
-@settings(max_examples=60, deadline=None)
 def test_a_window_has_the_actions_of_its_steps_one_by_one(case: Case, steps: int, kept: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         # With one number, the outputs of each step are freed before the next.

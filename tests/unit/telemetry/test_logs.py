@@ -5,6 +5,8 @@ import socket
 import subprocess
 import sys
 
+import pytest
+
 from tests.support.machine.timing import PATIENCE_S
 
 SCRIPT = """
@@ -42,12 +44,14 @@ def test_every_entry_names_service_node_and_job_and_an_actors_slot_once_it_has_o
     assert slots == {"serving metrics": None, "first": None, "second": 7, "third": 7, "fourth": 8, "stopped": 7}
 
 
+@pytest.mark.nightly
 def test_without_settings_the_node_is_the_host_and_there_is_no_job() -> None:
     found = entries()
     assert {entry["node"] for entry in found.values()} == {socket.gethostname()}
     assert not any("job" in entry for entry in found.values())
 
 
+@pytest.mark.nightly
 def test_the_log_names_the_address_of_the_metrics_by_which_others_reach_it() -> None:
     address = str(entries()["serving metrics"]["address"])
     host, _, port = address.rpartition(":")

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import InvalidSegment, Overloaded
@@ -81,7 +81,6 @@ def schemas(draw: st.DrawFn) -> Schema:
 
 
 @given(schema=schemas(), segments=st.integers(1, 5))
-@settings(max_examples=60, deadline=None)
 def test_columns_of_any_schema_survive_encoding_and_decoding(schema: Schema, segments: int) -> None:
     columns = make_columns([(0, 1, sequence) for sequence in range(1, segments + 1)], schema)
     assert_same_columns(round_trip(columns), columns)
@@ -89,7 +88,6 @@ def test_columns_of_any_schema_survive_encoding_and_decoding(schema: Schema, seg
 
 
 @given(schema=schemas(), segments=st.integers(1, 5))
-@settings(max_examples=60, deadline=None)
 def test_columns_begin_at_multiples_of_eight_with_zeros_between(schema: Schema, segments: int) -> None:
     offsets, total = layout(schema, segments)
     columns = make_columns([(0, 1, sequence) for sequence in range(1, segments + 1)], schema)
@@ -188,7 +186,6 @@ def test_the_final_field_is_extracted_from_any_position(
 
 
 @given(st.binary(max_size=60))
-@settings(max_examples=500)
 def test_any_bytes_are_either_split_or_refused(data: bytes) -> None:
     try:
         split_final(data)

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import Overloaded
@@ -69,7 +69,6 @@ def test_windows_that_do_not_shrink_are_not_encoded() -> None:
     assert WindowEncoder(FRAMES).encode(replace(frame_window(), columns=columns), LZ4) is None
 
 
-@settings(deadline=None)
 @given(segments=st.integers(1, 5), part_bytes=st.integers(500, 60_000), noisy=st.booleans())
 def test_an_encoded_window_survives_any_division_into_parts(segments: int, part_bytes: int, noisy: bool) -> None:
     window, encoder = frame_window(segments=segments), WindowEncoder(FRAMES)

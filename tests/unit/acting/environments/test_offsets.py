@@ -143,6 +143,7 @@ def test_offsets_for_another_number_of_numbers_are_refused(offsets: tuple[float,
         offsets_of(made().spec, offsets)
 
 
+@pytest.mark.nightly
 def test_a_configuration_gets_the_offsets_with_a_line_and_keeps_those_it_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

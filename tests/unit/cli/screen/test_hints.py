@@ -160,6 +160,7 @@ def test_a_run_that_needs_a_hint_gets_it_before_its_end(run: str) -> None:
     assert observation in {hint.observation for hint in hints(later.statistics, later.share_done)}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("run", "setting", "value"), REMEDIES, ids=[run for run, _, _ in REMEDIES])
 def test_the_setting_that_a_hint_names_improves_the_last_evaluations(run: str, setting: str, value: object) -> None:
     observation, task = NEEDY[run]
@@ -199,6 +200,7 @@ def test_of_published_runs_those_that_fall_and_no_others_forget() -> None:
     assert not any(setting == "defaults" for _, setting, _ in fell)
 
 
+@pytest.mark.nightly
 def test_a_recorded_run_is_repeated() -> None:
     name = "equal rewards of single steps"
     observation, task = NEEDY[name]

@@ -71,6 +71,7 @@ def test_another_rank_trains_what_rank_0_trains() -> None:
     assert '"policy built"' in end.stderr
 
 
+@pytest.mark.nightly
 def test_the_other_rank_ends_if_the_run_never_begins() -> None:
     with led(CONFIG) as ranks:
         ranks.link.close()
@@ -98,6 +99,7 @@ def test_rank_0_notices_the_end_of_another_rank_while_it_waits() -> None:
     )
 
 
+@pytest.mark.nightly
 def test_a_signal_ends_another_rank_only_when_rank_0_ends() -> None:
     with led(CONFIG) as ranks:
         (other,) = ranks.others
@@ -111,6 +113,7 @@ def test_a_signal_ends_another_rank_only_when_rank_0_ends() -> None:
         assert end_of(other).code == 128 + signal.SIGTERM
 
 
+@pytest.mark.nightly
 def test_a_link_whose_work_does_not_end_lets_its_process_end() -> None:
     with led(CONFIG) as ranks:
         connected(ranks.others[0])

@@ -21,6 +21,7 @@ from penstock.learning.step.batches import TrainingBatch
 from penstock.learning.step.learner import Learner
 from tests.support.environments.tiny import spec_of
 from tests.support.services.ranks import ranks_in_threads, together
+from tests.support.tiers import gate_of
 from tests.support.training.training import CPU, SMALL, make_batch, numbers_of, same_parameters
 
 SEGMENTS = 7
@@ -88,7 +89,7 @@ def test_each_row_belongs_to_one_rank(count: int, ranks: int) -> None:
     assert max(sizes) - min(sizes) <= 1
 
 
-@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("count", gate_of(1, [2, 3]))
 @pytest.mark.parametrize(("env_id", "network", "options"), CASES.values(), ids=CASES)
 def test_several_ranks_learn_what_one_learns(
     env_id: str, network: Network, options: dict[str, Any], count: int

@@ -39,6 +39,7 @@ from penstock.types.spaces import (
     Tree,
 )
 from tests.support.environments.tiny import spec_of
+from tests.support.tiers import gate_of
 from tests.support.training.policies import fresh_policy
 from tests.support.training.training import CPU, make_batch, make_learner
 
@@ -187,7 +188,7 @@ def test_the_gradient_is_that_of_autograd(policy: Policy, count: int, options: d
 
 
 @pytest.mark.parametrize("execution", [make_step, lambda policy: direct(make_step(policy), policy)])
-@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
+@pytest.mark.parametrize("env_id", gate_of(1, ["CartPole-v1", "Pendulum-v1"]))
 def test_draws_by_priority_estimate_the_gradient_of_uniform_draws(
     env_id: str, execution: Callable[[Policy], GradientStep | DirectExecution]
 ) -> None:

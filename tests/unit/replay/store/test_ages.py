@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.replay.store.ages import Ages
@@ -40,7 +40,6 @@ def counted(skipped: set[int], until: int) -> np.ndarray:
 
 
 @given(GAPS)
-@settings(max_examples=100, deadline=None)
 def test_ages_do_not_count_skipped_numbers(sessions: list[tuple[int, int]]) -> None:
     ages, skipped, _ = make(sessions)
     versions = np.arange(NEWEST)
@@ -54,7 +53,6 @@ def test_ages_do_not_count_skipped_numbers(sessions: list[tuple[int, int]]) -> N
 
 
 @given(GAPS, st.integers(0, 60), st.integers(0, NEWEST))
-@settings(max_examples=200, deadline=None)
 def test_the_oldest_version_of_an_age_bounds_all_younger_versions(
     sessions: list[tuple[int, int]], age: int, number: int
 ) -> None:
@@ -67,7 +65,6 @@ def test_the_oldest_version_of_an_age_bounds_all_younger_versions(
 
 
 @given(GAPS)
-@settings(max_examples=50, deadline=None)
 def test_another_process_reads_the_same_clock(sessions: list[tuple[int, int]]) -> None:
     memory = records()
     ages, _, version = make(sessions, memory)

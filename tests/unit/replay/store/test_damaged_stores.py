@@ -260,6 +260,7 @@ def flips(whole: dict[str, bytes]) -> Iterator[tuple[str, str, int]]:
         yield "description", "store.json", int(random.integers(8 * len(whole["store.json"])))
 
 
+@pytest.mark.nightly
 def test_900_flipped_bits_in_a_store_are_noticed_or_change_nothing(whole: dict[str, bytes], tmp_path: Path) -> None:
     intact = expected(whole, tmp_path)
     outcomes: dict[str, Counter[str]] = {}

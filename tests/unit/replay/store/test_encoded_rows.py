@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -96,7 +96,6 @@ def together(*windows: Window) -> Columns:
     return Columns(FRAMES, tuple(np.concatenate(each) for each in arrays))
 
 
-@settings(deadline=None, max_examples=25)
 @given(first=st.integers(0, 3), next_key=st.integers(1, 9), piece_bytes=st.integers(100, 30_000))
 def test_windows_are_stored_from_any_segment_in_any_pieces_across_the_rings_end(
     first: int, next_key: int, piece_bytes: int

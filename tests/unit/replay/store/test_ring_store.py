@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -80,7 +80,6 @@ def test_a_window_can_be_stored_from_its_middle() -> None:
 
 
 @given(capacity=st.integers(2, 9), sizes=st.lists(st.integers(1, 9), min_size=1, max_size=8))
-@settings(max_examples=40, deadline=None)
 def test_the_ring_holds_the_latest_segments_and_no_others(capacity: int, sizes: list[int]) -> None:
     store, written = make_store(capacity), 0
     for size in sizes:
