@@ -84,12 +84,20 @@ package: install ## build sdist and wheel, install the wheel into an empty envir
 	@$(BIN)/python -m tests.package.first_installation $(ARGS)
 
 check: install ## check formatting, lint, types and static rules, and build the documentation
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync lint types types-macos static docs
+
+lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+types: install
 	$(BIN)/mypy
+
+types-macos: install
 	$(BIN)/mypy --platform darwin --no-warn-unreachable --cache-dir .mypy_cache/darwin services/penstock
+
+static: install
 	$(PYTEST) $(OF_GATE) $(STATIC)
-	@$(MAKE) --no-print-directory docs
 
 # Warnings are errors. The build needs no network.
 docs: install ## build the documentation site into build/docs

@@ -73,6 +73,7 @@ def test_a_snapshot_is_read_or_refused_with_its_format(store: Path) -> None:
         assert folder.complete() == []
 
 
+@pytest.mark.nightly
 def test_an_interrupted_run_whose_store_is_refused_says_so_and_continues_without_the_store(tmp_path: Path) -> None:
     folder = tmp_path / "old"
     shutil.copytree(HERE / "bb932d0" / "run", folder)

@@ -113,7 +113,7 @@ def outcomes() -> Iterator[dict[str, Future[Checked]]]:
         yield {name: pool.submit(begin, name) for name in CHECKED}
 
 
-@pytest.mark.parametrize("name", [name for name in CHECKED if KINDS[name].where is Where.REFUSED])
+@pytest.mark.parametrize("name", gate_of(20, [name for name in CHECKED if KINDS[name].where is Where.REFUSED]))
 def test_an_odd_environment_is_refused_in_one_line_with_its_name_and_the_cause(
     outcomes: dict[str, Future[Checked]], name: str
 ) -> None:

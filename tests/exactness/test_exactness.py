@@ -29,6 +29,7 @@ from tests.exactness import textbook_ppo
 from tests.exactness.textbook_ppo import Settings, TextbookPPO
 from tests.support.environments import courier, exact_tasks
 from tests.support.services.processes import WITH_HELPERS, Command, end_of
+from tests.support.tiers import gate_of
 from tests.support.training import single_process as study
 
 pytestmark = pytest.mark.exactness
@@ -176,21 +177,24 @@ def threads_of_a_learner() -> Iterator[None]:
 
 @pytest.mark.parametrize(
     ("env_id", "spread", "options"),
-    [
-        ("CartPole-v1", (1, 4), ()),
-        ("CartPole-v1", (2,), ("--policy.normalise-observations=true", "--policy.normalise-returns=true")),
-        ("Pendulum-v1", (1,), ()),
-        ("Pendulum-v1", (4,), ("--policy.normalise-observations=true", "--policy.activation=tanh")),
-        ("MaskedChoice-v0", (1, 2, 4), ("--ppo.entropy-coefficient=0.01",)),
-        ("Courier-v0", (1, 2, 4), ("--environment.kwargs=masks=False",)),
-        ("CartPole-v1", (1, 2, 4), ("--policy.memory=gru", "--ppo.minibatches=2")),
-        (
-            "Courier-v0",
-            (1, 2, 4),
-            ("--policy.memory=gru", "--ppo.minibatches=2", "--ppo.entropy-coefficient=0.01", *BURN_IN),
-        ),
-        ("Pendulum-v1", (2,), ("--policy.memory=lstm", "--ppo.minibatches=2", *BURN_IN)),
-    ],
+    gate_of(
+        5,
+        [
+            ("CartPole-v1", (1, 4), ()),
+            ("CartPole-v1", (2,), ("--policy.normalise-observations=true", "--policy.normalise-returns=true")),
+            ("Pendulum-v1", (4,), ("--policy.normalise-observations=true", "--policy.activation=tanh")),
+            ("MaskedChoice-v0", (1, 2, 4), ("--ppo.entropy-coefficient=0.01",)),
+            ("CartPole-v1", (1, 2, 4), ("--policy.memory=gru", "--ppo.minibatches=2")),
+            ("Courier-v0", (1, 2, 4), ("--environment.kwargs=masks=False",)),
+            (
+                "Courier-v0",
+                (1, 2, 4),
+                ("--policy.memory=gru", "--ppo.minibatches=2", "--ppo.entropy-coefficient=0.01", *BURN_IN),
+            ),
+            ("Pendulum-v1", (2,), ("--policy.memory=lstm", "--ppo.minibatches=2", *BURN_IN)),
+            ("Pendulum-v1", (1,), ()),
+        ],
+    ),
 )
 def test_a_synchronous_run_is_textbook_ppo(
     train: Train, threads_of_a_learner: None, env_id: str, spread: tuple[int, ...], options: tuple[str, ...]

@@ -45,6 +45,7 @@ def machine(tmp_path: Path) -> dict[str, str]:
     return {**kept, "HOME": str(tmp_path / "home"), "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
 
 
+@pytest.mark.nightly
 def test_actors_find_the_services_and_all_tasks_end_when_the_run_is_over(
     machine: dict[str, str], tmp_path: Path
 ) -> None:

@@ -244,6 +244,7 @@ def unevaluated(orphaned: tuple[Session, float, Bound], folder: Path) -> Session
         return Session(end_in_time(command), ports, first, RunState.read(folder))
 
 
+@pytest.mark.nightly
 def test_ctrl_c_during_the_last_evaluation_ends_the_run_unfinished(unevaluated: Session, folder: Path) -> None:
     assert_clean_end(unevaluated.end, unevaluated.ports, 130)
     assert unevaluated.end.stderr == ""

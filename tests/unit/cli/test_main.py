@@ -18,7 +18,8 @@ def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("name", gate_of(1, ["grpc", "numpy", "rich"]))
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", ["grpc", "numpy", "rich"])
 def test_a_file_in_the_current_folder_does_not_shadow_an_installed_module(name: str, tmp_path: Path) -> None:
     (tmp_path / f"{name}.py").write_text("raise SystemExit('shadowed')\n")
     commands = {"module": ["-m", "penstock"], "script": [str(Path(sys.executable).with_name("penstock"))]}
