@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from penstock.cli.known_environment import with_known_environment
+from penstock.cli.named import with_known_environment
 from penstock.cli.screen.notebook_display import display_for_python
 from penstock.config import Config
 from penstock.config.answers import instead_of_callback

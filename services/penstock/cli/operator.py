@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final
 from penstock.config.settings.security import SecurityConfig
 from penstock.errors import ConfigurationError
 from penstock.local.variables import settings_of_variables
-from penstock.rpc.clients.status import StatusClient
+from penstock.process.own_certificate import credentials_of
+from penstock.rpc.clients.operator import StatusClient
 from penstock.rpc.loop import LoopThread
 from penstock.runs.folder import RunFolder
-from penstock.security.configured import credentials_of
 from penstock.types.location import Place
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from penstock.cli.help_page import help_page
-from penstock.cli.named_run import chosen_run
+from penstock.cli.named import chosen_run
 from penstock.cli.one_line_parser import OneLineParser
 from penstock.cli.setting_options import VERBOSE, SettingsParser, add_settings, expanded, values_of
 from penstock.config import Config, load_toml, read_recorded
@@ -19,6 +19,7 @@ from penstock.errors import ConfigurationError
 from penstock.local import variables
 from penstock.machine import installation
 from penstock.presets import NO_PRESET, Configured, configured, preset_values
+from penstock.process.service import PRESET_VARIABLE
 from penstock.runs.folder import RunFolder
 
 _NEWEST = ""
@@ -164,12 +165,12 @@ def _combined(
     resume = None if name is None else chosen_run(None if name == _NEWEST else name)
     environment = {"env_id": named.operand} if trains and named.operand else {}
     layers = [variables.settings_of_variables(), environment, values_of(named)]
-    preset: str | None = os.environ.get(variables.PRESET) if named.preset is None else named.preset
+    preset: str | None = os.environ.get(PRESET_VARIABLE) if named.preset is None else named.preset
     if resume is not None:
         if named.config or preset:
             raise ConfigurationError(
                 "--resume uses the settings of the run and can't be combined with --config, --preset or"
-                f" {variables.PRESET}; {_instead_of_presets(resume)}"
+                f" {PRESET_VARIABLE}; {_instead_of_presets(resume)}"
             )
         layers.append({"run": {"dir": str(resume)}})
         of_run = settings_of(resume)

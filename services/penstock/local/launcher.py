@@ -24,7 +24,7 @@ from penstock.local.template import Template
 from penstock.machine.file_systems import free_bytes
 from penstock.machine.files import mark_of, write_atomically
 from penstock.machine.system_errors import in_words
-from penstock.rpc.clients.status import StatusClient
+from penstock.rpc.clients.operator import StatusClient
 from penstock.rpc.loop import LoopThread
 from penstock.runs import remote_copies
 from penstock.runs.end import RunEnd, announce, obstacle

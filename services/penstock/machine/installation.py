@@ -5,6 +5,9 @@ Messages take such commands from here.
 """
 
 import os
+import shlex
+import shutil
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
@@ -14,6 +17,9 @@ INSTALLATION = "PENSTOCK_INSTALLATION"
 
 Kind = Literal["packages", "image", "compose"]
 """Python packages, with `penstock train`; containers of the images; those of docker-compose.yml."""
+
+TRUST_CODE = " --trust-code"
+"""Option of commands that read a run, after which they import the code that the run names."""
 
 _RUN_DIR = "PENSTOCK__RUN__DIR"
 """Variable with the folder of the run of the Compose project."""
@@ -28,6 +34,14 @@ def kind(variables: Mapping[str, str] = os.environ) -> Kind:
             return "compose"
         case _:
             return "packages"
+
+
+def program() -> str:
+    """Returns the command that starts Penstock from here; with `make`, the virtual environment is not on the path."""
+    if shutil.which("penstock"):
+        return "penstock"
+    given = sys.argv[0]
+    return min(given, os.path.relpath(given), key=len) if Path(given).name == "penstock" else "python -m penstock"
 
 
 def how_to_install(package: str, in_image: str) -> str:
@@ -90,6 +104,16 @@ def how_to_resume(command: str, run_dir: str = "", settings: Mapping[str, str] |
         case "packages":
             options = (f" --{name.partition('.')[2].replace('_', '-')} {value}" for name, value in changed.items())
             return f"{command}{''.join(options)}"
+
+
+def command_to_resume(run_dir: str, *, names_code: bool = False, settings: Mapping[str, str] | None = None) -> str:
+    """Returns how to resume a run, by a command. Print it unfolded and without markup, so that it can be copied.
+
+    `names_code` is whether the run names code that the user trusts, which a command imports only if told to.
+    `settings`, as section.key, are changed.
+    """
+    command = f"{program()} train --resume {shlex.quote(run_dir)}{TRUST_CODE if names_code else ''}"
+    return how_to_resume(command, run_dir, settings)
 
 
 def how_to_renew() -> str:

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from penstock.cli.one_line_parser import OneLineParser
-from penstock.cli.program import program
 from penstock.errors import ConfigurationError
+from penstock.machine.installation import program
 from penstock.runs.folder import RunFolder
 from penstock.runs.known import RUNS
 from penstock.security.authority import DAYS, Issued, issue, run_of

@@ -5,7 +5,7 @@ import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
-from penstock.cli.named_run import chosen_run
+from penstock.cli.named import chosen_run
 from penstock.cli.one_line_parser import OneLineParser
 from penstock.errors import ConfigurationError
 from penstock.machine import extras

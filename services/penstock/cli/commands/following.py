@@ -8,7 +8,6 @@ from dataclasses import replace
 from rich.console import Console
 
 from penstock.cli.operator import asking, operator_of
-from penstock.cli.program import TRUST_CODE, program
 from penstock.cli.screen.coordination import show_end
 from penstock.cli.screen.display import make_display
 from penstock.config import Config
@@ -16,7 +15,8 @@ from penstock.errors import PenstockError, Unavailable
 from penstock.local.child_log import ChildLog
 from penstock.local.startup import beginning
 from penstock.machine.files import mark_of
-from penstock.rpc.clients.status import StatusClient
+from penstock.machine.installation import TRUST_CODE, program
+from penstock.rpc.clients.operator import StatusClient
 from penstock.runs.folder import LEARNER, RunFolder
 from penstock.runs.summary import Summary
 from penstock.types.location import Place

@@ -14,7 +14,6 @@ from penstock.cli.commands import slurm_actors
 from penstock.cli.commands.following import Follower
 from penstock.cli.one_line_parser import OneLineParser
 from penstock.cli.options import Options, parse
-from penstock.cli.program import program
 from penstock.cli.screen.batch_line import batch_line, steps_line
 from penstock.cli.screen.lines import show
 from penstock.config import Config
@@ -26,6 +25,7 @@ from penstock.local.environment_check import check_environment
 from penstock.local.first_checks import with_run_dir
 from penstock.local.store_size import with_store
 from penstock.local.template import PENSTOCK
+from penstock.machine.installation import program
 from penstock.runs.folder import RunFolder
 from penstock.runs.summary import nothing_left
 

@@ -9,14 +9,13 @@ from penstock.acting.evaluation import evaluate
 from penstock.acting.policies.runners import runner_of
 from penstock.acting.policies.saved_policies import SavedPolicy, read_policy
 from penstock.apps.environments import make_played, variants_of
-from penstock.cli.named_run import note_removed_settings
-from penstock.cli.screen.loading import loading
+from penstock.cli.named import note_removed_settings
 from penstock.config import Config, EnvironmentConfig, read_settings
 from penstock.config.foreign_code import FileNames
 from penstock.config.recorded import ENVIRONMENT
 from penstock.config.sections import Sections
 from penstock.errors import ConfigurationError, EnvironmentFailed
-from penstock.machine.module_imports import import_modules
+from penstock.machine.module_imports import import_modules, loading
 from penstock.process.environment_process import arguments_for, seed_generators
 from penstock.runs.folder import RunFolder, find_checkpoint
 from penstock.runs.metrics import return_text

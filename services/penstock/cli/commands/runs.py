@@ -14,11 +14,11 @@ from rich.console import Console
 from rich.table import Table
 
 from penstock.cli.one_line_parser import OneLineParser
-from penstock.cli.program import program
 from penstock.cli.screen.run_space import Space, in_units, is_active, remove
 from penstock.config import read_settings
 from penstock.errors import ConfigurationError
 from penstock.machine import installation
+from penstock.machine.installation import program
 from penstock.machine.spelling import question, similar
 from penstock.runs.folder import RunFolder
 from penstock.runs.known import RUNS, known_runs

@@ -10,10 +10,10 @@ from penstock.cli.commands.certificates import command
 from penstock.cli.main import _run
 from penstock.config import Config
 from penstock.errors import ConfigurationError
+from penstock.process.own_certificate import credentials_of
 from penstock.runs.folder import RunFolder
 from penstock.security.authority import files_of, run_of
 from penstock.security.certificate import Certificate, read
-from penstock.security.configured import credentials_of
 from penstock.security.roles import ROLES, Role, run_name_of
 
 

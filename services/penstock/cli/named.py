@@ -1,10 +1,11 @@
-"""The run that a command means: the one that is named, or the newest one; and notes about its settings."""
+"""The run and the environment that a command means: a run by name or the newest one, an environment by its id."""
 
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from penstock.config import read_recorded
+from penstock.config import Config, read_recorded
+from penstock.presets import preset_environments
 from penstock.runs.folder import RunFolder
 from penstock.runs.known import newest_run, run_named
 
@@ -28,3 +29,19 @@ def note_removed_settings(folder: RunFolder) -> None:
     """Prints a line about settings of an earlier release that a run records, which the command does not need."""
     if folder.config.exists() and (note := read_recorded(folder.config).removed):
         print(note, file=sys.stderr)
+
+
+def with_known_environment(config: Config) -> tuple[Config, str]:
+    """Returns the configuration with the registered id of its environment, and a line for the user if it was not given.
+
+    Raises `ConfigurationError` if no installed package can have the environment.
+    """
+    # Loads Gymnasium, which a service that parses the same options may not need.
+    from penstock.acting.environments.ids import checked_id
+
+    given = config.environment.id
+    # Modules that are imported first may register any id.
+    found = given if config.environment.imports else checked_id(given, preset_environments())
+    if found == given:
+        return config, ""
+    return config.changed({"environment": {"id": found}}), f"{given} is registered as {found}, which is used"
