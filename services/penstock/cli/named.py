@@ -11,7 +11,7 @@ from penstock.runs.known import newest_run, run_named
 
 
 def chosen_run(name: str | None, has: Callable[[RunFolder], bool] = lambda folder: True, what: str = "") -> Path:
-    """Returns the path of a run; None: the newest one that has what the command needs, which is printed.
+    """Returns the path of a run; None: the newest one that meets the needs of the command, which is printed.
 
     Messages say `what` the run `has`, such as "a checkpoint". Raises as `newest_run` and `run_named`.
     """

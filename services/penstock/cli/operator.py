@@ -23,8 +23,8 @@ _CERTIFICATE = "certificate.pem"
 def operator_of(folder: RunFolder | None, security: SecurityConfig | None = None) -> "Credentials | None":
     """Returns the credentials for a run; None if its services have no certificates.
 
-    They are those in `security`, by default in the variables PENSTOCK__SECURITY__*, or else the operator's in the run's
-    folder.
+    They are taken from `security`, by default from the variables PENSTOCK__SECURITY__*, or else the operator's in the
+    run's folder.
 
     Args:
         folder: Folder of the run; None if only the address of its learner is known.

@@ -52,7 +52,7 @@ class Options:
 
 
 def settings_of(folder: Path) -> Path:
-    """Returns the file with a run's settings. Raises `ConfigurationError` if the folder is not that of a run."""
+    """Returns the file with a run's settings. Raises `ConfigurationError` if `folder` is not one."""
     file = RunFolder(folder).config
     if not file.exists():
         raise ConfigurationError(
@@ -100,7 +100,7 @@ def parse(
 
 
 def _own_options(*, operand: str, resumes: bool, more: Sequence[argparse.ArgumentParser]) -> argparse.ArgumentParser:
-    """Returns a parser of the options that are no settings."""
+    """Returns a parser of the options that are not settings."""
     parser = OneLineParser(add_help=False, parents=more)
     if operand == "ENV":
         parser.add_argument("operand", metavar="ENV", nargs="?", default="", help=_ENVIRONMENT)
@@ -128,7 +128,8 @@ def _own_options(*, operand: str, resumes: bool, more: Sequence[argparse.Argumen
 
 
 def _of_run(file: Path, *layers: dict[str, object]) -> tuple[Configured, list[str]]:
-    """Returns the settings that a run's file records, overridden by layers, and notes about those of earlier releases.
+    """Returns the settings that a run's file records, overridden by layers, and notes about settings of earlier
+    releases.
 
     Raises `ConfigurationError` if the file can't be read or a setting is wrong, and names the file if that is its own.
     """
@@ -147,7 +148,7 @@ def _of_run(file: Path, *layers: dict[str, object]) -> tuple[Configured, list[st
 
 
 def _instead_of_presets(resume: Path) -> str:
-    """Returns what to do in place of a preset for a resumed run. Under Docker Compose, the preset is always set."""
+    """Returns the alternative to a preset for a resumed run. Under Docker Compose, the preset is always set."""
     if installation.kind() == "compose":
         return f"resume the run with {installation.how_to_resume('', str(resume))}, with changed settings in .env"
     return "change individual settings with options"

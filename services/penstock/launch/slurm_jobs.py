@@ -53,7 +53,7 @@ def settings_to_resume(root: Path) -> Path:
 
 
 def shared_settings(config: Config) -> Config:
-    """Returns the configuration with what services need on different hosts, where the user has not chosen it.
+    """Returns the configuration with settings for services on different hosts, where the user has not chosen them.
 
     The folders of the run, the store and the snapshots are options in the scripts.
     """
@@ -153,7 +153,7 @@ def jobs_of(folder: RunFolder) -> Jobs:
 
 
 def set_tasks(array: int, tasks: int) -> None:
-    """Changes how many tasks of an array run. Those that are too many end, the youngest first, and wait in the queue.
+    """Changes how many tasks of an array run. Superfluous tasks end, the youngest first, and wait in the queue.
 
     Raises `ConfigurationError` if the array is too small, and `PenstockError` if Slurm refuses.
     """

@@ -16,7 +16,7 @@ INSTALLATION = "PENSTOCK_INSTALLATION"
 """Variable that the images set to `image`, and docker-compose.yml to `compose`."""
 
 Kind = Literal["packages", "image", "compose"]
-"""Python packages, with `penstock train`; containers of the images; those of docker-compose.yml."""
+"""Python packages, with `penstock train`; containers of the images; containers of docker-compose.yml."""
 
 TRUST_CODE = " --trust-code"
 """Option of commands that read a run, after which they import the code that the run names."""
@@ -90,7 +90,7 @@ def how_to_install_torch() -> str:
 def how_to_resume(command: str, run_dir: str = "", settings: Mapping[str, str] | None = None) -> str:
     """Returns how to resume a run; `command` does it where `penstock train` runs the services.
 
-    `run_dir` is the run's folder; empty: that of this process. `settings`, as section.key, are changed.
+    `run_dir` is the run's folder; empty: the run of this process. `settings`, as section.key, are changed.
     """
     changed = settings or {}
     variables = "".join(f"PENSTOCK__{name.replace('.', '__').upper()}={value} " for name, value in changed.items())
@@ -132,6 +132,6 @@ def how_to_start(command: str = "penstock train") -> str:
 
 
 def named_setting(option: str, setting: str) -> str:
-    """Returns what a user of this installation calls a setting: the option, or the variable in containers."""
+    """Returns the name of a setting for users of this installation: the option, or the variable in containers."""
     variable = f"PENSTOCK__{setting.replace('.', '__').upper()}"
     return {"packages": option, "image": variable, "compose": f"{variable} in .env"}[kind()]

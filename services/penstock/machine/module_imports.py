@@ -65,7 +65,7 @@ def import_module(place: str) -> ModuleType:
     """Imports a module by its name, or by the path of its file. Raises `ConfigurationError` if that fails.
 
     A file that belongs to a package, or that Python finds by its name, has that name. Any other file has a name of its
-    own, so that it never takes the place of a module. The current folder and that of a file are added to Python's
+    own, so that it never takes the place of a module. The current folder and the folder of a file are added to Python's
     search path, behind all others.
     """
     return _imported(place, _import_own)
@@ -77,7 +77,9 @@ def import_installed(name: str) -> ModuleType:
 
 
 def import_named(place: str, name: str) -> object:
-    """Returns what a module has under a name, possibly with dots; None if it has nothing. Raises as `import_module`."""
+    """Returns the object of a module with this name, possibly with dots; None if there is none. Raises as
+    `import_module`.
+    """
     found: object = import_module(place)
     for part in name.split("."):
         found = getattr(found, part, None)

@@ -131,9 +131,10 @@ class Service:
             signal.signal(number, self._on_signal)
 
     def check_names(self, addresses: Sequence[str]) -> None:
-        """Raises `ConfigurationError` if clients check addresses and the certificate does not cover those advertised.
+        """Raises `ConfigurationError` if clients check addresses and the certificate does not cover the advertised
+        ones.
 
-        `addresses` are those by which others reach the service.
+        `addresses` are the addresses by which others reach the service.
         """
         if self.credentials is not None:
             self.credentials.check_server([host for text in addresses if (host := Address.parse(text).host)])

@@ -1,4 +1,4 @@
-"""Metrics of all services, with base units as suffixes and bounded labels. A process exposes those of its service."""
+"""Metrics of all services, with base units as suffixes and bounded labels. A process exposes its service's metrics."""
 
 import contextlib
 import math
@@ -25,7 +25,7 @@ class Total(Collector):
     """
 
     def __init__(self, name: str, documentation: str, registry: CollectorRegistry = prometheus_client.REGISTRY) -> None:
-        """Registers the counter. Prometheus' suffix `_total` is no part of `name`."""
+        """Registers the counter. `name` does not include Prometheus' suffix `_total`."""
         self._name, self._documentation = name, documentation
         self._total: int | None = None
         registry.register(self)
@@ -408,7 +408,7 @@ def belongs(name: str, service: str) -> bool:
 
 
 class OfService(CollectorRegistry):
-    """The metrics of one service: those of others would be zeros, in which a query without a job gets lost."""
+    """The metrics of one service. Other services' metrics would be zeros, in which a query without a job gets lost."""
 
     def __init__(self, service: str) -> None:
         super().__init__()

@@ -95,7 +95,7 @@ def _by_role(hosts: Sequence[str]) -> Mapping[Role, Sequence[str]]:
 
 
 def _next_steps(issued: Sequence[Issued], folder: Path) -> list[str]:
-    """Returns what the user has to do with the certificates."""
+    """Returns the instructions for the user of the certificates."""
     path = shlex.quote(str(issued[0].files.certificate))
     lines = [f"set security.certificate of each service to its file, such as {program()} actor --certificate {path}"]
     lines.append(

@@ -191,7 +191,7 @@ def _check_folder(folder: Path, setting: str, needed: int) -> Finding:
 
 
 def check_shared_memory(folder: Path = Path("/dev/shm")) -> Finding:
-    """Checks whether processes can use shared memory, as those of torch do."""
+    """Checks whether processes can use shared memory, as torch's processes do."""
     if not folder.exists():
         return Finding("shared memory", None, f"unknown, because {folder} does not exist")
     if not os.access(folder, os.W_OK):

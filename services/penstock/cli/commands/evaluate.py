@@ -70,7 +70,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _seed(given: str | None) -> int | None:
-    """Returns the seed of the episodes; None: that of the run."""
+    """Returns the seed of the episodes; None: the run's seed."""
     if given is None:
         return None
     if given == "random":

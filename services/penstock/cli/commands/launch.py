@@ -207,7 +207,7 @@ def _numbers(config: Config, more: argparse.Namespace) -> tuple[int, int]:
 
 
 def _state(services: int) -> tuple[str, bool]:
-    """Returns what the run waits for, as far as Slurm knows, and whether its services have ended."""
+    """Returns the reason why the run waits, as far as Slurm knows, and whether its services have ended."""
     state = slurm.state_of(services)
     if state.ended:
         return f"job {services} is {state.state}", True

@@ -127,7 +127,7 @@ def _check_same_spaces(path: Path, policy: SavedPolicy, spec: EnvironmentSpec) -
 def _config_of(path: Path, named: argparse.Namespace) -> Sections:
     """Returns the settings of the environment and of evaluations, with the environment that the options name.
 
-    Raises `ForeignCode` if the run alone names code for its environment; that of its policy was checked before.
+    Raises `ForeignCode` if the run alone names code for its environment; the code of its policy was checked before.
     """
     folder = RunFolder(path.parent.parent)
     own: dict[str, object] = {} if named.env_id is None else {"id": named.env_id}

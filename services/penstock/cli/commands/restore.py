@@ -35,7 +35,7 @@ def command(arguments: Sequence[str]) -> int:
         raise ConfigurationError(
             f"{missing} is missing; usage: {_USAGE}; `penstock replay snapshots` lists the snapshots"
         )
-    # Settings given here override those of the old run.
+    # Settings given here override the settings of the old run.
     of_run = parse(_PROG, _DESCRIPTION, others, trains=False, operand="NAME", recorded=settings_of(Path(run)))
     config, console = of_run.config, wide_console()
     for note in of_run.notes:

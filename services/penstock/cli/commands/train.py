@@ -94,7 +94,7 @@ class _Interrupt:
 
 
 def _describe_end(end: KeyboardInterrupt, config: Config) -> tuple[str, str]:
-    """Describes what an interrupted run has saved and lost, and how to resume it; empty if it can't be resumed."""
+    """Describes saved and lost steps of an interrupted run, and how to resume it; empty if it can't be resumed."""
     run_dir = str(config.run.dir)
     resume = command_to_resume(run_dir, names_code=config.names_code)
     if not isinstance(end, Interrupted):

@@ -180,7 +180,7 @@ class TrainingRun:
 
     @property
     def _extent(self) -> Extent:
-        """What the run has done until now."""
+        """Work that the run has done until now."""
         return dataclasses.replace(self._progress, clock_s=self._statistics.clock_s).extent
 
     def _next_batch(self) -> Batch | None:

@@ -83,9 +83,9 @@ class Learner:
     ) -> None:
         """Builds a policy for these spaces, initialised from `seed`, whose direct steps use this number of threads.
 
-        The `ranks` are those that train on the same batches together. The precision holds for all learners of the
-        process (`use_precision`). Raises `ConfigurationError` if the spaces are not supported, or the device or the
-        ranks do not support this execution or precision.
+        The `ranks` train on the same batches together. The precision holds for all learners of the process
+        (`use_precision`). Raises `ConfigurationError` if the spaces are not supported, or the device or the ranks do
+        not support this execution or precision.
         """
         self._ppo, self._sampling, self._device, self._precision, self._ranks = ppo, sampling, device, precision, ranks
         with torch.random.fork_rng(devices=[]):
@@ -174,7 +174,7 @@ class Learner:
     def squared_gradients(self, batch: TrainingBatch, progress: float) -> NDArray[np.float64]:
         """Returns the squared norms of the gradients of single segments, <float64>[B, parts] (`squared_gradients`)."""
         settings = loss_settings(self._ppo, progress)
-        # Without what the host knows, because single segments need their exact rows.
+        # Without the host's facts about the rows, because single segments need their exact rows.
         estimated = self.estimate(dataclasses.replace(batch, rows=None), progress)
         squared = squared_gradients(self._execution, self.parameters, estimated, settings, self._border)
         result: NDArray[np.float64] = squared.cpu().numpy()

@@ -100,7 +100,7 @@ def sgemm_address() -> int | None:
 
 
 def _with_spacing(positions: list[tuple[int, int]]) -> tuple[int, int, int]:
-    """Returns the first positions of weight and bias, and the distance to those of the next trunk; 0 if there is none.
+    """Returns the first positions of weight and bias, and the distance to the next trunk; 0 if there is none.
 
     The trunks have the same layers, so that all distances are the same.
     """

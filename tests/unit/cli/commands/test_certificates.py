@@ -123,7 +123,7 @@ def test_a_new_authority_makes_all_certificates_new(folder: Path, capsys: pytest
         ),
         (["a", "--host", "replay="], "got 'replay='"),
         (["a", "--host", "owner=node1"], "got 'owner=node1'"),
-        (["a", "--host", "replay=node1:7431"], "'node1:7431' is no host"),
+        (["a", "--host", "replay=node1:7431"], "'node1:7431' is not a host"),
         (["a", "--renw"], "did you mean --renew?"),
         (["é"], "'é' has no letters or digits"),
     ],
