@@ -181,7 +181,7 @@ def _combined(
     if recorded is not None:
         if named.config or named.preset:
             raise ConfigurationError(
-                f"the settings are those of {recorded}, and can't be combined with --config or --preset; change"
+                f"the settings come from {recorded}, and can't be combined with --config or --preset; change"
                 " individual settings with options"
             )
         kept, notes = _of_run(recorded, *layers)

@@ -412,6 +412,8 @@ ANSWERS: dict[str, Answer] = {
     "normalize": _normalisation,
     "quick_test": _line("set --total-steps 10000 for a short run"),
     "warmup_seconds": _line("services wait until all others are ready, however long that takes; remove the option"),
-    "episodes": _line("set evaluation.episodes for those of an evaluation, or run.total_episodes for those to train"),
+    "episodes": _line(
+        "set evaluation.episodes for the episodes of an evaluation, or run.total_episodes to end training"
+    ),
 }
 """By name, with underscores."""

@@ -80,7 +80,7 @@ def refuse_other_protection(security: SecurityConfig) -> None:
     if chosen:
         raise ConfigurationError(
             f"a launched run has certificates of its own, and security.{chosen[0]} is {getattr(security, chosen[0])};"
-            " unset it, or write scripts of your own after those of --print"
+            " unset it, or write scripts of your own after the ones of --print"
         )
 
 

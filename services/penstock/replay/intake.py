@@ -75,8 +75,8 @@ class Intakes:
         if not plan.admits(key.slot, key.incarnation, token):
             # An actor whose learner has lost the key since gets a new place, with a token of the new key.
             raise PlaceLost(
-                f"the token of slot {key.slot}, incarnation {key.incarnation}, is not that of its assignment; join"
-                " again"
+                f"the token of slot {key.slot}, incarnation {key.incarnation}, does not belong to its assignment;"
+                " join again"
             )
 
     @property

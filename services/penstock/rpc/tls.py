@@ -25,7 +25,7 @@ _MEANINGS = (
     (("wrong_version_number", "http_request"), "it does not use TLS; set security.certificate there, or unset it here"),
     (
         ("hostname", "peer name"),
-        "its certificate is for another run, role or address; give it that of its role in this run or, with"
+        "its certificate is for another run, role or address; give it one for its role in this run or, with"
         " security.server_names=address, one that covers its advertised address",
     ),
     (

@@ -60,7 +60,7 @@ class Credentials:
                 found = read(self.files, self._role, now=self.clock())
                 if found.identity != self.identity:
                     raise ConfigurationError(
-                        f"{self.files.certificate} is now that of the {found.identity}, but this is the"
+                        f"{self.files.certificate} now belongs to the {found.identity}, but this is the"
                         f" {self.identity}; renew it for the same run, or start the service again"
                     )
             except ConfigurationError as error:

@@ -52,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
         " less than a third of their life left.",
     )
     parser.add_argument("run", metavar="RUN", help="folder of the run, which need not exist yet")
-    parser.add_argument("--name", help="name of the run in the certificates (default: that of its folder)")
+    parser.add_argument("--name", help="name of the run in the certificates (default: made of its folder's name)")
     parser.add_argument(
         "--days", type=int, default=DAYS, help=f"days for which new certificates are valid (default: {DAYS})"
     )

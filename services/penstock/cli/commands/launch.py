@@ -160,7 +160,7 @@ def _run_of(config: Config, more: argparse.Namespace) -> SlurmRun:
     if config.train.replay_shards > 1:
         raise ConfigurationError(
             f"a launched run has one replay service, and train.replay_shards is {config.train.replay_shards}; set it to"
-            " 1, or write scripts of your own after those of --print"
+            " 1, or write scripts of your own after the ones of --print"
         )
     slurm_jobs.refuse_other_protection(config.security)
     folder, (actors, spare) = RunFolder(Path(config.run.dir or ".")), _numbers(config, more)

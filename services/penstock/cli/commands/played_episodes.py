@@ -120,7 +120,7 @@ def _chosen_variants(config: Sections, named: int | None) -> list[int]:
 def _check_same_spaces(path: Path, policy: SavedPolicy, spec: EnvironmentSpec) -> None:
     if not same_spaces(policy.spec, spec):
         raise ConfigurationError(
-            f"{path} was trained for {policy.spec.id}, whose spaces or action masks differ from those of {spec.id}"
+            f"{path} was trained for {policy.spec.id}, whose spaces or action masks differ from {spec.id}'s"
         )
 
 
