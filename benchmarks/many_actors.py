@@ -30,7 +30,7 @@ from rich.console import Console
 
 from penstock.errors import Unavailable
 from penstock.local.variables import without_settings
-from penstock.rpc.clients.status import StatusClient
+from penstock.rpc.clients.operator import StatusClient
 from penstock.rpc.loop import LoopThread
 from penstock.types.status import ActorState, RunStatus
 from tests.support.results.provenance import of_this_run

@@ -26,7 +26,7 @@ import psutil
 
 from benchmarks import frames
 from benchmarks.peers.place import Place, add_arguments, place_of
-from penstock.process import allocator
+from penstock.process.service import keep_freed_memory
 from penstock.rpc import methods
 from penstock.rpc.channel import connect, open_stream
 from penstock.rpc.clients.batch_source import ReplayBatchSource
@@ -298,7 +298,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0)
     add_arguments(parser)
     arguments = parser.parse_args()
-    allocator.keep_freed_memory()
+    keep_freed_memory()
     setting = SETTINGS[arguments.segment]
     if arguments.case.startswith("insert"):
         tried = {f"{ACTORS} actors, windows of {window}": (setting.batches[0], window) for window in setting.windows}

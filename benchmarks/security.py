@@ -21,7 +21,7 @@ from rich.console import Console
 
 from benchmarks.medians import median
 from penstock.errors import PenstockError
-from penstock.rpc.clients.status import StatusClient
+from penstock.rpc.clients.operator import StatusClient
 from penstock.rpc.loop import LoopThread
 from penstock.runs.folder import RunFolder
 from penstock.security.authority import issue

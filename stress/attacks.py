@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from penstock.machine.files import decode_record
-from penstock.process import allocator
+from penstock.process.service import keep_freed_memory
 from penstock.rpc.health import is_serving
 from penstock.runs.folder import LEARNER
 from penstock.security.roles import Role
@@ -294,7 +294,7 @@ def main() -> int:
     parser.add_argument("--span-s", type=float, default=SPAN_S, help="seconds of each span with or without an attack")
     parser.add_argument("--attacks", nargs="+", choices=list(ATTACKS), default=list(ATTACKS), metavar="ATTACK")
     arguments = parser.parse_args()
-    allocator.keep_freed_memory()
+    keep_freed_memory()
     measured = list[Measured]()
     for certified in (False, True):
         highest = math.inf

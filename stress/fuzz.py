@@ -23,7 +23,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from penstock.process import allocator
+from penstock.process.service import keep_freed_memory
 from penstock.rpc.health import is_serving
 from penstock.security.authority import issue
 from penstock.security.certificate import Files
@@ -228,7 +228,7 @@ def main() -> int:
         os.nice(_NICE)
         send(arguments.port, arguments.inputs, arguments.seed, arguments.certificates)
         return 0
-    allocator.keep_freed_memory()
+    keep_freed_memory()
     found, console = list[Result](), Console(highlight=False)
     with tempfile.TemporaryDirectory() as folder:
         for certificates in (Path(folder) / "certificates", None):

@@ -21,7 +21,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from penstock.process import allocator
+from penstock.process.service import keep_freed_memory
 from penstock.replay.store.layout import HEADER
 from penstock.wire.batches import encode_plan
 from stress import results
@@ -108,7 +108,7 @@ def main() -> int:
     parser.add_argument("--per-s", type=float, default=400.0)
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
-    allocator.keep_freed_memory()
+    keep_freed_memory()
     rate, longest_s, raw = arguments.per_s, 0.0, 0
     wrong: list[str] = []
     answers: Counter[tuple[str, str, str]] = Counter()

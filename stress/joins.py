@@ -28,7 +28,7 @@ from penstock.acting.values.spaces import segment_schema
 from penstock.errors import PenstockError
 from penstock.rpc import methods
 from penstock.rpc.channel import connect, open_stream
-from penstock.rpc.clients.status import StatusClient
+from penstock.rpc.clients.operator import StatusClient
 from penstock.rpc.loop import LoopThread
 from penstock.types.status import RunStatus
 from penstock.v1 import run_pb2

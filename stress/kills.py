@@ -25,7 +25,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from penstock.process import allocator
+from penstock.process.service import keep_freed_memory
 from penstock.runs.folder import LEARNER
 from stress import results
 from stress.plain_actor import ENVIRONMENT, ENVIRONMENTS, STEPS
@@ -312,7 +312,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--forms", nargs="+", choices=[form.name for form in FORMS], default=[f.name for f in FORMS])
     arguments = parser.parse_args()
-    allocator.keep_freed_memory()
+    keep_freed_memory()
     console = Console(width=140, highlight=False)
     forms = [form for form in FORMS if form.name in arguments.forms]
     outcomes = list[Outcome]()

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from penstock.process import allocator
+from penstock.process.service import keep_freed_memory
 from penstock.rpc import methods
 from penstock.rpc.channel import connect, open_stream
 from penstock.rpc.clients.segment_sink import ReplaySegmentSink
@@ -262,7 +262,7 @@ def main() -> int:
     )
     parser.add_argument("--folder", type=Path, help="folder for the store (default: a temporary one)")
     arguments = parser.parse_args()
-    allocator.keep_freed_memory()
+    keep_freed_memory()
     compared = []
     for segment in arguments.segments:
         with tempfile.TemporaryDirectory(dir=arguments.folder) as place:

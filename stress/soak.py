@@ -23,7 +23,7 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from penstock.process import allocator
+from penstock.process.service import keep_freed_memory
 from penstock.runs.folder import LEARNER, RunFolder
 from stress import results
 from tests.support.environments import paced
@@ -276,7 +276,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    allocator.keep_freed_memory()
+    keep_freed_memory()
     console = Console(width=140, highlight=False)
     with tempfile.TemporaryDirectory(prefix="penstock-soak-") as root:
         soaked = soak(Path(root), minutes=arguments.minutes, every=1.0, seed=arguments.seed, show=console.print)

@@ -7,7 +7,7 @@ from prometheus_client import generate_latest
 
 from benchmarks.penstock_loop import Pace, _pace, _Reading, exchange_of
 from benchmarks.side_by_side import Course, penstock
-from penstock.telemetry import exchange
+from penstock.telemetry import metrics
 
 
 def test_a_run_that_fails_shows_its_last_output(capfd: pytest.CaptureFixture[str]) -> None:
@@ -18,7 +18,7 @@ def test_a_run_that_fails_shows_its_last_output(capfd: pytest.CaptureFixture[str
 
 
 def test_the_cpu_time_of_the_exchange_is_read_from_a_services_metrics() -> None:
-    with exchange.measured("publishing"):
+    with metrics.exchange_cpu_time("publishing"):
         sum(range(200_000))
     found = exchange_of(generate_latest().decode())
     assert found["publishing"] > 0.0

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from penstock.cli.known_environment import with_known_environment
+from penstock.cli.named import with_known_environment
 from penstock.cli.screen.notebook_display import display_for_python
 from penstock.config import Config
 from penstock.config.answers import instead_of_callback
@@ -46,8 +46,8 @@ def train(
     """Trains an agent, with all services as processes on this machine, and returns the run's summary.
 
     Args:
-        what: The environment: its id, its class, a function that returns it, or what `gymnasium.make` returned. Or the
-            configuration of the run. An environment uses its preset, as with `penstock.configure`.
+        what: The environment: its id, its class, a function that returns it, or an environment of `gymnasium.make`. Or
+            the configuration of the run. An environment uses its preset, as with `penstock.configure`.
         preset: Name of another preset; "none": the defaults.
         resume: Whether to resume the run in `run.dir`.
         progress: Whether to show the progress of the run; None: in a notebook and in a terminal, and as `verbose` and
@@ -60,7 +60,7 @@ def train(
         settings: Settings, as for `penstock.configure`: `seed=1`, `lr=3e-4`, `environment={"kwargs": {"size": 5}}`.
 
     Raises:
-        ForeignCode: The configuration is that of a file that names code, and you do not. Nothing was imported.
+        ForeignCode: The configuration comes from a file that names code, and you do not name it. Nothing was imported.
         ConfigurationError: The environment, the folder or a setting can't be used. The run's folder is unchanged.
         PenstockError: A service gave up or died too often, or the run's summary or curve could not be written.
         Interrupted: Ctrl-C after training began. Before training, a plain `KeyboardInterrupt` is raised.
@@ -100,7 +100,7 @@ def train(
 
 
 def is_shown(progress: bool | None, verbose: int | None, settings: Mapping[str, object]) -> bool | None:
-    """Returns the argument `progress`, or what the words of other libraries say in its place; None if none of them."""
+    """Returns the argument `progress`, or the value of other libraries' words for it; None without any."""
     words = [bool(each) for each in (verbose, settings.get("progress_bar")) if each is not None]
     return any(words) if progress is None and words else progress
 

@@ -120,7 +120,7 @@ def collection_conflict(collection: str, *, variants: int, fresh: int, degree: i
 
 
 def least_capacity(fresh: int, degree: int, batch: int, replay_from: int = 0) -> int:
-    """Returns the least number of segments that a store must hold; the arguments are those of `store_conflict`."""
+    """Returns the least number of segments that a store must hold. Takes the arguments of `store_conflict`."""
     # Replay draws with replacement, so a batch without fresh segments may be larger than the store.
     least = (degree + 1) * fresh + batch if fresh else 0
     # A batch takes its fresh segments before it replays any.
@@ -130,8 +130,8 @@ def least_capacity(fresh: int, degree: int, batch: int, replay_from: int = 0) ->
 def least_store(*, fresh: int, degree: int, batch: int, replay_from: int, window: int, shards: int) -> int:
     """Returns the least number of segments with which each store of a run is started.
 
-    Each of several services holds its part of the fresh segments, and has room to replay a whole batch. The arguments
-    are those of `store_conflict` for the whole run, with windows of `window` segments and this number of services.
+    Each of several services holds its part of the fresh segments, and has room to replay a whole batch. Takes the
+    arguments of `store_conflict` for the whole run, with windows of `window` segments and this number of services.
     """
     part = -(-fresh // shards)
     if part and shards > 1:

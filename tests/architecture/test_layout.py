@@ -76,7 +76,7 @@ ALLOWED: dict[str, set[str]] = {
         "acting.policies",
         "acting",
     },
-    "security": {"errors", "machine", "config.settings", "security"},
+    "security": {"errors", "machine", "security"},
     "learning.protocols": {"types"},
     "learning.ranks": {"types", "errors", "algo", "learning.ranks"},
     "learning.step": {

@@ -33,7 +33,7 @@ MAY_IMPORT = {
     "cli/main.py",  # commands
     "cli/screen/notebook_display.py",  # IPython
     "local/template_process.py",  # modules of services
-    "small/compiled/sgemm.py",  # NumPy's library
+    "small/compiled/flat_network.py",  # NumPy's library
 }
 """Modules that import by name, and what."""
 
@@ -58,7 +58,7 @@ READ_SETTINGS = {
     "apps/environments.py",  # refuses what the run names
     "runs/services_file.py",  # reads limits
     "apps/earlier_session.py",  # compares
-    "cli/named_run.py",  # shows, as the next three
+    "cli/named.py",  # shows, as the next three
     "cli/commands/runs.py",
     "cli/commands/status.py",
     "local/learning_curves.py",

@@ -309,25 +309,25 @@ ATTACKS: dict[str, Attack] = {
     ),
     # Windows of a client without a place
     "a stream without a token": Attack(
-        "actor", lambda target: target.append(token=b""), Code.FAILED_PRECONDITION, "not that of its assignment"
+        "actor", lambda target: target.append(token=b""), Code.FAILED_PRECONDITION, "does not belong to its assignment"
     ),
     "the token of another slot": Attack(
         "actor",
         lambda target: target.append(token=target.identity.token(SLOT + 1, 1)),
         Code.FAILED_PRECONDITION,
-        "not that of its assignment",
+        "does not belong to its assignment",
     ),
     "a guessed token": Attack(
         "actor",
         lambda target: target.append(token=b"\x01" * 32),
         Code.FAILED_PRECONDITION,
-        "not that of its assignment",
+        "does not belong to its assignment",
     ),
     "the place of the healthy actor": Attack(
         "actor",
         lambda target: target.append(slot=0, incarnation=2, token=target.identity.token(0, 1)),
         Code.FAILED_PRECONDITION,
-        "not that of its assignment",
+        "does not belong to its assignment",
     ),
     "a stream of another run": Attack(
         "actor", lambda target: target.append(run=1), Code.FAILED_PRECONDITION, "to run 0000000000000001"

@@ -62,7 +62,7 @@ def test_an_actor_without_it_is_refused_and_changes_nothing(loopback: Loopback, 
     server = loopback.replay()
     source = loopback.source(server, plan_of(RUN), key=RUN.key)
     code, details = refused(loopback, server, slot=2, run=RUN.number, token=token, schema=FOREIGN_SCHEMA)
-    assert (code, "not that of its assignment; join again" in details) == (Code.FAILED_PRECONDITION, True)
+    assert (code, "does not belong to its assignment; join again" in details) == (Code.FAILED_PRECONDITION, True)
     assert server.store.schema is None
     pass_windows(loopback.sink(2, server, identity=RUN), source, 1)
 

@@ -18,10 +18,10 @@ from penstock.rpc.clients.batch_source import ReplayBatchSource
 from penstock.rpc.clients.connection import Peer
 from penstock.rpc.clients.evaluation_work import EvaluationWork
 from penstock.rpc.clients.membership import Membership
+from penstock.rpc.clients.operator import StatusClient
 from penstock.rpc.clients.replay_watch import ReplayWatch
 from penstock.rpc.clients.segment_sink import ReplaySegmentSink
 from penstock.rpc.clients.snapshots import SnapshotClient
-from penstock.rpc.clients.status import StatusClient
 from penstock.rpc.health import is_serving
 from penstock.telemetry import metrics
 from penstock.types.evaluation import EvaluatorHello

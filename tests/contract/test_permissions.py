@@ -198,4 +198,4 @@ def test_a_refused_call_is_logged_once_counted_and_final(tmp_path: Path) -> None
     assert handled._value.get() == before + 3
     (refused,) = (entry for entry in logs if entry["event"] == "call refused")
     assert refused["peer"].startswith("ipv4:127.0.0.1:")
-    assert "needs that of actor" in refused["reason"]
+    assert "needs a certificate of actor" in refused["reason"]

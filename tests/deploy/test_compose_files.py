@@ -15,8 +15,9 @@ import yaml
 
 from penstock.cli.options import parse
 from penstock.config import Config, build, setting_names
-from penstock.local.variables import OF_COMPOSE, PRESET
+from penstock.local.variables import OF_COMPOSE
 from penstock.presets import preset
+from penstock.process.service import PRESET_VARIABLE
 from penstock.runs.known import RUNS
 from penstock.security.authority import files_of
 from penstock.security.roles import ROLES
@@ -275,7 +276,7 @@ def test_variables_of_the_files_themselves_are_not_settings() -> None:
     files = [*ROOT.glob("*compose*.y*ml"), *ROOT.glob("deploy/swarm/*.yml")]
     texts = [path.read_text() for path in files]
     read = set(re.findall(r"\$\{(PENSTOCK_[A-Z]\w+)", "".join(texts)))
-    assert read == {*OF_COMPOSE, PRESET}
+    assert read == {*OF_COMPOSE, PRESET_VARIABLE}
 
 
 def test_the_generated_settings_of_compose_are_current() -> None:

@@ -14,7 +14,7 @@ from urllib.request import urlopen
 import pytest
 
 from penstock.errors import Unavailable
-from penstock.rpc.clients.status import StatusClient
+from penstock.rpc.clients.operator import StatusClient
 from penstock.rpc.loop import LoopThread
 from penstock.runs.folder import RunFolder, copy_of
 from penstock.types.status import RunStatus

@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 
 from penstock.errors import BY_SIGNAL, GAVE_UP, USAGE_ERROR, Unavailable
-from penstock.rpc.clients.status import StatusClient
+from penstock.rpc.clients.operator import StatusClient
 from penstock.rpc.loop import LoopThread
 from penstock.runs.folder import RunFolder
 from penstock.runs.summary import Summary

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.rpc.clients.status import StatusClient
+from penstock.rpc.clients.operator import StatusClient
 from penstock.rpc.loop import LoopThread
 from penstock.types.status import RunStatus
 from tests.support.machine.timing import PATIENCE_S, Bound, longest_of, seconds_of, wait_for_run

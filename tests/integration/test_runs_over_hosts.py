@@ -8,7 +8,7 @@ import pytest
 
 from penstock.errors import PenstockError
 from penstock.machine.addresses import Address
-from penstock.rpc.clients.status import StatusClient
+from penstock.rpc.clients.operator import StatusClient
 from penstock.rpc.loop import LoopThread
 from penstock.runs.folder import LEARNER, RunFolder
 from tests.support.services.link import Host, unavailable

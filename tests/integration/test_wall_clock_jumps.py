@@ -18,7 +18,7 @@ from penstock.errors import BY_SIGNAL
 from penstock.learning.durable import checkpoints
 from penstock.learning.durable.checkpoints import RunProgress
 from penstock.replay.snapshots.folder import SnapshotFolder
-from penstock.rpc.clients.status import StatusClient
+from penstock.rpc.clients.operator import StatusClient
 from penstock.rpc.loop import LoopThread
 from penstock.runs.folder import RunFolder
 from penstock.runs.summary import Summary

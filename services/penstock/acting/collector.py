@@ -31,8 +31,8 @@ class Collector:
     """Collects the windows of one incarnation of an actor. Used by one thread.
 
     A step costs one policy call and one environment call for all N environments. Noise is drawn for one or more windows
-    at once, and what the environments do not need is computed after the last step of a window. The next `collect`
-    overwrites the columns of a window.
+    at once, and values that the environments do not need are computed after the last step of a window. The next
+    `collect` overwrites the columns of a window.
 
     An `EnvironmentFailed` drops the window in collection, and `begin_again` must be called before the next `collect`.
     The noise and the seeds of a dropped window are not used again.

@@ -38,7 +38,7 @@ def evaluate(
     numbers = np.arange(environments.count, dtype=np.uint32)
     environments.reset(Streams(task.seed, 0, numbers).reset_seeds(Purpose.EVALUATION))
     environments = with_offsets(environments, runner.network)
-    # The complement separates these streams from those of a run with the same seed.
+    # The complement separates these streams from the streams of a run with the same seed.
     streams = Streams(~task.seed & 0xFFFFFFFFFFFFFFFF, 0, numbers)
     returns, steps = np.zeros(environments.count), np.zeros(environments.count, np.int64)
     most_steps = task.max_episode_steps

@@ -30,8 +30,8 @@ class ActorParts:
 
     `open_sink` opens the stream of windows under an assignment. `load` loads a policy that samples at a temperature,
     for all weights of the assignment. `schema` has the columns of a segment. `discount` is the gamma of the running
-    discounted return, and `largest_magnitude` that of a number in a window. `exchange` returns a context that measures
-    an activity of the exchange with other services.
+    discounted return, and `largest_magnitude` bounds the numbers in a window. `exchange` returns a context that
+    measures an activity of the exchange with other services.
     """
 
     run: RunLink

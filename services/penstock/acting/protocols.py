@@ -22,7 +22,7 @@ class WindowPolicy(Protocol):
     def act(
         self, observation: Leaves, *, mask: NDArray[np.bool_] | None = None, begun: NDArray[np.bool_] | None = None
     ) -> Leaves:
-        """Samples one action per row with the noise of the next step. The arguments are those of `Runner.act`.
+        """Samples one action per row with the noise of the next step. Takes the arguments of `Runner.act`.
 
         The next call may overwrite the arrays that it returns.
         """
@@ -90,7 +90,7 @@ class Runner(Protocol):
         mask: NDArray[np.bool_] | None = None,
         begun: NDArray[np.bool_] | None = None,
     ) -> Leaves:
-        """Returns the most likely action per row. The arguments and the result are those of `act`."""
+        """Returns the most likely action per row. Takes the arguments of `act` and returns as it does."""
 
 
 class RunLink(Protocol):

@@ -1,4 +1,4 @@
-"""Records what a policy saw and did in the columns of a window: observations, masks, states and actions."""
+"""Records the inputs and outputs of a policy in the columns of a window: observations, masks, states and actions."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ class Recorder:
     """
 
     def __init__(self, spec: EnvironmentSpec, columns: Columns) -> None:
-        """Writes into these columns, which are those of `segment_schema` for this spec."""
+        """Writes into these columns, which have the schema `segment_schema` for this spec."""
         schema = self._schema = columns.schema
         names = {column.name: column for column in schema.columns}
         self._observations = [columns.column(name) for name in spec.observation.columns("observation")]
@@ -64,7 +64,7 @@ class Recorder:
             self._states[:, : self._age_lead] = self._states[:, steps:].copy()
 
     def observe(self, step: int, environments: Environments, state: NDArray[np.float32] | None) -> NDArray[np.bool_]:
-        """Records row `step` of T + 1: what the policy sees, and its states before it. Returns `begun`."""
+        """Records row `step` of T + 1: the policy's observation, and its states before it. Returns `begun`."""
         for row, leaf in zip(self._observed[step], environments.observation, strict=True):
             row[...] = leaf
         if self._age is not None:

@@ -6,8 +6,6 @@ import numba
 import torch
 from torch import Tensor
 
-from penstock.algo import backward_scan
-
 LARGEST_LOG = 20.0
 """Bound on the magnitude of a log ratio."""
 
@@ -99,6 +97,34 @@ def estimate(
     )
 
 
+def scanned(weighted: Tensor, gain: Tensor) -> Tensor:
+    """Returns D with D_t = weighted_t + gain_t D_{t+1} and D_T = 0, <float>[B, T], as are the arguments.
+
+    The scan of Hillis & Steele (1986) takes log2 T steps, each over all T rows, where a recursion over the rows takes T
+    dependent steps: it combines the recursion over the next d rows with the recursion from d rows later on, for d = 1,
+    2, 4 and so on. On a GPU each operation is a launch.
+
+    It rounds differently from the recursion row by row, whose sums it forms in another order. The products of gains
+    must be finite.
+    """
+    steps, distance = weighted.shape[1], 1
+    while distance < steps:
+        later = slice(distance, None)
+        # Rows whose next `distance` rows reach the end have no more to add.
+        reaching, beyond = slice(None, -distance), slice(-distance, None)
+        weighted = torch.cat(
+            [torch.addcmul(weighted[:, reaching], gain[:, reaching], weighted[:, later]), weighted[:, beyond]], dim=1
+        )
+        gain = torch.cat([gain[:, reaching] * gain[:, later], torch.zeros_like(gain[:, beyond])], dim=1)
+        distance *= 2
+    return weighted
+
+
+def one_row_later(values: Tensor) -> Tensor:
+    """Returns the values one row later, <float>[B, T], and 0 after the last row."""
+    return torch.cat([values[:, 1:], torch.zeros_like(values[:, :1])], dim=1)
+
+
 def _is_sound(delta: Tensor, usable: Tensor) -> Tensor:
     """Returns <bool>[B, T]: whether each temporal difference, <float32>[B, T], is plausible beside the others."""
     size = delta.abs()
@@ -130,6 +156,6 @@ def _recur(weighted, gain, fade, correction, decayed):  # type: ignore[no-untype
 
 
 def _by_scan(weighted: Tensor, gain: Tensor, fade: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns what `_by_loop` returns, apart from rounding, in few operations."""
-    correction = backward_scan.scanned(weighted, gain)
-    return correction, fade * backward_scan.following(correction)
+    """Returns the results of `_by_loop`, apart from rounding, in few operations."""
+    correction = scanned(weighted, gain)
+    return correction, fade * one_row_later(correction)

@@ -183,9 +183,9 @@ class DiagonalGaussian:
 class SquashedGaussian(DiagonalGaussian):
     """Gaussian over real vectors of A independent elements, some of which pass through a tanh.
 
-    Actions and their probabilities are those before the tanh. The tanh's Jacobian is the same for every policy, so it
+    Actions and their probabilities are taken before the tanh. The tanh's Jacobian is the same for every policy, so it
     does not change ratios, divergences or gradients of log probabilities. It does change the entropy, which is
-    therefore that of the actions after the tanh. The tanh of the mode is the median of the squashed action.
+    therefore computed for the actions after the tanh. The tanh of the mode is the median of the squashed action.
 
     Attributes:
         squashed: <bool>[A] elements that pass through the tanh.
@@ -220,7 +220,7 @@ Part = Categorical | MultiCategorical | DiagonalGaussian
 class Joint:
     """Distribution of a whole action: the product of the distributions of its leaves.
 
-    With one part, all results are those of the part, bit for bit.
+    With one part, all results equal the results of the part, bit for bit.
     """
 
     parts: tuple[Part, ...]

@@ -56,7 +56,7 @@ class Noise:
 class Network:
     """Architecture of a policy: everything besides the spaces that is needed to build it.
 
-    The defaults must never change, because they are what files mean that lack a field, as those of earlier releases do.
+    The defaults must never change, because they hold for files that lack a field, as files of earlier releases do.
 
     Attributes:
         hidden_sizes: Widths of the hidden layers of policy and value.

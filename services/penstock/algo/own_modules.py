@@ -90,7 +90,7 @@ def _class_of(name: str) -> type[nn.Module]:
     if found is None:
         raise _refusal(name, f"names no class of {place}", "correct the part after the colon")
     if not isinstance(found, type) or not issubclass(found, nn.Module):
-        raise _refusal(name, "is no subclass of torch.nn.Module", "name a class that is one")
+        raise _refusal(name, "is not a subclass of torch.nn.Module", "name a class that is one")
     return found
 
 

@@ -31,7 +31,7 @@ class MomentsUpdates:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What a policy sees: rows or, with memory, segments.
+    """Inputs of a policy: rows or, with memory, segments.
 
     Attributes:
         observation: [..., *shape] raw observations, one tensor per leaf. With memory, [S, burn-in + R, *shape].
@@ -149,7 +149,7 @@ class Policy(nn.Module):
         return self._head.distribution(self.actor(self._after_trunk(features)), self.log_std, legal), state
 
     def evaluate(self, inputs: Inputs, *, burn_in: int = 0, bootstraps: bool = False) -> tuple[Joint, Tensor]:
-        """Returns the distribution at the rows with actions, and the values of all rows but those of the burn-in.
+        """Returns the distribution at the rows with actions, and the values of all rows after the burn-in.
 
         Values, <float32>[...], are in units of scaled rewards.
 
@@ -218,7 +218,8 @@ class Policy(nn.Module):
         return begun
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Replaces parameters and normalisers in place by those in a checkpoint or in weights. Ignores other tensors.
+        """Replaces parameters and normalisers in place by the tensors of a checkpoint or of weights. Ignores other
+        tensors.
 
         Raises `RuntimeError` if they belong to another architecture.
         """

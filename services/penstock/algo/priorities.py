@@ -11,8 +11,8 @@ _MAX_IMPORTANCE_WEIGHT = 10.0
 def segment_priorities(advantage: Tensor, valid: Tensor) -> Tensor:
     """Returns the priority of each segment, <float32>[B]: the sum of |A_t| over its valid steps, divided by T.
 
-    This is the signal of PufferLib 3 (Suarez 2025), whose segments are those of one batch. A step's share of the
-    gradients of policy and value grows with its advantage, and a segment with fewer valid steps adds fewer of them.
+    This is the signal of PufferLib 3 (Suarez 2025), whose segments come from one batch. A step's share of the gradients
+    of policy and value grows with its advantage, and a segment with fewer valid steps adds fewer of them.
 
     Args:
         advantage: <float32>[B, T] A_t from `advantages.estimate`.

@@ -16,7 +16,7 @@ METADATA_KEY = "penstock"
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What is needed to build a policy: the spaces of its environment, and its architecture."""
+    """Description from which a policy is built: the spaces of its environment, and its architecture."""
 
     spec: EnvironmentSpec
     network: Network
@@ -104,7 +104,7 @@ def read_metadata(data: bytes) -> str:
 
 
 def damaged(fault: str) -> ConfigurationError:
-    """Returns the refusal of bytes that are no complete safetensors file."""
+    """Returns the refusal of bytes that are not a complete safetensors file."""
     return ConfigurationError(f"the weights are damaged or cut short ({fault}); use another checkpoint")
 
 

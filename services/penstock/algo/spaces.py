@@ -65,14 +65,14 @@ def check_spaces(
 def encoders_of(spec: EnvironmentSpec, chosen: Mapping[str, Encoder]) -> tuple[Encoder, ...]:
     """Returns the encoder of each leaf of an observation: the chosen one, else the one of its kind of space.
 
-    Weights record the chosen ones alone, so the encoders of the kinds must never change. `encoders_of_new` has those of
-    new policies. Raises `ConfigurationError` if a chosen encoder names no leaf or can't encode its space.
+    Weights record the chosen ones alone, so the encoders of the kinds must never change. `encoders_of_new` chooses the
+    encoders of new policies. Raises `ConfigurationError` if a chosen encoder names no leaf or can't encode its space.
     """
     names = _names(spec)
     for name in chosen:
         if name not in names:
             raise ConfigurationError(
-                f"policy.encoders names {name!r}, which is no part of an observation of {spec.id}; its parts are:"
+                f"policy.encoders names {name!r}, which is not part of an observation of {spec.id}; its parts are:"
                 f" {', '.join(names)}"
             )
     encoders = []
@@ -111,7 +111,7 @@ def shown_encoders(spec: EnvironmentSpec, chosen: Mapping[str, Encoder]) -> str:
 
 
 def position_of(spec: EnvironmentSpec, name: str) -> int:
-    """Returns the position of a leaf among those of an observation."""
+    """Returns the position of a leaf among the leaves of an observation."""
     return _names(spec).index(name)
 
 
@@ -176,7 +176,7 @@ def bounded(space: BoxSpace) -> NDArray[np.bool_]:
 def _check_moves(spec: EnvironmentSpec, encoders: tuple[Encoder, ...], name: str) -> None:
     if name not in _names(spec):
         raise ConfigurationError(
-            f"policy.moves names {name!r}, which is no part of an observation of {spec.id}; its parts are:"
+            f"policy.moves names {name!r}, which is not part of an observation of {spec.id}; its parts are:"
             f" {', '.join(_names(spec))}"
         )
     space, encoder = spec.observation.spaces[position_of(spec, name)], encoders[position_of(spec, name)]

@@ -47,7 +47,7 @@ def build(metadata: str, module: str | None = None) -> Policy:
 
 
 class Encoder:
-    """Encoder of the versions of one policy. It keeps what they share: names, shapes, spaces and architecture."""
+    """Encoder of the versions of one policy. It keeps their common parts: names, shapes, spaces and architecture."""
 
     def __init__(self, policy: Policy) -> None:
         """Prepares the head of the file. The policy keeps the shapes and types of its tensors."""

@@ -24,7 +24,7 @@ from penstock.rpc.clients.segment_sink import ReplaySegmentSink
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.server import serve_health_only
 from penstock.runs.services_file import learner_of, patience_s
-from penstock.telemetry import exchange, metrics
+from penstock.telemetry import metrics
 from penstock.types.run import Weights
 from penstock.types.spaces import EnvironmentSpec
 
@@ -101,7 +101,7 @@ def _collect(
         schema=schema,
         discount=config.ppo.discount,
         largest_magnitude=config.environment.largest_magnitude,
-        exchange=exchange.measured,
+        exchange=metrics.exchange_cpu_time,
     )
     code = 1
     try:

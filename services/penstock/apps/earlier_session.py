@@ -1,4 +1,4 @@
-"""What a learner service logs about a folder that already holds a run, so that no run is continued by mistake.
+"""Log entries of a learner service about a folder that already holds a run, so that no run is continued by mistake.
 
 Under Docker Compose a run is named by its preset unless `PENSTOCK_RUN` names it, so a second `docker compose up`
 continues the first run.
@@ -32,7 +32,7 @@ def log_resumed(folder: RunFolder, recovered: Recovered, config: Config, logger:
 
 
 def changed_settings(recorded: Path, config: Config) -> list[str]:
-    """Returns the settings that differ from those of the recorded `config.toml`, as "ppo.epochs: 4, was 8".
+    """Returns the settings that differ from the recorded `config.toml`, as "ppo.epochs: 4, was 8".
 
     Returns none if there is no record, or one that this release can't read.
     """

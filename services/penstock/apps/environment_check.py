@@ -2,8 +2,8 @@
 
 It reads the request, one JSON line, from standard input, and writes JSON lines to the descriptor given as its argument:
 one per stage as it begins (`stage`, `name`), and finally `refused` and `unknown`, or `env_id`, `warnings`, `notices`,
-`offsets` and `store_bytes`, the size of a store for the requested number of segments. What environments print does not
-reach that descriptor.
+`offsets` and `store_bytes`, the size of a store for the requested number of segments. The output of environments does
+not reach that descriptor.
 """
 
 import faulthandler

@@ -37,8 +37,8 @@ def make(
 ) -> PlayedEnvironment:
     """Makes the environment of a run, with Gymnasium's interface, ready for `TrainedPolicy.act`.
 
-    Its observations are those that the policy was trained on: frames are stacked and images have channels first. If the
-    policy was trained with action masks, `info["action_mask"]` is the mask to pass to `act`.
+    Its observations have the form on which the policy was trained: frames are stacked and images have channels first.
+    If the policy was trained with action masks, `info["action_mask"]` is the mask to pass to `act`.
 
         env, policy = penstock.make(run), penstock.load_policy(run)
         observation, info = env.reset(seed=1)

@@ -37,8 +37,7 @@ from penstock.learning.step.learner import Learner
 from penstock.machine.addresses import advertised
 from penstock.machine.files import READABLE_FILE, remove_leftovers, restored_after, write_atomically, write_json
 from penstock.process.disk_watch import DiskWatch
-from penstock.process.run_info import show_run
-from penstock.process.service import Service
+from penstock.process.service import Service, show_run
 from penstock.rpc.clients.replay_watch import ReplayWatch
 from penstock.rpc.clients.sharded_source import open_batch_source
 from penstock.rpc.clients.snapshots import StoreSnapshots

@@ -62,7 +62,9 @@ def leading(config: Config, place: RankPlace, stopping: Callable[[], bool] = lam
 
 
 def follow(config: Config, place: RankPlace) -> int:
-    """Trains what rank 0 trains until it ends the run, and returns the exit code. It decides what a signal stops.
+    """Trains on rank 0's batches until rank 0 ends the run, and returns the exit code.
+
+    Rank 0 also decides what a signal stops.
 
     Raises `RankLost` if another rank ends early, `ConfigurationError` if the device can't be used, and `ForeignCode` if
     rank 0's policy names another module than this rank's `policy.module`.

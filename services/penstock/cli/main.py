@@ -10,10 +10,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from penstock.cli.screen.loading import loading
 from penstock.errors import CRASHED, INTERRUPTED, USAGE_ERROR, PenstockError, exit_code
 from penstock.machine import library_variables
-from penstock.machine.module_imports import uncollected
+from penstock.machine.installation import program
+from penstock.machine.module_imports import loading, uncollected
 from penstock.machine.spelling import question, similar
 from penstock.machine.system_errors import exhaustion, not_utf8
 
@@ -151,8 +151,6 @@ def _run(arguments: list[str]) -> int:
         return _fail(reason)
     if name not in _COMMANDS:
         if name in _ANSWERS:
-            from penstock.cli.program import program
-
             answer = _ANSWERS[name].replace("`penstock ", f"`{program()} ")
             return _fail(f"there is no command {name!r}; {answer}")
         close = similar(name, _COMMANDS)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final
 from penstock.config.settings.security import SecurityConfig
 from penstock.errors import ConfigurationError
 from penstock.local.variables import settings_of_variables
-from penstock.rpc.clients.status import StatusClient
+from penstock.process.own_certificate import credentials_of
+from penstock.rpc.clients.operator import StatusClient
 from penstock.rpc.loop import LoopThread
 from penstock.runs.folder import RunFolder
-from penstock.security.configured import credentials_of
 from penstock.types.location import Place
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ _CERTIFICATE = "certificate.pem"
 def operator_of(folder: RunFolder | None, security: SecurityConfig | None = None) -> "Credentials | None":
     """Returns the credentials for a run; None if its services have no certificates.
 
-    They are those in `security`, by default in the variables PENSTOCK__SECURITY__*, or else the operator's in the run's
-    folder.
+    They are taken from `security`, by default from the variables PENSTOCK__SECURITY__*, or else the operator's in the
+    run's folder.
 
     Args:
         folder: Folder of the run; None if only the address of its learner is known.

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from penstock.cli.help_page import help_page
-from penstock.cli.named_run import chosen_run
+from penstock.cli.named import chosen_run
 from penstock.cli.one_line_parser import OneLineParser
 from penstock.cli.setting_options import VERBOSE, SettingsParser, add_settings, expanded, values_of
 from penstock.config import Config, load_toml, read_recorded
@@ -19,6 +19,7 @@ from penstock.errors import ConfigurationError
 from penstock.local import variables
 from penstock.machine import installation
 from penstock.presets import NO_PRESET, Configured, configured, preset_values
+from penstock.process.service import PRESET_VARIABLE
 from penstock.runs.folder import RunFolder
 
 _NEWEST = ""
@@ -51,7 +52,7 @@ class Options:
 
 
 def settings_of(folder: Path) -> Path:
-    """Returns the file with a run's settings. Raises `ConfigurationError` if the folder is not that of a run."""
+    """Returns the file with a run's settings. Raises `ConfigurationError` if `folder` is not one."""
     file = RunFolder(folder).config
     if not file.exists():
         raise ConfigurationError(
@@ -99,7 +100,7 @@ def parse(
 
 
 def _own_options(*, operand: str, resumes: bool, more: Sequence[argparse.ArgumentParser]) -> argparse.ArgumentParser:
-    """Returns a parser of the options that are no settings."""
+    """Returns a parser of the options that are not settings."""
     parser = OneLineParser(add_help=False, parents=more)
     if operand == "ENV":
         parser.add_argument("operand", metavar="ENV", nargs="?", default="", help=_ENVIRONMENT)
@@ -127,7 +128,8 @@ def _own_options(*, operand: str, resumes: bool, more: Sequence[argparse.Argumen
 
 
 def _of_run(file: Path, *layers: dict[str, object]) -> tuple[Configured, list[str]]:
-    """Returns the settings that a run's file records, overridden by layers, and notes about those of earlier releases.
+    """Returns the settings that a run's file records, overridden by layers, and notes about settings of earlier
+    releases.
 
     Raises `ConfigurationError` if the file can't be read or a setting is wrong, and names the file if that is its own.
     """
@@ -146,7 +148,7 @@ def _of_run(file: Path, *layers: dict[str, object]) -> tuple[Configured, list[st
 
 
 def _instead_of_presets(resume: Path) -> str:
-    """Returns what to do in place of a preset for a resumed run. Under Docker Compose, the preset is always set."""
+    """Returns the alternative to a preset for a resumed run. Under Docker Compose, the preset is always set."""
     if installation.kind() == "compose":
         return f"resume the run with {installation.how_to_resume('', str(resume))}, with changed settings in .env"
     return "change individual settings with options"
@@ -164,12 +166,12 @@ def _combined(
     resume = None if name is None else chosen_run(None if name == _NEWEST else name)
     environment = {"env_id": named.operand} if trains and named.operand else {}
     layers = [variables.settings_of_variables(), environment, values_of(named)]
-    preset: str | None = os.environ.get(variables.PRESET) if named.preset is None else named.preset
+    preset: str | None = os.environ.get(PRESET_VARIABLE) if named.preset is None else named.preset
     if resume is not None:
         if named.config or preset:
             raise ConfigurationError(
                 "--resume uses the settings of the run and can't be combined with --config, --preset or"
-                f" {variables.PRESET}; {_instead_of_presets(resume)}"
+                f" {PRESET_VARIABLE}; {_instead_of_presets(resume)}"
             )
         layers.append({"run": {"dir": str(resume)}})
         of_run = settings_of(resume)
@@ -179,7 +181,7 @@ def _combined(
     if recorded is not None:
         if named.config or named.preset:
             raise ConfigurationError(
-                f"the settings are those of {recorded}, and can't be combined with --config or --preset; change"
+                f"the settings come from {recorded}, and can't be combined with --config or --preset; change"
                 " individual settings with options"
             )
         kept, notes = _of_run(recorded, *layers)

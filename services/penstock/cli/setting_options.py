@@ -29,7 +29,7 @@ class SettingsParser(OneLineParser):
     """A parser of settings, which suggests settings for unknown options."""
 
     def suggestion(self, name: str) -> str:
-        """Returns what became of a removed setting, or a question that suggests an option, or ""."""
+        """Returns a sentence about a removed setting, or a question that suggests an option, or ""."""
         if reason := reason_of(spelled(name)):
             return reason
         if "." in name:

@@ -18,6 +18,7 @@ from penstock.config.settings.ppo import PPOConfig
 from penstock.config.settings.run import RunConfig, TelemetryConfig, TrainConfig
 from penstock.config.settings.sampling import SamplingConfig
 from penstock.config.settings.section import Section
+from penstock.config.settings.security import SecurityConfig
 from penstock.config.settings.services import ActorConfig, Execution, LearnerConfig, Precision, ReplayConfig
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "RunConfig",
     "SamplingConfig",
     "Section",
+    "SecurityConfig",
     "TelemetryConfig",
     "TrainConfig",
     "build",

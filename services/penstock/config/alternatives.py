@@ -1,8 +1,8 @@
 """Settings that give one quantity in different units.
 
-A source of settings that gives one of them replaces those of all sources below it: `--run.total-minutes 10` replaces
-the `run.total_steps` of a preset, and all defaults. Those that one source gives apply together, where that is possible.
-Only `config` calls these functions.
+A source of settings that gives one of them replaces the settings of all sources below it: `--run.total-minutes 10`
+replaces the `run.total_steps` of a preset, and all defaults. Settings that one source gives apply together, where that
+is possible. Only `config` calls these functions.
 """
 
 from collections.abc import Mapping

@@ -144,7 +144,7 @@ def _policy(value: object, config: Sections) -> str | dict[str, object]:
 
 
 def _table(value: object, config: Sections) -> str | dict[str, object]:
-    """Answers for a table of names, such as those of a network."""
+    """Answers for a table of names, such as the names of a network."""
     if isinstance(value, str):
         try:
             value = read_table(value.strip().removeprefix("dict(").removesuffix(")")) if value not in _OFF else {}
@@ -217,7 +217,7 @@ def _compiled(value: object, config: Sections) -> dict[str, object]:
 
 
 def instead_of_callback(callback: object) -> str:
-    """Returns what to do instead of a callback that is no function, such as one of Stable-Baselines3 or a list."""
+    """Returns the alternative to a callback that is not a function, such as a Stable-Baselines3 callback or a list."""
     kinds = [type(each).__name__ for each in (callback if isinstance(callback, (list, tuple)) else [callback])]
     settings = "; ".join(f"for {kind}, set {_CALLBACKS[kind]}" for kind in kinds if kind in _CALLBACKS)
     return (
@@ -231,7 +231,7 @@ def _callback(value: object, config: Sections) -> str | dict[str, object]:
 
 
 def _line(text: str, *same: object, off: Iterable[object] = _OFF) -> Answer:
-    """Returns an answer with this line, except to values that change nothing: those of `off`, and the `same`."""
+    """Returns an answer with this line, except to values that change nothing: the values in `off`, and `same`."""
 
     def answer(value: object, config: Sections) -> str | dict[str, object]:
         # An option without a value is true.
@@ -412,6 +412,8 @@ ANSWERS: dict[str, Answer] = {
     "normalize": _normalisation,
     "quick_test": _line("set --total-steps 10000 for a short run"),
     "warmup_seconds": _line("services wait until all others are ready, however long that takes; remove the option"),
-    "episodes": _line("set evaluation.episodes for those of an evaluation, or run.total_episodes for those to train"),
+    "episodes": _line(
+        "set evaluation.episodes for the episodes of an evaluation, or run.total_episodes to end training"
+    ),
 }
 """By name, with underscores."""

@@ -75,7 +75,7 @@ class Config(Sections):
 
     @property
     def recorded(self) -> dict[str, Any]:
-        """What a segment records besides the environment's columns: the arguments of `segment_schema`."""
+        """Columns of a segment besides the environment's: the arguments of `segment_schema`."""
         policy, memory = self.policy, None
         if policy.memory is not None:
             memory = (MEMORY_PARTS[policy.memory], policy.memory_size)
@@ -89,8 +89,8 @@ class Config(Sections):
     def as_data(self, file: Path, *own: Mapping[str, object]) -> "Config":
         """Returns this configuration as one that a file gives, except for a process's own settings.
 
-        `refuse_foreign_code` then refuses what the file names, until `changed` gives it. The own settings are nested by
-        section, or have names without a section.
+        `refuse_foreign_code` then refuses the code that the file names, until `changed` gives it. The own settings are
+        nested by section, or have names without a section.
         """
         names = FileNames.all_in(file, self)
         for settings in own:
@@ -106,7 +106,7 @@ class Config(Sections):
         self._file_names.refuse(self)
 
     def repeatable(self) -> "Config":
-        """Returns this configuration without what a repetition chooses.
+        """Returns this configuration without the settings that a repetition chooses.
 
         That is the run's folder, who is told of its end, where its copies go, the node, the job, the ready file, and
         the certificate of one service.

@@ -1,7 +1,7 @@
 """Settings that follow from others unless they are given. Only `config` calls these functions.
 
-`gate_law` states what batches must satisfy. These functions choose values that do, for any numbers of actors,
-environments and services.
+`gate_law` states the conditions that batches must satisfy. These functions choose values that do, for any numbers of
+actors, environments and services.
 """
 
 import math

@@ -1,8 +1,8 @@
 """The settings of a file that name code to import, which only a process's own settings may do.
 
 A process's own settings are its options, its variables, the presets, what Python code gives, and the file of --config
-of a command that trains or serves. A run's `config.toml`, and the file of `penstock doctor --config`, are data: what
-they name is imported only if an own setting names it too, or the user trusts them.
+of a command that trains or serves. A run's `config.toml`, and the file of `penstock doctor --config`, are data: the
+code that they name is imported only if an own setting names it too, or the user trusts them.
 """
 
 import re
@@ -18,7 +18,7 @@ from penstock.machine.environment_names import split
 from penstock.machine.foreign_errors import shortened
 
 _PLACE = re.compile(r"[/\\:.]")
-"""Characters of a file's path, or of a module's name with what is in it. Environments may import such an argument."""
+"""Characters of a file's path, or of a module's name with an object in it. Environments may import such an argument."""
 
 CODE = (
     *(f"environment.{key}" for key in ("id", "imports", "kwargs", "training_kwargs", "variants")),
@@ -54,7 +54,7 @@ class FileNames:
         return cls(str(file), frozenset(_all_code_in(settings)))
 
     def without(self, own: Mapping[str, object]) -> "FileNames":
-        """Returns those that settings of the process, nested by section, do not give."""
+        """Returns the names of code that settings of the process, nested by section, do not give."""
         return FileNames(self.file, self.names - frozenset(_given(own)))
 
     def refuse(self, settings: Sections) -> None:

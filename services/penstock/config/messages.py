@@ -44,7 +44,7 @@ def explain(error: pydantic.ValidationError, fields: Mapping[str, FieldInfo]) ->
 
 
 def unknown(name: str) -> str:
-    """Returns the sentence for a name that is no section and no setting."""
+    """Returns the sentence for a name that is neither a section nor a setting."""
     return f"unknown setting {name}; {suggestions(name) or '`penstock train --help-all` lists all settings'}"
 
 

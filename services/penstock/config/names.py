@@ -26,7 +26,7 @@ SHORT = {
     "run_dir": "run.dir",
     "envs_per_actor": "actor.environments",
 }
-"""Penstock's own short names that are no key."""
+"""Penstock's own short names that are not keys of settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,8 @@ class Alias:
     Attributes:
         setting: Name of the setting, as section.key.
         is_flag: Whether the name may be given without a value, which means true.
-        convert: Returns the value of the setting, and raises `ValueError` with what the value must be. None: the value
-            is the same.
+        convert: Returns the value of the setting, and raises `ValueError` with the accepted values. None: the value is
+            the same.
         unit: Unit of the setting, if other libraries count something else; else empty.
     """
 
@@ -186,7 +186,7 @@ def short_names(setting: str) -> list[str]:
 
 
 def spelled(name: str) -> str:
-    """Returns a name, which may be that of an option, as settings are spelled: with underscores, but not around it."""
+    """Returns a name, which may be an option's, as settings are spelled: with underscores, but not around it."""
     return name.strip().replace("-", "_").strip("_")
 
 
@@ -253,7 +253,7 @@ def answered(
 
 
 def suggestions(name: str) -> str:
-    """Returns what became of a removed setting, or a question such as "did you mean ppo.epochs?"; or ""."""
+    """Returns a sentence about a removed setting, or a question such as "did you mean ppo.epochs?"; or ""."""
     written = spelled(name).lower()
     if reason := reason_of(written):
         return reason

@@ -61,7 +61,7 @@ def read_recorded(file: Path) -> Recorded:
         value, renamed = tables[_section(name)].pop(_key(name)), REMOVED[name].renamed
         if renamed and not _has(tables, renamed):
             _put(tables, renamed, value)
-    # A file that a user wrote may leave out what it does not change, and then means the defaults.
+    # A file that a user wrote may leave out unchanged settings, and then means the defaults.
     unset = [name for name in BEFORE if not _has(tables, name)] if tables.keys() >= _OF_EVERY_RUN else []
     for name in unset:
         _put(tables, name, BEFORE[name])

@@ -1,7 +1,7 @@
 """Settings that earlier releases had, and how this release reads the settings of their runs.
 
-The one list of what became of a setting. `names` answers a user's removed setting with its sentence, and `recorded`
-converts those in the folder of a run.
+This is the only list of removed settings. `names` answers a user's removed setting with its sentence, and `recorded`
+converts the settings in the folder of a run.
 """
 
 from dataclasses import dataclass
@@ -47,9 +47,9 @@ REFUSED_VALUES: Final = {
     ("sampling.off_policy_degree", "-1"): "since 0.2.0 the learner does not choose the degree; set it to 1, the"
     " default",
 }
-"""What to do instead of a value that an earlier release accepted with a meaning of its own, by setting and text.
+"""Alternatives to values that an earlier release accepted with a meaning of its own, by setting and text.
 
-Values outside of a bound that became narrower are not here: the error about the bound says what is accepted.
+Values outside of a bound that became narrower are not here: the error about the bound names the accepted values.
 """
 
 BEFORE: Final[dict[str, object]] = {
@@ -66,6 +66,6 @@ A run records every setting that its release had, so a missing one had no effect
 
 
 def reason_of(name: str) -> str:
-    """Returns what became of a removed setting, named as section.key or by its key alone; empty if there was none."""
+    """Returns a sentence about a removed setting, named as section.key or by its key; empty if there was none."""
     found = REMOVED.get(name) or next((each for full, each in REMOVED.items() if full.partition(".")[2] == name), None)
     return f"removed in {found.release}: {found.since}" if found is not None else ""

@@ -67,7 +67,7 @@ def read_count(value: object) -> object:
 def read_table(text: str) -> dict[str, object]:
     """Returns the table that text spells as name=value,name=value or in JSON.
 
-    Raises `ValueError` with what the text must be.
+    Raises `ValueError` with the expected form.
     """
     if text.lstrip().startswith("{"):
         whole = read_scalar(text)

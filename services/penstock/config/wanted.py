@@ -18,7 +18,7 @@ class InWords:
 
 
 def wanted(field: FieldInfo) -> str:
-    """Returns what a setting must be: "a whole number from 1, or auto"."""
+    """Returns a description of a setting's values: "a whole number from 1, or auto"."""
     return _joined(list(dict.fromkeys(_clauses(field.annotation, list(field.metadata)))))
 
 

@@ -81,7 +81,7 @@ def state_of(job: int) -> JobState:
 
 
 def cancel(*jobs: int) -> None:
-    """Cancels jobs; those that have ended are left as they are."""
+    """Cancels jobs; jobs that have ended are left as they are."""
     _run("scancel", *map(str, jobs))
 
 
@@ -135,6 +135,6 @@ def _run(*command: str, variables: Mapping[str, str] | None = None) -> "subproce
 
 
 def _reason(ended: "subprocess.CompletedProcess[str]") -> str:
-    """Returns what a command of Slurm wrote, without the names of programs that precede it."""
+    """Returns the output of a command of Slurm, without the names of programs that precede it."""
     words = [line.strip() for line in (ended.stderr or ended.stdout).splitlines() if line.strip()]
     return "; ".join(line.partition(": error: ")[2] or line for line in words) or f"exit code {ended.returncode}"

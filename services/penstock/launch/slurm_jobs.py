@@ -53,7 +53,7 @@ def settings_to_resume(root: Path) -> Path:
 
 
 def shared_settings(config: Config) -> Config:
-    """Returns the configuration with what services need on different hosts, where the user has not chosen it.
+    """Returns the configuration with settings for services on different hosts, where the user has not chosen them.
 
     The folders of the run, the store and the snapshots are options in the scripts.
     """
@@ -80,7 +80,7 @@ def refuse_other_protection(security: SecurityConfig) -> None:
     if chosen:
         raise ConfigurationError(
             f"a launched run has certificates of its own, and security.{chosen[0]} is {getattr(security, chosen[0])};"
-            " unset it, or write scripts of your own after those of --print"
+            " unset it, or write scripts of your own after the ones of --print"
         )
 
 
@@ -153,7 +153,7 @@ def jobs_of(folder: RunFolder) -> Jobs:
 
 
 def set_tasks(array: int, tasks: int) -> None:
-    """Changes how many tasks of an array run. Those that are too many end, the youngest first, and wait in the queue.
+    """Changes how many tasks of an array run. Superfluous tasks end, the youngest first, and wait in the queue.
 
     Raises `ConfigurationError` if the array is too small, and `PenstockError` if Slurm refuses.
     """

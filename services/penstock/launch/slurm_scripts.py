@@ -20,7 +20,7 @@ _SERVICE_CORES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOptions:
-    """What a job asks of Slurm.
+    """Resources that a job requests from Slurm.
 
     Attributes:
         partition, time, account: Options of sbatch of these names; None: the cluster's default.
@@ -49,7 +49,7 @@ class SlurmRun:
         spare: Further actors that wait in the queue, and take the place of preempted ones.
         actors_per_task: Actors of each task of the array.
         scales: Whether the learner's judgement changes the number of actors.
-        services, array: What the two jobs ask for.
+        services, array: Resources of the two jobs.
         setup: Shell lines that prepare a node, such as `module load cuda`.
         penstock: Command that runs Penstock.
     """

@@ -1,4 +1,5 @@
-"""The number of actors of a run on one machine under `--actors auto`, which follows what the learner asks for.
+"""The number of actors of a run on one machine under `--actors auto`, which follows the number that the learner
+requests.
 
 `learning.members.wanted_actors` judges the number. On one machine, actors take processor time from each other and from
 the learner. So the number changes by one, and by the next one only when the learner has seen the effect.

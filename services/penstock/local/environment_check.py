@@ -173,7 +173,7 @@ class _Conversation:
         return None
 
     def _with_output(self, answer: dict[str, Any]) -> dict[str, Any]:
-        """Adds what a module printed before it ended its process, such as argparse's error, to a refusal."""
+        """Adds the output of a module before it ended its process, such as argparse's error, to a refusal."""
         self._output = (self._output + _read(self._output_of.fileno()))[-_KEPT_OUTPUT_BYTES:]
         printed = [line for line in self._output.decode(errors="replace").splitlines() if line.strip()]
         if "SystemExit" in answer.get("refused", "") and printed:

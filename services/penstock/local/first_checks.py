@@ -30,7 +30,7 @@ _LEAST_DESCRIPTORS = 24
 
 
 def check_device(config: Config) -> None:
-    """Raises `ConfigurationError` if the learner's device, or what needs a GPU, certainly can't be used here."""
+    """Raises `ConfigurationError` if the learner's device or a setting for a GPU certainly can't be used here."""
     learner = config.learner
     if not learner.device.startswith("cuda"):
         for setting, value in (("execution", "graphed"), ("precision", "tf32")):

@@ -24,7 +24,7 @@ from penstock.local.template import Template
 from penstock.machine.file_systems import free_bytes
 from penstock.machine.files import mark_of, write_atomically
 from penstock.machine.system_errors import in_words
-from penstock.rpc.clients.status import StatusClient
+from penstock.rpc.clients.operator import StatusClient
 from penstock.rpc.loop import LoopThread
 from penstock.runs import remote_copies
 from penstock.runs.end import RunEnd, announce, obstacle
@@ -119,7 +119,7 @@ def _prepared(config: Config, look: Callable[..., None]) -> tuple[Config, StoreP
 
 @contextlib.contextmanager
 def _failing_in_words(folder: RunFolder) -> Iterator[None]:
-    """Turns errors of the operating system into a line with the reason and what to do."""
+    """Turns errors of the operating system into a line with the reason and the remedy."""
     try:
         yield
     except BrokenPipeError:
@@ -289,7 +289,7 @@ class _Session:
             client.close()
 
     def _shown(self, answers: bool) -> RunStatus:
-        """Returns the status for the user: that of all services until a batch was trained, then the learner's.
+        """Returns the status for the user: all services' status until a batch was trained, then the learner's.
 
         `answers` is whether the learner has answered the last request.
         """

@@ -142,7 +142,7 @@ def why_not_drawn() -> str:
 def draw(folders: Sequence[RunFolder], output: Path, x: str = "steps", smooth: int = 1) -> None:
     """Draws the curves of runs into a file: PNG, SVG, PDF or another kind, by the end of its name, or else PNG.
 
-    `x` and `smooth` are those of `read_curve`.
+    `x` and `smooth` are passed to `read_curve`.
 
     Raises `ConfigurationError` if a run or the file can't be used, or if matplotlib is missing.
     """

@@ -39,7 +39,7 @@ class Sockets:
 def sockets_of(folder: RunFolder) -> Iterator[Sockets]:
     """Makes the folder of a session, in the run's folder or else among temporary files, and removes it at the end.
 
-    First removes those of sessions whose launcher was killed, so no service of the run may be active. Raises
+    First removes the folders of sessions whose launcher was killed, so no service of the run may be active. Raises
     `ConfigurationError` if no place can hold sockets.
     """
     _remove_left(folder)

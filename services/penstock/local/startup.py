@@ -1,7 +1,7 @@
 """The states of a run's services while it starts, as the launcher knows them, for its user.
 
-A state is what a process has said: the template about its imports (`local.template`), a service about being ready (its
-health), and the learner about what it waits for.
+A state is a report of a process: the template about its imports (`local.template`), a service about being ready (its
+health), and the learner about its reason for waiting.
 """
 
 import dataclasses
@@ -96,7 +96,7 @@ class Startup:
 
 
 def _doing(learner: RunStatus) -> str:
-    """Returns what a learner that serves does before its first batch is trained."""
+    """Returns the activity of a learner that serves before its first batch is trained."""
     match learner.phase:
         case "training":
             return "training its first batch"

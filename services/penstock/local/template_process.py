@@ -77,7 +77,7 @@ def main() -> None:
 
 
 def end_now(code: int) -> NoReturn:
-    """Ends the process as the interpreter does, without freeing what it has imported.
+    """Ends the process as the interpreter does, without freeing the imported modules.
 
     That would write to all memory that it shares with the template, and so copy it: 0.4 s of processor time.
     """
@@ -107,7 +107,7 @@ def _import_all(control: socket.socket) -> None:
 
         def on_end(self, ended: object) -> None: ...
 
-    # Numba reports what it compiles, and not what it finds in its cache.
+    # Numba reports the functions that it compiles, but not those in its cache.
     with event.install_listener("numba:compile", Compilation()):
         for name, modules in _MODULES.items():
             control.send(json.dumps({"loading": name}).encode())

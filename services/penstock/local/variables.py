@@ -16,16 +16,14 @@ from penstock.config.setting_types import is_table, read_scalar, read_table
 from penstock.errors import ConfigurationError
 from penstock.machine.environment_arguments import NONE
 from penstock.machine.installation import INSTALLATION
-from penstock.process import run_info
 from penstock.process.environment_process import ARGUMENTS_VARIABLE
-from penstock.process.service import START_VARIABLE, SUPERVISED_VARIABLE
+from penstock.process.service import COMMIT_VARIABLE, PRESET_VARIABLE, START_VARIABLE, SUPERVISED_VARIABLE
 from penstock.runs.end import VARIABLES
 
 SETTING_PREFIX = "PENSTOCK__"
-PRESET = run_info.PRESET
 
 OF_COMPOSE = (
-    run_info.COMMIT,
+    COMMIT_VARIABLE,
     "PENSTOCK_RUN",
     "PENSTOCK_ACTORS",
     "PENSTOCK_PACKAGES",
@@ -95,7 +93,7 @@ def without_settings(variables: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in variables.items()
-        if not name.upper().startswith(SETTING_PREFIX) and name.upper() != PRESET
+        if not name.upper().startswith(SETTING_PREFIX) and name.upper() != PRESET_VARIABLE
     }
 
 
@@ -117,7 +115,7 @@ def check_variable(name: str, written: str, text: str) -> None:
         return
     is_link = _OF_KUBERNETES.search(name) or "://" in text
     of_others = (INSTALLATION, SUPERVISED_VARIABLE, START_VARIABLE, ARGUMENTS_VARIABLE, *VARIABLES.values())
-    if name not in (PRESET, *of_others, *OF_COMPOSE) and not is_link:
+    if name not in (PRESET_VARIABLE, *of_others, *OF_COMPOSE) and not is_link:
         raise ConfigurationError(
             f"the variable {written} is not a setting; settings are named PENSTOCK__SECTION__KEY, with two underscores"
             f" before section and key{meant_by(name) or '; correct the name'}, or unset it"
@@ -130,7 +128,7 @@ def meant_by(name: str) -> str:
     bare = _squeezed(name).removeprefix("PENSTOCK")
     same = [each for each in settings if _squeezed(each) == _squeezed(name)]
     same = same or [each for each, setting in settings.items() if _squeezed(setting.partition(".")[2]) == bare.lower()]
-    meant = same or difflib.get_close_matches(name, [*settings, PRESET, *OF_COMPOSE], n=1, cutoff=0.8)
+    meant = same or difflib.get_close_matches(name, [*settings, PRESET_VARIABLE, *OF_COMPOSE], n=1, cutoff=0.8)
     return f"; write {' or '.join(meant)}" if meant else ""
 
 

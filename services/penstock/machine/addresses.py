@@ -39,7 +39,7 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> "Address":
-        """Reads an address. Raises `ValueError` with what it must be."""
+        """Reads an address. Raises `ValueError` with the expected form."""
         if text.startswith(_UNIX):
             path = text.removeprefix(_UNIX)
             path = path.removeprefix("//") if path.startswith("///") else path
@@ -126,7 +126,7 @@ def is_of_this_host(host: str) -> bool:
 def parse_name(text: str) -> Address:
     """Reads a name by which others reach a service: a host or an address. The port is 0 if there is none.
 
-    Raises `ValueError` with what it must be.
+    Raises `ValueError` with the expected form.
     """
     bare = text.removeprefix("[").removesuffix("]")
     if _is_ip(bare):

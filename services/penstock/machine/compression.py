@@ -54,7 +54,7 @@ def decode(form: int, data: NDArray[np.uint8], into: NDArray[np.uint8]) -> bool:
 
 
 def void(columns: Columns, failed: Iterable[tuple[int, int]]) -> None:
-    """Replaces what can't be decoded by zeros, and marks no row of these segments to learn from.
+    """Replaces data that can't be decoded by zeros, and marks no row of these segments to learn from.
 
     `failed` has the position of the column and the index of the segment. A service has decoded everything that it
     stores once, so this follows a fault of memory or of a disk.

@@ -46,7 +46,7 @@ _MOST_LEVELS, _MOST_BITS = 100, 14_000
 
 
 def plain(value: object) -> object:
-    """Returns an argument as environments receive it. Raises `ValueError`, with what it must be, if it is refused."""
+    """Returns an argument as environments receive it. Raises `ValueError` with the accepted forms if it is refused."""
     return _plain(value, 0)
 
 
@@ -130,7 +130,7 @@ class _Named(ast.NodeTransformer):
 
 
 def _converted(value: object, made: object) -> object:
-    """Returns the plain form of what was given in another form, with a warning at the caller's line."""
+    """Returns the plain form of an argument in another form, with a warning at the caller's line."""
     result = plain(made)
     level, frame = 1, sys._getframe(0)
     while frame.f_back is not None and frame.f_globals["__name__"].partition(".")[0] in ("penstock", "pydantic"):

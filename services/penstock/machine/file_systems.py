@@ -1,9 +1,10 @@
-"""What a folder is on: the host's own disks and memory, or a file system that the host reaches over a network.
+"""The file system of a folder: on the host's own disks and memory, or a file system that the host reaches over a
+network.
 
-A mapped store belongs on the former. Over a network, pages that one host maps are not those of another, allocation may
-write every block through the network, and a server that does not answer kills the process with a bus error. The kernel
-names the kind of every mount; its descriptors name the mount of a file, which holds for bind mounts, automounts and
-containers too. Where it names neither, as on other systems than Linux, a folder counts as local.
+A mapped store belongs on the former. Over a network, pages that one host maps are not the pages of another host,
+allocation may write every block through the network, and a server that does not answer kills the process with a bus
+error. The kernel names the kind of every mount; its descriptors name the mount of a file, which holds for bind mounts,
+automounts and containers too. Where it names neither, as on other systems than Linux, a folder counts as local.
 """
 
 import os
@@ -68,7 +69,7 @@ def network_kind(folder: Path) -> str:
 def kind_of(folder: Path) -> str:
     """Returns the kind of file system that a folder is on, or would be created on; empty if it is unknown."""
     try:
-        # The dot makes the kernel mount what is mounted on demand.
+        # The dot makes the kernel mount file systems that are mounted on demand.
         descriptor = os.open(f"{existing(folder)}/.", getattr(os, "O_PATH", os.O_RDONLY))
         try:
             mount = Path(f"/proc/self/fdinfo/{descriptor}").read_text()

@@ -176,7 +176,7 @@ def encode_record(value: object) -> bytes:
 
 
 def decode_record(data: bytes) -> object:
-    """Decodes the result of `encode_record`. Raises `DamagedFile` if a single bit differs from what was written."""
+    """Decodes the result of `encode_record`. Raises `DamagedFile` if a single bit differs from the written data."""
     head, _, content = data.removesuffix(b"}\n").partition(b', "content": ')
     try:
         text = content.decode()

@@ -16,7 +16,7 @@ MISBEHAVIOUR = (Exception, SystemExit, KeyboardInterrupt)
 
 _SHOWN = 300
 _LIBRARIES = ("penstock", "gymnasium", "numpy", "torch")
-"""Packages that call code of users, or are called by it, so that their lines do not say what a user can correct."""
+"""Packages that call code of users, or are called by it, so that a user can't correct their lines."""
 
 _SESSIONS = ("<stdin>", "<console>", "<ipython-input-", "<python-input-")
 """Beginnings of the names that Python and IPython give to the code of a session.

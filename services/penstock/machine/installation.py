@@ -5,6 +5,9 @@ Messages take such commands from here.
 """
 
 import os
+import shlex
+import shutil
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
@@ -13,7 +16,10 @@ INSTALLATION = "PENSTOCK_INSTALLATION"
 """Variable that the images set to `image`, and docker-compose.yml to `compose`."""
 
 Kind = Literal["packages", "image", "compose"]
-"""Python packages, with `penstock train`; containers of the images; those of docker-compose.yml."""
+"""Python packages, with `penstock train`; containers of the images; containers of docker-compose.yml."""
+
+TRUST_CODE = " --trust-code"
+"""Option of commands that read a run, after which they import the code that the run names."""
 
 _RUN_DIR = "PENSTOCK__RUN__DIR"
 """Variable with the folder of the run of the Compose project."""
@@ -28,6 +34,14 @@ def kind(variables: Mapping[str, str] = os.environ) -> Kind:
             return "compose"
         case _:
             return "packages"
+
+
+def program() -> str:
+    """Returns the command that starts Penstock from here; with `make`, the virtual environment is not on the path."""
+    if shutil.which("penstock"):
+        return "penstock"
+    given = sys.argv[0]
+    return min(given, os.path.relpath(given), key=len) if Path(given).name == "penstock" else "python -m penstock"
 
 
 def how_to_install(package: str, in_image: str) -> str:
@@ -76,7 +90,7 @@ def how_to_install_torch() -> str:
 def how_to_resume(command: str, run_dir: str = "", settings: Mapping[str, str] | None = None) -> str:
     """Returns how to resume a run; `command` does it where `penstock train` runs the services.
 
-    `run_dir` is the run's folder; empty: that of this process. `settings`, as section.key, are changed.
+    `run_dir` is the run's folder; empty: the run of this process. `settings`, as section.key, are changed.
     """
     changed = settings or {}
     variables = "".join(f"PENSTOCK__{name.replace('.', '__').upper()}={value} " for name, value in changed.items())
@@ -90,6 +104,16 @@ def how_to_resume(command: str, run_dir: str = "", settings: Mapping[str, str] |
         case "packages":
             options = (f" --{name.partition('.')[2].replace('_', '-')} {value}" for name, value in changed.items())
             return f"{command}{''.join(options)}"
+
+
+def command_to_resume(run_dir: str, *, names_code: bool = False, settings: Mapping[str, str] | None = None) -> str:
+    """Returns how to resume a run, by a command. Print it unfolded and without markup, so that it can be copied.
+
+    `names_code` is whether the run names code that the user trusts, which a command imports only if told to.
+    `settings`, as section.key, are changed.
+    """
+    command = f"{program()} train --resume {shlex.quote(run_dir)}{TRUST_CODE if names_code else ''}"
+    return how_to_resume(command, run_dir, settings)
 
 
 def how_to_renew() -> str:
@@ -108,6 +132,6 @@ def how_to_start(command: str = "penstock train") -> str:
 
 
 def named_setting(option: str, setting: str) -> str:
-    """Returns what a user of this installation calls a setting: the option, or the variable in containers."""
+    """Returns the name of a setting for users of this installation: the option, or the variable in containers."""
     variable = f"PENSTOCK__{setting.replace('.', '__').upper()}"
     return {"packages": option, "image": variable, "compose": f"{variable} in .env"}[kind()]

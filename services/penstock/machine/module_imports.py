@@ -1,4 +1,4 @@
-"""Imports: modules of users by name or by file, for environments and networks, and imports without collections.
+"""Imports: modules of users by name or by file, for environments and networks, and modules of Penstock.
 
 Only a process's own settings name such modules (`config.foreign_code`, `algo.published.with_own_module`).
 """
@@ -6,6 +6,7 @@ Only a process's own settings name such modules (`config.foreign_code`, `algo.pu
 import gc
 import importlib
 import importlib.util
+import os
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 
 from penstock.errors import ConfigurationError
-from penstock.machine import environment_names, extras, foreign_errors, installation
+from penstock.machine import environment_names, extras, foreign_errors, installation, library_variables
 from penstock.machine.foreign_errors import shortened
 
 
@@ -33,6 +34,27 @@ def uncollected() -> Iterator[None]:
         gc.enable()
 
 
+@contextmanager
+def loading() -> Iterator[None]:
+    """Imports modules of Penstock in the block, for a command.
+
+    Raises `ConfigurationError` if that fails because torch is missing or inherited variables may be why.
+    """
+    try:
+        with uncollected():
+            yield
+    except (ImportError, SyntaxError, AttributeError, TypeError, ValueError) as error:
+        if extras.missing_module(error) == "torch" and extras.missing("torch"):
+            raise extras.lacking("this command", "torch") from error
+        suspects = library_variables.suspects(os.environ)
+        if not suspects:
+            raise
+        raise ConfigurationError(
+            f"can't import the libraries of Penstock: {foreign_errors.describe(error)}; they work without"
+            f" variables that concern other programs, so unset {' or '.join(suspects)}"
+        ) from error
+
+
 def import_modules(places: Sequence[str]) -> None:
     """Imports modules, given by name or by file. Raises like `import_module`."""
     for place in places:
@@ -43,7 +65,7 @@ def import_module(place: str) -> ModuleType:
     """Imports a module by its name, or by the path of its file. Raises `ConfigurationError` if that fails.
 
     A file that belongs to a package, or that Python finds by its name, has that name. Any other file has a name of its
-    own, so that it never takes the place of a module. The current folder and that of a file are added to Python's
+    own, so that it never takes the place of a module. The current folder and the folder of a file are added to Python's
     search path, behind all others.
     """
     return _imported(place, _import_own)
@@ -55,7 +77,9 @@ def import_installed(name: str) -> ModuleType:
 
 
 def import_named(place: str, name: str) -> object:
-    """Returns what a module has under a name, possibly with dots; None if it has nothing. Raises as `import_module`."""
+    """Returns the object of a module with this name, possibly with dots; None if there is none. Raises as
+    `import_module`.
+    """
     found: object = import_module(place)
     for part in name.split("."):
         found = getattr(found, part, None)

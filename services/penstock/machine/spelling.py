@@ -1,6 +1,6 @@
 """The known name that a mistyped one probably means. The one bound of similarity for questions such as "did you mean".
 
-A suggestion that is not what the user meant costs more than none, so a name of which less than this agrees has none.
+A wrong suggestion costs the user more than none, so a name of which less than this agrees has none.
 """
 
 import difflib

@@ -1,4 +1,4 @@
-"""Errors of the operating system in words: what is full, read-only or used up, how much is free, and what to do.
+"""Errors of the operating system in words: the full, read-only or used-up resource, the free space, and the remedy.
 
 Every message about a failed file, process or thread takes its reason and its remedy from here. The remedy follows the
 error number: free space does not help a process that has too many open files.
@@ -22,7 +22,7 @@ _NO_THREAD = "can't start new thread"
 
 
 def in_words(error: OSError, place: Path | None = None, otherwise: str = "") -> str:
-    """Returns the reason of a failed operation on a file, and what to do, in one line.
+    """Returns the reason of a failed operation on a file, and the remedy, in one line.
 
     Args:
         error: The error.
@@ -54,7 +54,7 @@ def exhaustion(error: BaseException) -> str:
 
 
 def disk_fault(folder: Path) -> str:
-    """Returns what is wrong with the file system of a folder, and what to do; empty if it can be written."""
+    """Returns the fault of the file system of a folder, and the remedy; empty if it can be written."""
     try:
         found = os.statvfs(existing(folder))
     except OSError as error:
@@ -68,7 +68,7 @@ def disk_fault(folder: Path) -> str:
 
 
 def not_utf8(name: str) -> str:
-    """Returns what is wrong with a path or another text that messages between services can't hold, or empty."""
+    """Returns the fault of a path or another text that messages between services can't hold, or empty."""
     try:
         name.encode()
     except UnicodeEncodeError:

@@ -100,7 +100,7 @@ def configure(environment: Environment | None = None, /, *, preset: str | None =
 
     Args:
         environment: An id, a class, a function that returns an environment, or an environment that `gymnasium.make`
-            has made; also accepted as the setting `environment`. None: that of the preset.
+            has made; also accepted as the setting `environment`. None: the preset's environment.
         preset: Name of a preset; "none": the defaults. None: the preset for the environment, if one ships.
         settings: Settings by the names that the options of `penstock train` have, with underscores; or sections of
             settings, as in a file.

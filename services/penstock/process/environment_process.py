@@ -1,4 +1,5 @@
-"""What an actor, an evaluator and the check give to environments before they import them: arguments and random numbers.
+"""The state of a process that an actor, an evaluator and the check set up before they import environments: arguments
+and random numbers.
 
 Code of users may read `sys.argv` when it is imported, and may draw from generators that belong to the whole process.
 """
@@ -36,7 +37,7 @@ def arguments_for(env_id: str) -> Iterator[None]:
 
 
 def set_arguments(env_id: str) -> None:
-    """Sets `sys.argv` to that of the launcher's caller, or to the environment's file alone without a launcher."""
+    """Sets `sys.argv` to the arguments of the launcher's caller, or without a launcher to the environment's file."""
     sent = os.environ.pop(ARGUMENTS_VARIABLE, "")
     sys.argv = json.loads(sent) if sent else _without_options(env_id)
 
@@ -62,7 +63,7 @@ def seed_generators(*key: int | str) -> None:
 
 
 class _Forks:
-    """Seeds forked processes. They would repeat the numbers of this process, except those of `random`.
+    """Seeds forked processes. They would repeat the numbers of this process, except the numbers of `random`.
 
     Attributes:
         key: Key of the seeds of this process.

@@ -30,7 +30,7 @@ _BEFORE = b"WARNING: All log messages before absl::InitializeLog()"
 """Beginning of a line that the core of grpcio 1.76 writes before its first."""
 
 _PLACE = re.compile(rb"^(=== Source Location Trace|src/core/|\n$)")
-"""Lines that follow those of gRPC's core."""
+"""Lines that follow a line of gRPC's core."""
 
 _REASONS: Mapping[str, tuple[str, str]] = {
     "certificate has expired": (
@@ -54,9 +54,9 @@ _REASONS: Mapping[str, tuple[str, str]] = {
         " reason in its log",
     ),
 }
-"""What parts of gRPC's lines mean, the most specific first: label of the metric, and text of the log."""
+"""Meanings of parts of gRPC's lines, the most specific first: label of the metric, and text of the log."""
 
-_OTHER = ("malformed", "what a client sent is no TLS handshake; see that only clients of this run can reach the port")
+_OTHER = ("malformed", "a client did not send a TLS handshake; see that only clients of this run can reach the port")
 
 
 def watch() -> None:
@@ -95,5 +95,5 @@ def _read(lines: IO[bytes], output: TextIO) -> None:
 
 
 def reason_of(line: str) -> tuple[str, str]:
-    """Returns what a line of gRPC about a failed handshake means: label of the metric, and text of the log."""
+    """Returns the meaning of a line of gRPC about a failed handshake: label of the metric, and text of the log."""
     return next((meaning for part, meaning in _REASONS.items() if part in line), _OTHER)

@@ -1,11 +1,13 @@
-"""The parts that every service process has: a logger, a metrics server, and one way to stop."""
+"""The parts that every service process has: an allocator, a logger, a metrics server, and one way to stop."""
 
 import asyncio
 import contextlib
+import ctypes
 import os
 import resource
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -17,10 +19,8 @@ from penstock.config import ActorConfig, Config, EvaluationConfig, LearnerConfig
 from penstock.config.exposure import check_listen, isolation, metrics_host
 from penstock.errors import BY_SIGNAL
 from penstock.machine.addresses import Address, advertised
-from penstock.process import allocator
-from penstock.process.certificate_watch import CertificateWatch
 from penstock.process.environment_process import seed_generators, set_arguments
-from penstock.security.configured import credentials_of
+from penstock.process.own_certificate import CertificateWatch, credentials_of
 from penstock.telemetry import logs, metrics
 from penstock.telemetry.metrics_server import MetricsServer
 from penstock.types.location import Location
@@ -31,11 +31,29 @@ SUPERVISED_VARIABLE = "PENSTOCK_SUPERVISED"
 START_VARIABLE = "PENSTOCK_START"
 """Variable in which a launcher numbers the starts of a run's services; no two have the same number."""
 
+PRESET_VARIABLE = "PENSTOCK_PRESET"
+"""Variable that names the preset if --preset does not; docker-compose.yml reads it as well."""
+
+COMMIT_VARIABLE = "PENSTOCK_COMMIT"
+"""Variable with the commit of the running code, where no file has it."""
+
+COMMIT_FILE = Path(sys.prefix) / "commit"
+"""File with the commit, which the build of an image writes. Variables of a container can't change it."""
+
 ServiceName = Literal["replay", "learner", "actor", "evaluator"]
 
 _ORPHAN_PATIENCE_S = 10.0
 _LOOK_S = 0.1
 _ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
+"""Parameter numbers of mallopt, from glibc's malloc.h."""
+
+_KEPT_BYTES = 128 * 2**20
+"""Free bytes at the end of the heap above which memory is returned to the kernel: room for dozens of messages."""
+
+_MAPPED_FROM_BYTES = 32 * 2**20
+"""Size in bytes from which a block is mapped by itself: the largest value that glibc allows."""
 
 
 class Service:
@@ -57,7 +75,7 @@ class Service:
         settings: ReplayConfig | LearnerConfig | ActorConfig | EvaluationConfig = getattr(config, section)
         telemetry, listen = config.telemetry, Address.parse(settings.listen)
         check_listen(f"{section}.listen", settings.listen, config.security)
-        allocator.keep_freed_memory()
+        keep_freed_memory()
         if name in ("actor", "evaluator"):
             set_arguments(config.environment.id)
             # An actor has no slot before it has made its environments, whose spaces it joins with.
@@ -113,9 +131,10 @@ class Service:
             signal.signal(number, self._on_signal)
 
     def check_names(self, addresses: Sequence[str]) -> None:
-        """Raises `ConfigurationError` if clients check addresses and the certificate does not cover those advertised.
+        """Raises `ConfigurationError` if clients check addresses and the certificate does not cover the advertised
+        ones.
 
-        `addresses` are those by which others reach the service.
+        `addresses` are the addresses by which others reach the service.
         """
         if self.credentials is not None:
             self.credentials.check_server([host for text in addresses if (host := Address.parse(text).host)])
@@ -196,6 +215,34 @@ class Service:
         # The launcher that would kill a hung process has ended, so the process exits.
         time.sleep(_ORPHAN_PATIENCE_S)
         os._exit(1)
+
+
+def keep_freed_memory() -> None:
+    """Sets the thresholds of glibc's malloc; does nothing with another C library. Call it before starting threads.
+
+    gRPC and Python allocate and free memory for every message. By default, glibc returns blocks of that size to the
+    kernel, which clears new pages for the next message. This took more than a third of the time for moving 3 MiB
+    messages.
+    """
+    with contextlib.suppress(AttributeError, OSError):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_M_MMAP_THRESHOLD, _MAPPED_FROM_BYTES)
+        mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+        # One arena: a thread can't reuse blocks in the arena of another thread.
+        mallopt(_M_ARENA_MAX, 1)
+
+
+def show_run(name: str, environment: str) -> None:
+    """Sets the metric for a run with this name and environment. Preset and commit are empty if not known."""
+    metrics.RUN_INFO.labels(name, environment, os.environ.get(PRESET_VARIABLE, ""), commit_of_code()).set(1)
+
+
+def commit_of_code(file: Path = COMMIT_FILE) -> str:
+    """Returns the commit of the running code; empty if not known."""
+    try:
+        return file.read_text().strip()
+    except OSError:
+        return os.environ.get(COMMIT_VARIABLE, "")
 
 
 def _signal_numbers() -> tuple[int]:

@@ -60,8 +60,8 @@ class Gate:
 
     With degree 0 the turns are strict and all shares are equal, so that every environment contributes the same number
     of segments to every batch. Otherwise, if the actor with the lowest pass has all the grants that it may have, the
-    next one gets the grant: no room is left unused for an actor that can't use it. Shares are therefore those of the
-    plan if training is slower than collection. If training waits, actors collect at their own speeds.
+    next one gets the grant: no room is left unused for an actor that can't use it. Shares therefore equal the plan's
+    shares if training is slower than collection. If training waits, actors collect at their own speeds.
 
     An actor loses its grants if, for `grant_timeout_s`, it is silent (sends nothing) or stuck (could step its
     environments and does not), so that other actors can use them. It gets grants again when it is heard or makes

@@ -104,7 +104,7 @@ class ReplayBuffer:
             ConfigurationError: The plan would deadlock, because the store is too small or an actor's window does not
                 fit.
             PermissionDenied: The plan of a run comes without a proof of the run's key.
-            SchemaMismatch: The plan is that of another run, or a new session begins below the store's version or
+            SchemaMismatch: The plan belongs to another run, or a new session begins below the store's version or
                 further above it than a learner can.
             Unavailable: The learner of another session is connected, or the store's run can't be recorded.
         """
@@ -293,7 +293,7 @@ class ReplayBuffer:
             return int(damaged.size)
 
     def collection_waits_for(self) -> Awaited:
-        """Returns what collection waits for; nothing while actors have grants."""
+        """Returns the reason why collection waits; nothing while actors have grants."""
         with self._lock:
             if self.gate.plan is None:
                 return Awaited.LEARNER
@@ -302,7 +302,7 @@ class ReplayBuffer:
             return Awaited.NOTHING if self.gate.granted else Awaited.TRAINING
 
     def training_waits_for(self) -> Awaited:
-        """Returns what the next batch waits for; nothing if it can be drawn now."""
+        """Returns the reason why the next batch waits; nothing if it can be drawn now."""
         with self._lock:
             plan, index = self.gate.plan, self._segments.index
             if plan is None:

@@ -29,11 +29,11 @@ class Intakes:
     def open(
         self, key: ActorKey, schema: Schema, window_segments: int, now: float, *, run: int = 0, token: bytes = b""
     ) -> "Intake":
-        """Connects an actor and returns the intake of its windows. `run` and `token` are those of its assignment.
+        """Connects an actor and returns the intake of its windows. `run` and `token` come from its assignment.
 
         Raises:
             SchemaMismatch: The store holds another schema, or belongs to another run.
-            PlaceLost: A later incarnation has the slot, or the token is not that of the assignment.
+            PlaceLost: A later incarnation has the slot, or the token does not belong to the assignment.
             ConfigurationError, Overloaded: As `Gate.connect`.
             InvalidSegment: The window has no segments or more than the store's capacity, or the incarnation is
                 impossible.
@@ -75,8 +75,8 @@ class Intakes:
         if not plan.admits(key.slot, key.incarnation, token):
             # An actor whose learner has lost the key since gets a new place, with a token of the new key.
             raise PlaceLost(
-                f"the token of slot {key.slot}, incarnation {key.incarnation}, is not that of its assignment; join"
-                " again"
+                f"the token of slot {key.slot}, incarnation {key.incarnation}, does not belong to its assignment;"
+                " join again"
             )
 
     @property

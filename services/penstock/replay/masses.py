@@ -6,7 +6,7 @@ All masses age together, so their common factor is omitted. The tree stores
 
     (priority_i + epsilon)^alpha * 2^((version_i - reference) / half_life)
 
-and the reference is raised long before a double overflows. Versions are those of the store's age clock
+and the reference is raised long before a double overflows. Versions are counted by the store's age clock
 (`replay.store.ages`), which leaves out skipped numbers.
 """
 

@@ -41,7 +41,7 @@ class PriorityIndex:
 
     @property
     def mass(self) -> Mass:
-        """Sum of all masses, comparable with that of stores that skipped other numbers."""
+        """Sum of all masses, comparable with the sums of stores that skipped other numbers."""
         return Mass(self._tree.total, self._mass.reference + self._ages.skipped)
 
     @property
@@ -81,7 +81,7 @@ class PriorityIndex:
         self.largest_priority = max(self.largest_priority * _LARGEST_PRIORITY_DECAY, priority)
 
     def seen_among(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns those of these rows that hold seen segments. A caller that overwrites them must `forget` them."""
+        """Returns the rows among these that hold seen segments. A caller that overwrites them must `forget` them."""
         headers = self._store.headers
         seen: NDArray[np.int64] = rows[(headers["key"][rows] != 0) & (headers["state"][rows] == State.SEEN)]
         return seen

@@ -40,7 +40,7 @@ _NO_ROWS = np.zeros(0, np.int64)
 
 @dataclass(slots=True)
 class Lease:
-    """Leased batch. The fields are those of its `BatchHead`. Overwritten segments are replaced in place."""
+    """Leased batch, with the fields of its `BatchHead`. Overwritten segments are replaced in place."""
 
     number: int
     fresh_segments: int

@@ -7,5 +7,5 @@ import os
 # without. Newer gRPC versions warn about unknown names and continue. A value set by the user wins.
 os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_client,-event_engine_listener")
 
-# gRPC ends the process, without a word, for a name that it does not know, and for those of older versions.
+# gRPC ends the process, without a word, for a name that it does not know, and for names of older versions.
 os.environ.pop("GRPC_POLL_STRATEGY", None)

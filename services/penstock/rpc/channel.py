@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 UNARY_TIMEOUT_S = 5.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 _JITTER = random.SystemRandom()
-"""Numbers that differ between forked services, and are not those of the global generator, from which environments draw.
+"""Numbers that differ between forked services, and do not come from the global generator, from which environments draw.
 """
 
 _CHALLENGE_S = 5.0
-"""Seconds to wait for a challenge, which servers of older contracts do not send; their refusal says what to do."""
+"""Seconds to wait for a challenge, which servers of older contracts do not send; their refusal names the remedy."""
 
 _STATUS_S = 5.0
 """Seconds within which a call ends after its local socket."""
@@ -55,7 +55,8 @@ _OPTIONS = (
 def connect(address: str, credentials: "Credentials | None" = None, service: Role = "learner") -> grpc.aio.Channel:
     """Returns a channel that connects on first use and reconnects after every break.
 
-    With `credentials` it uses TLS, with the certificate that is current now, and expects that of the role `service`.
+    With `credentials` it uses TLS, with the certificate that is current now, and expects a certificate of the role
+    `service`.
     """
     if credentials is None:
         return grpc.aio.insecure_channel(target(address), options=_OPTIONS)
@@ -197,7 +198,7 @@ def open_stream(
 ) -> Stream:
     """Opens a bidirectional stream, which waits until the peer is reachable unless `wait_for_ready` is False.
 
-    It may move to a local socket if the `address` of the channel is given. `identity` is that of the service. With a
+    It may move to a local socket if the `address` of the channel is given. `identity` identifies the service. With a
     run's `key`, the first request proves that key.
     """
     read = method.read_response or method.response.FromString

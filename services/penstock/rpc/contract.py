@@ -1,4 +1,4 @@
-"""What a call states before its content: the number of the contract, and the identity of the service it is meant for.
+"""Statements at the beginning of a call: the number of the contract, and the identity of the service it is meant for.
 
 The first message of every stream carries the number in both directions. Both sides must have the same number: actors of
 contract 3 can't build policies with `policy.variance_epsilon`, and clients of contracts 2 and 1 can't prove the run's

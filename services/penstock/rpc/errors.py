@@ -45,7 +45,7 @@ _SILENCES = (
         "nothing answers at this address: its host is down, a firewall is between, or the service has hung for long",
     ),
 )
-"""What parts of gRPC's descriptions mean when an attempt to connect ends without an answer."""
+"""Meanings of parts of gRPC's descriptions when an attempt to connect ends without an answer."""
 
 _BY_NAME = {error.__name__: error for error in _CODES}
 _WITHOUT_NAME: dict[grpc.StatusCode, type[PenstockError]] = {

@@ -86,7 +86,7 @@ class LocalSocket:
         self._loop.add_reader(connection, self._receive)
 
     def send(self, message: bytes) -> None:
-        """Sends a message, or keeps what the kernel does not accept yet. Any thread may call this.
+        """Sends a message, or keeps the bytes that the kernel does not accept yet. Any thread may call this.
 
         Raises `SocketEnded` if the socket has ended.
         """
@@ -214,7 +214,7 @@ class LocalSocket:
             self._loop.remove_reader(self._connection)
 
     def _split(self) -> None:
-        """Splits what was received into messages."""
+        """Splits received bytes into messages."""
         received, start = self._received, 0
         while len(received) - start >= _LENGTH.size:
             (size,) = _LENGTH.unpack_from(received, start)

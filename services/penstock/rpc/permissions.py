@@ -90,7 +90,10 @@ class Callers:
             self._refuse(method, call.peer(), f"the certificate of the {client}", f"one of run {own.run}")
         if client.role not in allowed:
             self._refuse(
-                method, call.peer(), f"the certificate of the {client}", f"that of {' or '.join(sorted(allowed))}"
+                method,
+                call.peer(),
+                f"the certificate of the {client}",
+                f"a certificate of {' or '.join(sorted(allowed))}",
             )
         return expiry_of(pem) - self._credentials.clock()
 

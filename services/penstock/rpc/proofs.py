@@ -13,7 +13,7 @@ from penstock.v1 import snapshot_pb2
 
 def prove(method: Method, challenge: bytes, request: Message, key: bytes) -> None:
     """Adds the proof of a run's key to a request, in answer to this challenge; empty in a unary call."""
-    # Loaded by those that need it: its library takes 9 MB, and actors do without.
+    # Loaded where it is needed: its library takes 9 MB, and actors do without.
     from penstock.security.run_key import public_key, sign
 
     proof: snapshot_pb2.RunProof = request.proof  # type: ignore[attr-defined]

@@ -159,11 +159,11 @@ class Capacity:
 
 
 class Reception:
-    """Bounds on what clients may send before their message is checked. Used on one event loop.
+    """Bounds on the bytes that clients may send before their message is checked. Used on one event loop.
 
     gRPC receives a whole message, of up to `MAX_MESSAGE_BYTES`, before anything can check it. So calls are refused by
-    what is known without it, few messages arrive at the same time, and a connection that has sent a large message in
-    vain can't send others for a while.
+    their metadata, few messages arrive at the same time, and a connection that has sent a large message in vain can't
+    send others for a while.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -305,7 +305,7 @@ def handler(
 
 
 async def _begin(method: Method, context: Context, offer: Offer | None, stay: contextlib.ExitStack) -> None:
-    """Sends what a client has to know before it opens its stream: the local socket, and the challenge for its proof."""
+    """Sends the metadata that a client needs before its stream: the local socket, and the challenge for its proof."""
     metadata: list[tuple[str, str]] = []
     if offer is not None:
         stay.callback(context.leave)

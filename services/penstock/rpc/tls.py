@@ -1,4 +1,4 @@
-"""TLS of servers and clients: both sides present a certificate, and both verify that of the other.
+"""TLS of servers and clients: both sides present a certificate, and each verifies the other's.
 
 A server takes the certificate that is current at each handshake, and a client at each connection, so that renewed files
 need no restart.
@@ -25,7 +25,7 @@ _MEANINGS = (
     (("wrong_version_number", "http_request"), "it does not use TLS; set security.certificate there, or unset it here"),
     (
         ("hostname", "peer name"),
-        "its certificate is for another run, role or address; give it that of its role in this run or, with"
+        "its certificate is for another run, role or address; give it one for its role in this run or, with"
         " security.server_names=address, one that covers its advertised address",
     ),
     (
@@ -38,7 +38,7 @@ _MEANINGS = (
         "it ended the connection during the handshake: it refuses this client's certificate, for the reason in its log",
     ),
 )
-"""What parts of gRPC's descriptions mean to a client with a certificate, the most specific first."""
+"""Meanings of parts of gRPC's descriptions to a client with a certificate, the most specific first."""
 
 _PLAIN_MEANINGS = (
     (
@@ -81,7 +81,7 @@ def channel_options(credentials: "Credentials", service: Role) -> Options:
 
 
 def explained(details: str, *, certified: bool) -> str:
-    """Returns what gRPC's description of a failed connection means for certificates; empty if it is not about them.
+    """Returns the meaning of gRPC's description of a failed connection for certificates; empty if it is not about them.
 
     `certified` is whether the client has a certificate.
     """

@@ -38,7 +38,8 @@ _MOST_CHARACTERS = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnd:
-    """What is sent: the fields of the JSON object, and the variables PENSTOCK_RUN_NAME and so on of a command.
+    """Content of the message: the fields of the JSON object, and the variables PENSTOCK_RUN_NAME and so on of a
+    command.
 
     Attributes:
         name: Name of the run's folder.
@@ -216,7 +217,7 @@ def _call(command: str, end: RunEnd, timeout_s: float) -> str:
 
 
 def _shown(target: str) -> str:
-    """Returns the target without what may be secret in it: a webhook's path."""
+    """Returns the target without the part that may be secret: a webhook's path."""
     return target.split("/", 3)[2].rpartition("@")[2] if is_url(target) else target.split()[0]
 
 

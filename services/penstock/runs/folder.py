@@ -18,7 +18,7 @@ identity.json          the identity and its key once more, in case both are lost
 replay/                the mapped store, while the run is active
 store_place.json       where the store is instead, if this folder is on a network file system
 snapshots/             snapshots of the policy and that store, if any were taken
-certificates/          those of the services, if `penstock certificates` made them, and the authority with its key
+certificates/          of the services, if `penstock certificates` made them, and the authority with its key
 sockets-*/             the socket files of `penstock train`, while the run is active
 """
 

@@ -20,7 +20,7 @@ def known_runs(root: Path = RUNS) -> list[RunFolder]:
 
 
 def newest_run(has: Callable[[RunFolder], bool], what: str) -> tuple[Path, list[Path]]:
-    """Returns the newest run that has what a command needs, and the newer runs that do not.
+    """Returns the newest run that meets the needs of a command, and the newer runs that do not.
 
     Raises `ConfigurationError`, which names `what` the run `has`, if there is none.
     """
@@ -40,8 +40,8 @@ def newest_run(has: Callable[[RunFolder], bool], what: str) -> tuple[Path, list[
 def run_named(name: str) -> Path:
     """Returns the folder of a run, or the file, with this path or name below runs/.
 
-    Another path that does not exist is returned unchanged. Raises `ConfigurationError` if the name resembles that of a
-    run.
+    Another path that does not exist is returned unchanged. Raises `ConfigurationError` if the name resembles the name
+    of a run.
     """
     path = Path(name)
     if path.exists():

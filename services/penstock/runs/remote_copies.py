@@ -37,7 +37,7 @@ _CHECK = "--check"
 
 
 class _Storage(Protocol):
-    """Where copies go. Its methods raise what the storage raises."""
+    """Where copies go. Its methods raise the errors of the storage."""
 
     def put(self, file: Path, name: str) -> None:
         """Copies a file to a path below the target."""
@@ -66,7 +66,7 @@ def check(target: str) -> None:
 
 
 def one_round(folder: RunFolder, target: str, copied: Copied, longest_s: int) -> tuple[Copied, str]:
-    """Copies what has changed, by a process of its own. Returns what is copied now, and why it failed, or nothing."""
+    """Copies changed files, by a process of its own. Returns the copied files, and why it failed, or nothing."""
     printed, failure = called([str(folder.root.absolute()), target], json.dumps(copied).encode(), longest_s)
     with contextlib.suppress(ValueError):
         copied = json.loads(printed)
@@ -74,7 +74,7 @@ def one_round(folder: RunFolder, target: str, copied: Copied, longest_s: int) ->
 
 
 def called(arguments: list[str], given: bytes, longest_s: int) -> tuple[bytes, str]:
-    """Calls this module as a process; returns what it printed, and why it failed in one line, or nothing."""
+    """Calls this module as a process; returns its output, and why it failed in one line, or nothing."""
     command = [sys.executable, "-m", "penstock.runs.remote_copies", str(longest_s), *arguments]
     try:
         ended = subprocess.run(

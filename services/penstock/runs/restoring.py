@@ -56,7 +56,7 @@ def restore_run(
 
     Without `stores`, the store is where `penstock train` has it: in `into`, unless that is on a network file system.
 
-    `config` has the settings of the new run, except `run.dir` and `replay.snapshot_folder`, which are those of the old
+    `config` has the settings of the new run, except `run.dir` and `replay.snapshot_folder`, which belong to the old
     run. `show` receives the progress of each store. Raises `ConfigurationError` if a folder exists or can't be written,
     or the snapshot is missing, damaged, or not of one moment. No new folder remains then.
     """

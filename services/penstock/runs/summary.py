@@ -75,7 +75,7 @@ class Summary:
             releases.
         sessions: Commands that trained the run, this one included.
         wall_s: Seconds since this command started.
-        total_wall_s: Seconds of all these commands; those of earlier ones are without their starts.
+        total_wall_s: Seconds of all these commands; the seconds of earlier ones do not include their starts.
         env_steps_per_s: Environment steps of this session per second since its first one.
         total_env_steps_per_s: Environment steps per second of training, over all sessions.
         staleness_mean: Mean age of trained segments, in policy versions.
@@ -113,7 +113,7 @@ class Summary:
     def verdict(self) -> str:
         """Whether the run has solved its task, in one line, with the return of the best checkpoint and the effort.
 
-        The return is that of new episodes, so that a lucky evaluation alone solves nothing.
+        The return is measured on new episodes, so that a lucky evaluation alone solves nothing.
         """
         effort = f"after {self.env_steps:,} steps, {60.0 * self.minutes:.1f} s of training"
         if self.evaluation is None:
@@ -209,7 +209,7 @@ def raised_limits(path: Path, run: RunConfig) -> dict[str, str]:
 
 
 def _done(path: Path) -> tuple[Extent | None, float | None]:
-    """Returns what a run has trained that is at its end, and its best return; None where it has none."""
+    """Returns the extent of a finished run, and its best return; None where it has none."""
     try:
         summary = Summary.read(path)
     except ConfigurationError:

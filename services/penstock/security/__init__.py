@@ -1,1 +1,1 @@
-"""The certificates of a run's services: what they say, how they are checked, read again, and made."""
+"""The certificates of a run's services: their content, and how they are checked, read again, and made."""

@@ -4,8 +4,8 @@ authority.pem          its certificate, which all services trust
 authority-key.pem      key with which new certificates are signed; no service needs it
 <role>/                certificate.pem, key.pem and authority.pem of the services with this role
 
-`issue` makes what is missing or due, so that it can be run at every start. Another authority revokes all certificates
-of the one before it, so all services of a run need their new folders at once.
+`issue` makes missing and due certificates, so that it can be run at every start. Another authority revokes all
+certificates of the one before it, so all services of a run need their new folders at once.
 """
 
 import contextlib
@@ -74,7 +74,7 @@ def issue(
         folder: Folder of the certificates.
         run: Name of the run in them.
         days: Days for which new ones are valid.
-        hosts: Further DNS names and IP addresses by role, which are added to those of its former certificate.
+        hosts: Further DNS names and IP addresses by role, which are added to the names of its former certificate.
         now: Unix time in seconds.
         renew: Whether all services get new certificates.
         new_authority: Whether to make another authority, which signs all of them.
@@ -118,8 +118,8 @@ class _AuthorityFiles:
     Attributes:
         folder: The folder.
         now: Unix time in seconds.
-        trusted: The certificates that services trust: that of the authority, and in a folder of an earlier release
-            maybe those before it; empty if there is none yet.
+        trusted: The certificates that services trust: the authority's, and in a folder of an earlier release maybe
+            earlier authorities'; empty if there is none yet.
     """
 
     def __init__(self, folder: Path, run: str, now: float) -> None:
@@ -218,7 +218,8 @@ def _check_wanted(days: int, hosts: Mapping[Role, Sequence[str]]) -> None:
         except ValueError:
             if len(host) > _MOST_CHARACTERS or not _HOST_NAME.fullmatch(host):
                 raise ConfigurationError(
-                    f"{host!r} is no host; name a DNS name such as node1.example.org, or an IP address, without a port"
+                    f"{host!r} is not a host; name a DNS name such as node1.example.org, or an IP address, without a"
+                    " port"
                 ) from None
 
 

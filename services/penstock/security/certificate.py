@@ -1,4 +1,5 @@
-"""The certificate of a service: reads it with its key and its authority, and refuses with one line what TLS would.
+"""The certificate of a service: reads it with its key and its authority, and refuses with one line the certificates
+that TLS would refuse.
 
 TLS reports a wrong file as a failed handshake, at each peer and without the file's name. So everything that can be
 known before is checked when the files are read. No other part of Penstock reads certificates.
@@ -72,8 +73,9 @@ def read(files: Files, expected: Role | None, *, now: float) -> Certificate:
         now: Unix time in seconds.
 
     Raises:
-        ConfigurationError: A file can't be read or used, other users can read the key, the key or the authority is not
-            that of the certificate, the certificate is not valid now, or its identity or purpose is not the expected.
+        ConfigurationError: A file can't be read or used, other users can read the key, the key or the authority does
+            not belong to the certificate, the certificate is not valid now, or its identity or purpose is not the
+            expected.
     """
     pem, authority_pem = content(files.certificate), content(files.authority)
     (leaf, *between), authorities = certificates(pem, files.certificate), certificates(authority_pem, files.authority)

@@ -45,12 +45,13 @@ class Credentials:
 
         If they can't be used, for example because only one of them has been replaced yet, or have another run or role,
         the former certificate remains in use, and `problem` states the reason. It never raises. One of several
-        callers gets True, so a caller that shares this object compares `current` with what it uses.
-        It costs three calls of stat, and some ms after a change.
+        callers gets True, so a caller that shares this object compares `current` with the certificate that it uses. It
+        costs three calls of stat, and some ms after a change.
         """
         with self._lock:
             signature = _signature(self.files)
-            # What could not be used may become valid with time, or may have been changed within a clock tick.
+            # A certificate that could not be used may become valid with time, or may have been changed within a clock
+            # tick.
             if signature == self._signature and not self.problem:
                 return False
             # Before the content is read, so that a change meanwhile is noticed by the next call.
@@ -59,7 +60,7 @@ class Credentials:
                 found = read(self.files, self._role, now=self.clock())
                 if found.identity != self.identity:
                     raise ConfigurationError(
-                        f"{self.files.certificate} is now that of the {found.identity}, but this is the"
+                        f"{self.files.certificate} now belongs to the {found.identity}, but this is the"
                         f" {self.identity}; renew it for the same run, or start the service again"
                     )
             except ConfigurationError as error:

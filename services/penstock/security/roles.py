@@ -1,7 +1,7 @@
-"""What the certificate of a service says about it: its run and its role in it.
+"""The identity in the certificate of a service: its run and its role in it.
 
 The URI `penstock://<run>/<role>` is the identity, by which peers decide what a service may do. The DNS name
-`<role>.<run>.penstock` has the same parts, and is what clients expect of a server whatever its address.
+`<role>.<run>.penstock` has the same parts, and clients expect it of a server whatever its address.
 """
 
 import hashlib
@@ -12,7 +12,7 @@ from typing import Final, Literal, get_args
 from penstock.errors import ConfigurationError
 
 Role = Literal["actor", "learner", "replay", "evaluator", "operator"]
-"""What a service does in a run; `operator` is the user with a command such as `penstock status`."""
+"""Task of a service in a run; `operator` is the user with a command such as `penstock status`."""
 
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
 SERVERS: Final[tuple[Role, ...]] = ("replay", "learner")
@@ -50,7 +50,7 @@ class Identity:
 
     @classmethod
     def parse(cls, uri: str) -> "Identity":
-        """Reads a URI. Raises `ValueError` with what it must be."""
+        """Reads a URI. Raises `ValueError` with the expected form."""
         run, _, name = uri.removeprefix(SCHEME).partition("/")
         role = next((role for role in ROLES if role == name), None)
         if not uri.startswith(SCHEME) or not _is_run_name(run) or role is None:

@@ -1,6 +1,6 @@
 """The run's key: an Ed25519 key whose private half the learner keeps in the run's folder.
 
-Replay services keep the public half, so that neither their files nor what is sent to them lets others act as the
+Replay services keep the public half, so that neither their files nor the messages to them let others act as the
 learner.
 """
 

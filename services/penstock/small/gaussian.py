@@ -17,7 +17,7 @@ _HALF_LOG_TWO_PI = np.float32(0.5 * math.log(2.0 * math.pi))
 class Gaussian:
     """Real vectors of A elements: A means, followed by A log standard deviations if these depend on the state.
 
-    Actions of squashed policies are those before the tanh.
+    For squashed policies, actions are the values before the tanh.
     """
 
     bits = 0

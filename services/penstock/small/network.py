@@ -18,8 +18,8 @@ class SmallNetwork:
     """Layers of a small policy and its value.
 
     Attributes:
-        trunks: Hidden layers: those that policy and value share, or those of the policy and those of the value.
-        actor: Layer after the first trunk, whose outputs are those of the policy.
+        trunks: Hidden layers: one trunk that policy and value share, or the policy's trunk and the value's.
+        actor: Layer after the first trunk, which has the outputs of the policy.
         critic: Layer after the last trunk, whose output is the value.
         activation: Activation after each hidden layer.
     """

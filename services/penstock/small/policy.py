@@ -1,8 +1,8 @@
 """Policy inference in NumPy for small networks: the policies of `algo.policies` without learned encoders and memory.
 
 An actor of such a policy needs no torch, which takes more than a second and 200 MB to import, and some microseconds for
-each operation on a batch. Only the network of the actions is computed, not that of the values. Log
-probabilities differ from torch's by rounding alone.
+each operation on a batch. Only the network of the actions is computed, not the network of the values. Log probabilities
+differ from torch's by rounding alone.
 """
 
 import contextvars
@@ -36,7 +36,7 @@ _ENDED = "the window has ended with a later call of its runner; read its log pro
 
 
 def obstacle(description: Description) -> str:
-    """Returns what of a policy NumPy can't compute, or not fast; empty if there is nothing."""
+    """Returns the reason why NumPy can't compute a policy, or not fast; empty if there is none."""
     found = SmallNetwork.of(description)
     if found is None:
         return network.obstacle(description)
@@ -155,7 +155,7 @@ class _ErrorState:
 
 
 def _quiet() -> contextvars.Context | _ErrorState:
-    """Returns what runs functions without NumPy's warnings.
+    """Returns a context that runs functions without NumPy's warnings.
 
     Diverged weights lead to numbers that the collector refuses with a reason. `np.errstate` in every step takes as long
     as an operation on all environments, so a context has the state; before NumPy 2, contexts have none.

@@ -24,7 +24,7 @@ COLUMN_ALIGNMENT = 8
 
 
 class Extent(enum.IntEnum):
-    """Rows of a column in one segment of T steps; the numbers are those of the contract."""
+    """Rows of a column in one segment of T steps, numbered as in the contract."""
 
     STEP = 1
     """T rows."""
@@ -71,8 +71,8 @@ class Schema:
     _key: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        # Caches of what follows from a schema look it up several times per message. A hash of all columns takes longer
-        # than the rest of such a look-up. The CRC is the same in every process, which a hash of strings is not.
+        # Caches of values that follow from a schema look it up several times per message. A hash of all columns takes
+        # longer than the rest of such a look-up. The CRC is the same in every process, which a hash of strings is not.
         object.__setattr__(self, "_key", zlib.crc32(repr((self.unroll_length, self.columns)).encode()))
 
     def __hash__(self) -> int:

@@ -25,7 +25,7 @@ _SIZE_MASK = 2**_SIZE_BITS - 1
 
 
 class Codec(enum.IntEnum):
-    """Encoding of a column's bytes; the numbers are those of the contract."""
+    """Encoding of a column's bytes, numbered as in the contract."""
 
     RAW = 0
     """The values themselves."""
@@ -83,7 +83,9 @@ def encoded_sizes(schema: Schema, forms: Forms) -> NDArray[np.int64]:
 
 
 def possible(schema: Schema, forms: Forms) -> bool:
-    """Returns whether forms are those of a sender: known codecs, and sizes from one byte to fewer than the raw ones."""
+    """Returns whether a sender can have written the forms: known codecs, and sizes from one byte to fewer than the raw
+    ones.
+    """
     sizes = form_sizes(forms)
     sound = (codec_numbers(forms) - np.uint32(1) < len(Codec) - 1) & (sizes > 0) & (sizes < raw_sizes(schema))
     return bool((sound | (forms == 0)).all())

@@ -22,7 +22,7 @@ def same_spaces(one: EnvironmentSpec, other: EnvironmentSpec) -> bool:
 
 
 def contrast(one: EnvironmentSpec, other: EnvironmentSpec, more: Sequence[Pair] = ()) -> Pair:
-    """Returns the id of each spec, with its values that differ from the other's and then those of `more`.
+    """Returns the id of each spec, with its values that differ from the other's, and then the values in `more`.
 
     At most three differences are shown.
     """
@@ -75,7 +75,7 @@ def _first_difference(one: Space, other: Space) -> Pair:
     for field in dataclasses.fields(one):
         mine, yours = getattr(one, field.name), getattr(other, field.name)
         if mine != yours and isinstance(mine, tuple) and mine and yours:
-            # A single bound is that of all elements.
+            # A single bound holds for all elements.
             elements = zip_longest(mine, yours, fillvalue=min(mine, yours, key=len)[-1])
             for index, (first, second) in enumerate(elements):
                 if first != second:

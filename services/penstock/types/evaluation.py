@@ -21,10 +21,10 @@ class EvaluatorHello:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationTask:
-    """A task for an evaluator; the fields are those of the contract's EvaluationTask.
+    """A task for an evaluator, with the fields of the contract's EvaluationTask.
 
-    `weights` are those of its version. Without a limit, `max_seconds` is infinite. `untimed_episode_steps` bounds
-    episodes in place of `max_episode_steps` if it is lower and an environment has no time limit.
+    `weights` belong to its version. Without a limit, `max_seconds` is infinite. `untimed_episode_steps` bounds episodes
+    in place of `max_episode_steps` if it is lower and an environment has no time limit.
     """
 
     id: int
@@ -51,7 +51,7 @@ class VariantReturns:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationResult:
-    """The result of an evaluation task; the fields are those of the contract's EvaluationResult."""
+    """The result of an evaluation task, with the fields of the contract's EvaluationResult."""
 
     id: int
     version: int
@@ -80,7 +80,7 @@ class EvaluationResult:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationSummary:
-    """Statistics of one evaluation; the fields are those of the contract's EvaluationSummary."""
+    """Statistics of one evaluation, with the fields of the contract's EvaluationSummary."""
 
     version: int
     env_steps: int

@@ -1,4 +1,4 @@
-"""Amounts: how far a run is and goes, in steps, updates, episodes and minutes; what recurs; the size of a store."""
+"""Amounts: how far a run is and goes, in steps, updates, episodes and minutes; recurrences; the size of a store."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ _UNITS: tuple[Unit, ...] = ("steps", "updates", "episodes", "minutes")
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """What a run has done in all its sessions.
+    """Work of a run in all its sessions.
 
     Attributes:
         steps: Environment steps trained.
@@ -37,7 +37,7 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class RunLimit:
-    """Progress towards a limit of a run; the fields are those of the contract's RunLimit."""
+    """Progress towards a limit of a run, with the fields of the contract's RunLimit."""
 
     unit: Unit
     done: float
@@ -72,7 +72,7 @@ class Amounts:
         return Amounts(**{unit: share * amount for unit, amount in self.given})
 
     def after(self, begin: Extent) -> "Amounts":
-        """Returns what a run will have done when it has done each amount beyond `begin`."""
+        """Returns the amounts of a run that has done each amount beyond `begin`."""
         return Amounts(**{unit: begin.of(unit) + amount for unit, amount in self.given})
 
     def reached(self, done: Extent) -> Unit | None:

@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 
 MAX_NAME = 253
-"""Characters of the longest name of a node or job, which is that of the longest name of a host."""
+"""Characters of the longest name of a node or job, which equals the longest name of a host."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Addresses of a service, the preferred one first, and its identity; the fields are those of the contract's Place.
+    """Addresses of a service, the preferred one first, and its identity, with the fields of the contract's Place.
 
     The identity distinguishes the service from one of another run that has the same address later; 0: unknown.
     """
@@ -19,7 +19,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where a service runs; the fields are those of the contract's Location."""
+    """Where a service runs, with the fields of the contract's Location."""
 
     node: str = ""
     job: str = ""

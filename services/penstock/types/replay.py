@@ -105,7 +105,7 @@ class StagingOffer:
 
 @dataclass(frozen=True, slots=True)
 class SamplingPlan:
-    """The learner's plan for drawing batches; the fields are those of the contract's SamplingPlan.
+    """The learner's plan for drawing batches, with the fields of the contract's SamplingPlan.
 
     F, d and p are its `fresh_segments`, `off_policy_degree` and `publish_interval`.
     """
@@ -131,7 +131,7 @@ class SamplingPlan:
     largest_magnitude: float = 0.0
 
     def admits(self, slot: int, incarnation: int, token: bytes) -> bool:
-        """Returns whether a token is that of an assignment of the run. Without `actor_key`, every token is."""
+        """Returns whether a token belongs to an assignment of the run. Without `actor_key`, every token does."""
         if not self.actor_key:
             return True
         return hmac.compare_digest(token, place_token(self.actor_key, self.run, slot, incarnation))
@@ -176,7 +176,7 @@ class Mass:
 
 @dataclass(frozen=True, slots=True)
 class StoreCounts:
-    """Numbers of segments in a store; the fields are those of the contract's StoreCounts."""
+    """Numbers of segments in a store, with the fields of the contract's StoreCounts."""
 
     capacity: int = 0
     stored: int = 0

@@ -64,7 +64,7 @@ class RunIdentity:
 
 
 NO_IDENTITY = RunIdentity()
-"""Identity of a run whose peers are not verified, such as that of a study in one process."""
+"""Identity of a run whose peers are not verified, such as a study in one process."""
 
 
 def place_token(actor_key: bytes, run: int, slot: int, incarnation: int) -> bytes:
@@ -75,7 +75,7 @@ def place_token(actor_key: bytes, run: int, slot: int, incarnation: int) -> byte
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """An actor's place in the run; the fields are those of the contract's Assignment.
+    """An actor's place in the run, with the fields of the contract's Assignment.
 
     The replay service may move under the same assignment, so it does not count when assignments are compared. Nor does
     the token for it, which changes with the run's key.
@@ -125,7 +125,7 @@ class Episode:
 
 @dataclass(frozen=True, slots=True)
 class ActorReport:
-    """The activity of an actor since its last report; the fields are those of the contract's ActorReport."""
+    """The activity of an actor since its last report, with the fields of the contract's ActorReport."""
 
     env_steps: int
     first_step_at_s: float
@@ -136,7 +136,7 @@ class ActorReport:
 
 @dataclass(frozen=True, slots=True)
 class ActorProgress:
-    """The progress of an actor; the fields are those of the contract's ActorProgress."""
+    """The progress of an actor, with the fields of the contract's ActorProgress."""
 
     steps: int = 0
     doing: str = ""
@@ -147,7 +147,7 @@ class ActorProgress:
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentFault:
-    """A fault of an environment; the fields are those of the contract's EnvironmentFault."""
+    """A fault of an environment, with the fields of the contract's EnvironmentFault."""
 
     text: str
     dropped: bool
@@ -163,7 +163,7 @@ class LostPlace:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The introduction of an actor to the learner; the fields are those of the contract's Hello.
+    """The introduction of an actor to the learner, with the fields of the contract's Hello.
 
     `spec` is the `environment` there. Without an earlier assignment, `token` is empty, `lost` is None and `run` is 0.
     """

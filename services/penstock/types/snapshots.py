@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One complete snapshot of a replay store; the fields are those of the contract's Snapshot."""
+    """One complete snapshot of a replay store, with the fields of the contract's Snapshot."""
 
     name: str
     folder: str
@@ -22,7 +22,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRequest:
-    """A request to a store for a snapshot; the fields are those of the contract's OpenSnapshot."""
+    """A request to a store for a snapshot, with the fields of the contract's OpenSnapshot."""
 
     name: str
     version: int
@@ -31,7 +31,7 @@ class SnapshotRequest:
 
 @dataclass(frozen=True, slots=True)
 class RunSnapshot:
-    """One complete snapshot of a run; the fields are those of the contract's RunSnapshot."""
+    """One complete snapshot of a run, with the fields of the contract's RunSnapshot."""
 
     name: str
     version: int

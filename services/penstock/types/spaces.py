@@ -314,7 +314,7 @@ class Tree:
         )
 
     def to_json(self) -> dict[str, object]:
-        """Returns the form in the metadata of weights; that of the space if it is not nested."""
+        """Returns the form in the metadata of weights; the form of the space if it is not nested."""
         if self.leaves[0].path == ():
             return self.leaves[0].space.to_json()
         leaves = [{"path": list(leaf.path), "space": leaf.space.to_json()} for leaf in self.leaves]
@@ -340,9 +340,9 @@ class EnvironmentSpec:
         frames: Frames stacked along the first axis of each box of an observation (`is_stackable`), one per step, oldest
             first. Segments hold each frame once.
         mask_bits: Bits of the action mask: one for each alternative of each choice of the action. 0: no masks.
-        action_types: Element type of each leaf of an action in the environment; empty text: that of
-        `acting.values.spaces`'
-            `ActionMap`. Empty, if all leaves have that, or an earlier release wrote the spec. Policies of both fit.
+        action_types: Element type of each leaf of an action in the environment; empty text: the type of
+            `acting.values.spaces.ActionMap`. Empty, if all leaves have that, or an earlier release wrote the spec.
+            Policies of both fit.
     """
 
     id: str

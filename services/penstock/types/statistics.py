@@ -66,7 +66,7 @@ def _count(label: str, metric: str, *, fault: bool = False) -> Any:
 
 @dataclass(slots=True)
 class Timing:
-    """Seconds that an actor spent on each activity; the fields are those of the contract's ActorReport."""
+    """Seconds that an actor spent on each activity, with the fields of the contract's ActorReport."""
 
     environment_s: float = 0.0
     policy_s: float = 0.0
@@ -84,7 +84,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Ages:
-    """Ages of trained segments in policy versions; the fields are those of the contract's Ages."""
+    """Ages of trained segments in policy versions, with the fields of the contract's Ages."""
 
     last: float
     mean: float
@@ -93,7 +93,7 @@ class Ages:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """Replayed segments of the last 100 batches that had some; the fields are those of the contract's Replayed.
+    """Replayed segments of the last 100 batches that had some, with the fields of the contract's Replayed.
 
     Attributes:
         age_mean: Mean age in versions.
@@ -109,7 +109,7 @@ class Replayed:
 
 @dataclass(frozen=True, slots=True)
 class MeanTimes:
-    """Mean times in seconds; None if nothing was timed yet. The fields are those of the contract's MeanTimes."""
+    """Mean times in seconds; None if nothing was timed yet. It has the fields of the contract's MeanTimes."""
 
     collect_environment_s: float | None = _collection("environment")
     collect_policy_s: float | None = _collection("policy")
@@ -147,7 +147,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Drops:
-    """Numbers of unused results, by reason; the fields are those of the contract's Drops."""
+    """Numbers of unused results, by reason, with the fields of the contract's Drops."""
 
     late_segments: int = _count("segments late", "penstock_replay_late_segments")
     refused_segments: int = _count("refused", "penstock_replay_refused_segments")
@@ -162,8 +162,8 @@ class Drops:
 class LearningNumbers:
     """Statistics of training on one batch, or means over several batches; None where not finite.
 
-    The fields are those of the contract's LearningNumbers. Those of one batch are means over its minibatches or passes,
-    without refused gradient steps.
+    It has the fields of the contract's LearningNumbers. The numbers of one batch are means over its minibatches or
+    passes, without refused gradient steps.
     """
 
     effective_sample_share: float | None = _learning(
@@ -183,7 +183,7 @@ class LearningNumbers:
 
 @dataclass(frozen=True, slots=True)
 class Returns:
-    """Returns of a number of episodes, at least one; the fields are those of the contract's Returns."""
+    """Returns of a number of episodes, at least one, with the fields of the contract's Returns."""
 
     episodes: int
     mean: float
@@ -204,7 +204,7 @@ class Returns:
 
 @dataclass(frozen=True, slots=True)
 class CurvePoint:
-    """An evaluation, with the last training episodes at its end; the fields are those of the contract's CurvePoint.
+    """An evaluation and the last training episodes at its end, with the fields of the contract's CurvePoint.
 
     Attributes:
         env_steps: Environment steps that the evaluated policy had trained.
@@ -221,13 +221,13 @@ class CurvePoint:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Returns over a session; the fields are those of the contract's Curve. None where not known yet.
+    """Returns over a session, with the fields of the contract's Curve. None where not known yet.
 
     Attributes:
         points: Last 10 evaluations, oldest first.
         best: Evaluation with the highest mean.
         worst: Evaluation with the lowest mean.
-        first: First training episodes of the run, at most a tenth of those of the session; None in a resumed run.
+        first: First training episodes of the run, at most a tenth of the session's episodes; None in a resumed run.
         newest: The same number of the last ones, or up to three times as many.
         low: Lowest return of a training episode.
         high: Highest return of a training episode.
@@ -247,7 +247,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """Numbers of an observation that are standardised; the fields are those of the contract's Features.
+    """Numbers of an observation that are standardised, with the fields of the contract's Features.
 
     Attributes:
         count: Number of features.
@@ -264,7 +264,7 @@ class Features:
 class CoordinatorStatistics:
     """Statistics of collection and training in this session of the learner; None where not known yet.
 
-    The fields are those of the contract's CoordinatorStatistics.
+    It has the fields of the contract's CoordinatorStatistics.
     """
 
     mode: Mode

@@ -33,7 +33,7 @@ AT_A_LIMIT: dict[Unit, Stopped] = {
 
 @dataclass(frozen=True, slots=True)
 class VariantStatus:
-    """Training in one environment variant; the fields are those of the contract's VariantStatus."""
+    """Training in one environment variant, with the fields of the contract's VariantStatus."""
 
     arguments: str
     episodes: int = 0
@@ -44,7 +44,7 @@ class VariantStatus:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """An event that is reported to the user; the fields are those of the contract's Notice."""
+    """An event that is reported to the user, with the fields of the contract's Notice."""
 
     number: int
     text: str
@@ -52,7 +52,7 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class ActorState:
-    """The state of an actor at the learner; the fields are those of the contract's ActorState."""
+    """The state of an actor at the learner, with the fields of the contract's ActorState."""
 
     name: str
     slot: int = 0
@@ -70,7 +70,7 @@ class ActorState:
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """The connected actors of a node; the fields are those of the contract's NodeState."""
+    """The connected actors of a node, with the fields of the contract's NodeState."""
 
     name: str
     actors: int = 0
@@ -83,7 +83,7 @@ class NodeState:
 
 @dataclass(frozen=True, slots=True)
 class MissingActors:
-    """Expected actors that are not connected; the fields are those of the contract's MissingActors."""
+    """Expected actors that are not connected, with the fields of the contract's MissingActors."""
 
     expected: int
     seconds: float = 0.0
@@ -92,7 +92,7 @@ class MissingActors:
 
 @dataclass(frozen=True, slots=True)
 class RunStatus:
-    """The status of a run. The fields are those of the contract's GetRunStatusResponse; None where not known yet."""
+    """The status of a run. It has the fields of the contract's GetRunStatusResponse; None where not known yet."""
 
     phase: Phase = "waiting"
     environment_id: str = ""

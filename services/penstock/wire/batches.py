@@ -182,7 +182,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class BatchRequest:
-    """Request for a batch. The fields are those of the contract's BatchRequest."""
+    """Request for a batch, with the fields of the contract's BatchRequest."""
 
     number: int
     head_only: bool

@@ -1,4 +1,4 @@
-"""Encoding of an actor's windows: the codec of each column is chosen by what the column's own segments shrink to.
+"""Encoding of an actor's windows: the codec of each column is chosen by the encoded size of the column's own segments.
 
 `rpc.clients.segment_sink` encodes the windows that it sends in messages, and those that it places in shared memory.
 """
@@ -30,7 +30,7 @@ class EncodedWindow:
         head: Head of the window.
         schema: Schema of the columns.
         forms: Forms of the segments' columns; None if all are raw.
-        contents: Bytes of each column, <uint8>[...]: those of its segments in their forms, one after another.
+        contents: Bytes of each column, <uint8>[...]: its segments in their forms, one after another.
     """
 
     head: WindowHead

@@ -394,7 +394,7 @@ def encode_result_request(result: EvaluationResult) -> evaluation_pb2.RunEvaluat
 def decode_result_request(
     message: evaluation_pb2.RunEvaluationsRequest, task: EvaluationTask
 ) -> EvaluationResult | None:
-    """Decodes the result of this task; None for that of another. Raises `InvalidSegment` as `decode_result`."""
+    """Decodes the result of this task; None for another task's result. Raises `InvalidSegment` as `decode_result`."""
     if message.WhichOneof("message") != "result":
         raise InvalidSegment(f"expected the result of evaluation {task.id}, got another message")
     return decode_result(message.result, task) if message.result.id == task.id else None

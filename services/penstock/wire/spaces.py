@@ -148,7 +148,7 @@ def _decode_path_element(message: run_pb2.PathElement) -> str | int:
 
 
 def _check_paths(paths: Sequence[Path], parent: Path = ()) -> None:
-    """Raises `InvalidSegment` unless the rest of the paths below `parent` are those of a Dict, a Tuple or one leaf."""
+    """Raises `InvalidSegment` unless the rest of the paths below `parent` belong to a Dict, a Tuple or one leaf."""
     level = len(parent)
     if any(len(path) == level for path in paths):
         if len(paths) > 1:

@@ -50,7 +50,7 @@ def _check_head(head: bytes) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """First request of an actor's stream. The fields are those of the contract's OpenAppend."""
+    """First request of an actor's stream, with the fields of the contract's OpenAppend."""
 
     slot: int
     incarnation: int
@@ -90,7 +90,7 @@ def decode_opening(request: AppendRequest) -> Opening:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """Sign of life of an actor. The fields are those of the contract's Heartbeat."""
+    """Sign of life of an actor, with the fields of the contract's Heartbeat."""
 
     steps: int
     round_trip_windows: int = 0
@@ -266,10 +266,9 @@ class WindowReader:
 
 @dataclass(frozen=True, slots=True)
 class AppendResponse:
-    """A response on an actor's stream.
+    """A response on an actor's stream, with the fields of the contract's AppendSegmentsResponse.
 
-    The fields are those of the contract's AppendSegmentsResponse; `staging_proof` is the number alone, and `codecs` and
-    `staged_codecs` have those that this release writes.
+    `staging_proof` is the number alone, and `codecs` and `staged_codecs` have the codecs that this release writes.
     """
 
     stored_sequence: int
@@ -319,6 +318,6 @@ def decode_append_response(message: replay_pb2.AppendSegmentsResponse) -> Append
 
 
 def _written(codecs: Sequence[int]) -> tuple[Codec, ...]:
-    """Returns those of a peer's codecs that this release writes, best first."""
+    """Returns the codecs of a peer that this release writes, best first."""
     named = set(map(int, codecs))
     return tuple(codec for codec in ENCODINGS if int(codec) in named)

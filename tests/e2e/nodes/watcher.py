@@ -15,7 +15,7 @@ from typing import Any
 
 from penstock.cli.operator import operator_of
 from penstock.errors import PenstockError
-from penstock.rpc.clients.status import StatusClient
+from penstock.rpc.clients.operator import StatusClient
 from penstock.rpc.loop import LoopThread
 from penstock.runs.folder import LEARNER, RunFolder
 from penstock.types.location import Place

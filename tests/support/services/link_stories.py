@@ -22,7 +22,7 @@ from structlog.testing import capture_logs
 
 from penstock.errors import Unavailable
 from penstock.replay.store.ring_store import RingStore
-from penstock.rpc.clients.status import StatusClient
+from penstock.rpc.clients.operator import StatusClient
 from penstock.rpc.loop import LoopThread
 from penstock.types.replay import SamplingPlan
 from penstock.types.status import RunStatus

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import psutil
 
 from penstock.errors import Unavailable
-from penstock.rpc.clients.status import StatusClient
+from penstock.rpc.clients.operator import StatusClient
 from penstock.rpc.loop import LoopThread
 from penstock.runs.folder import RunFolder
 from penstock.types.status import RunStatus

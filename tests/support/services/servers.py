@@ -40,9 +40,9 @@ from penstock.rpc.channel import call_unary, connect, connected
 from penstock.rpc.clients.batch_source import ReplayBatchSource
 from penstock.rpc.clients.evaluation_work import EvaluationWork
 from penstock.rpc.clients.membership import Membership
+from penstock.rpc.clients.operator import RunSnapshotClient, StatusClient
 from penstock.rpc.clients.segment_sink import ReplaySegmentSink
-from penstock.rpc.clients.snapshots import RunSnapshotClient, SnapshotClient, StoreSnapshots
-from penstock.rpc.clients.status import StatusClient
+from penstock.rpc.clients.snapshots import SnapshotClient, StoreSnapshots
 from penstock.rpc.contract import CONTRACT, stamped
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.server import Server

@@ -165,7 +165,7 @@ def test_the_policy_is_restored_from_its_weights_alone() -> None:
 @pytest.mark.parametrize(
     ("spec", "moves", "encoders", "message"),
     [
-        (spec_of_board(), "bord", {}, "policy.moves names 'bord', which is no part of an observation of Game-v0; its"),
+        (spec_of_board(), "bord", {}, "policy.moves names 'bord', which is not part of an observation of Game-v0; its"),
         (spec_of_board(nested=False), "board", {}, r"its parts are: observation$"),
         (spec_of_board(), "next", {}, r"MultiDiscrete.*needs a matrix of integers that all have the same bounds"),
         (spec_of_board(BoxSpace("float32", (3, 6), (0.0,), (4.0,))), "board", {}, "needs a matrix of integers"),

@@ -14,11 +14,11 @@ from penstock.algo.network import Network
 from penstock.algo.parameters import flatten
 from penstock.algo.policies import Inputs, Policy
 from penstock.config import PPOConfig, Precision
-from penstock.learning.step import schedules
 from penstock.learning.step.adam import Adam
 from penstock.learning.step.batches import TrainingBatch
 from penstock.learning.step.execution import Descent, Eager, FixedShapes
 from penstock.learning.step.gradient_steps import GradientStep, Steps, objective_of
+from penstock.learning.step.learner import loss_settings
 from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec, Leaf, MemoryKind, MultiDiscreteSpace, Tree
 from tests.support.environments.tiny import spec_of
 from tests.support.segments.statistics import all_finite
@@ -190,7 +190,7 @@ def masked_step(memory: MemoryKind | None) -> tuple[Policy, GradientStep]:
     return policy, GradientStep(objective, parameters, Adam(parameters, 1e-2), max_gradient_norm=0.5)
 
 
-SETTINGS = schedules.loss_settings(PPOConfig(), 0.0)
+SETTINGS = loss_settings(PPOConfig(), 0.0)
 
 
 @pytest.mark.parametrize("memory", [None, "gru", "lstm"])

@@ -17,18 +17,17 @@ from penstock.config import PPOConfig, build
 from penstock.errors import Diverged
 from penstock.learning.report.statistics import RunStatistics
 from penstock.learning.run.refusals import Refusals
-from penstock.learning.step import schedules
 from penstock.learning.step.adam import Adam
 from penstock.learning.step.execution import Descent, Eager, FixedShapes
 from penstock.learning.step.gradient_steps import GradientStep, Steps, objective_of
-from penstock.learning.step.learner import TrainingOutcome
+from penstock.learning.step.learner import TrainingOutcome, loss_settings
 from penstock.types.extents import Amounts
 from tests.support.environments.bandit import Bandit
 from tests.support.environments.tiny import spec_of
 from tests.support.training.policies import fresh_policy
 from tests.support.training.training import CPU, SMALL
 
-SETTINGS = schedules.loss_settings(PPOConfig(), 0.0)
+SETTINGS = loss_settings(PPOConfig(), 0.0)
 RAW = dataclasses.replace(SMALL, normalise_observations=False, normalise_returns=False)
 
 
@@ -177,7 +176,7 @@ def test_a_large_change_of_scale_is_reported() -> None:
 
 def test_loss_settings_have_the_values_of_the_settings_of_the_same_names() -> None:
     ppo = PPOConfig(clip_range=0.3, clip_range_schedule="linear", entropy_coefficient=0.1, value_coefficient=0.7)
-    settings = schedules.loss_settings(ppo, 0.75)
+    settings = loss_settings(ppo, 0.75)
     assert settings.clip_range == pytest.approx(0.075)
     assert settings.entropy_coefficient == 0.1
     for field in dataclasses.fields(LossSettings):

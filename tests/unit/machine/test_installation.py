@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.options import parse
-from penstock.cli.program import how_to_resume
 from penstock.config import build
 from penstock.errors import ConfigurationError
 from penstock.local.first_checks import _check_folder
 from penstock.machine import installation
 from penstock.machine.extras import EXTRA_OF, lacking
-from penstock.machine.installation import INSTALLATION
+from penstock.machine.installation import INSTALLATION, command_to_resume
 from penstock.machine.module_imports import import_module
 from penstock.runs.folder import RunFolder
 from penstock.runs.known import newest_run
@@ -80,15 +79,15 @@ def test_in_containers_no_message_about_a_package_names_pip(monkeypatch: pytest.
 
 def test_a_run_is_resumed_as_it_was_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(INSTALLATION, raising=False)
-    assert how_to_resume("runs/blue").endswith("train --resume runs/blue")
+    assert command_to_resume("runs/blue").endswith("train --resume runs/blue")
     monkeypatch.setenv(INSTALLATION, "image")
-    assert how_to_resume("runs/blue") == "a new start of its services"
+    assert command_to_resume("runs/blue") == "a new start of its services"
     monkeypatch.setenv(INSTALLATION, "compose")
     monkeypatch.setenv("PENSTOCK__RUN__DIR", "/var/lib/penstock/runs/blue")
-    assert how_to_resume("/var/lib/penstock/runs/blue") == "docker compose up -d"
+    assert command_to_resume("/var/lib/penstock/runs/blue") == "docker compose up -d"
     green = "PENSTOCK_RUN=green docker compose up -d"
-    assert how_to_resume("/var/lib/penstock/runs/green") == green
-    longer = how_to_resume("/var/lib/penstock/runs/green", settings={"run.total_steps": "6000"})
+    assert command_to_resume("/var/lib/penstock/runs/green") == green
+    longer = command_to_resume("/var/lib/penstock/runs/green", settings={"run.total_steps": "6000"})
     assert longer == f"PENSTOCK__RUN__TOTAL_STEPS=6000 {green}"
     assert installation.how_to_resume("--resume") == "docker compose up -d"
     monkeypatch.chdir(tmp_path)

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import REGISTRY
 
-from penstock.process.run_info import commit, show_run
+from penstock.process.service import commit_of_code, show_run
 
 
 def test_the_metric_names_the_run_its_environment_preset_and_commit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,8 +19,8 @@ def test_a_variable_does_not_change_the_commit_that_the_build_of_an_image_wrote(
 ) -> None:
     monkeypatch.setenv("PENSTOCK_COMMIT", "of .env")
     file = tmp_path / "commit"
-    assert commit(file) == "of .env"
+    assert commit_of_code(file) == "of .env"
     file.write_text("1a2b3c4\n")
-    assert commit(file) == "1a2b3c4"
+    assert commit_of_code(file) == "1a2b3c4"
     file.write_text("\n")
-    assert commit(file) == ""
+    assert commit_of_code(file) == ""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli.named_run import chosen_run
+from penstock.cli.named import chosen_run
 from penstock.cli.options import parse
 from penstock.config import Config
 from penstock.errors import ConfigurationError

@@ -389,7 +389,7 @@ def test_days_out_of_bounds_are_refused(tmp_path: Path, days: int) -> None:
 
 @pytest.mark.parametrize("host", ["", "a b", "node1:7431", "https://a", "a..b", "a*.b", "-a", "ä", "a" * 254, "[::1]"])
 def test_what_is_no_host_is_refused(tmp_path: Path, host: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"is no host; name a DNS name such as"):
+    with pytest.raises(ConfigurationError, match=r"is not a host; name a DNS name such as"):
         make(tmp_path / "x", hosts={"replay": [host]})
     assert not (tmp_path / "x").exists()
 

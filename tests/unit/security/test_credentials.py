@@ -100,7 +100,7 @@ def test_a_certificate_of_another_run_is_not_taken(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "a")
     shutil.copytree(Path(certificates_of(tmp_path / "b", "green")["replay"].key).parent, files.key.parent)
     assert not credentials.refreshed()
-    assert "is now that of the replay of run green, but this is the replay of run blue" in credentials.problem
+    assert "now belongs to the replay of run green, but this is the replay of run blue" in credentials.problem
     assert credentials.identity == Identity(RUN, "replay")
 
 

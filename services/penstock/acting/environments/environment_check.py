@@ -276,7 +276,7 @@ class _Values:
 
 
 def _notices(made: Environments) -> Iterator[str]:
-    """Yields what is used or left out of the environments, one line each."""
+    """Yields a line for each part of the environments that is used or left out."""
     if not isinstance(made, SingleEnvironments):
         if made.spec.mask_bits:
             yield f"action masks of {made.spec.mask_bits} bits"

@@ -24,7 +24,7 @@ def of_observation(spec: EnvironmentSpec, observation: Leaves) -> Iterator[str]:
         if max(leaf.space.low) <= least and largest <= min(leaf.space.high) and max(-least, largest) <= EXTREME:
             continue
         flat = values.reshape(len(values), -1).astype(np.float64)
-        # Bounds of stacked frames begin with those of the newest frame, which is recorded, and may be one for all.
+        # Bounds of stacked frames begin with the bounds of the newest frame, which is recorded, and may be one for all.
         low, high = (np.resize(side, flat.shape[1]) for side in (leaf.space.low, leaf.space.high))
         with np.errstate(all="ignore"):
             slack = _TOLERANCE * np.where(np.isfinite(high - low), high - low, np.maximum(1.0, np.abs(flat)))

@@ -110,7 +110,7 @@ class _Stack:
         return frame
 
     def replaced(self, observation: NDArray[np.generic], rows: NDArray[np.bool_]) -> NDArray[np.generic]:
-        """Returns the stacked frames with those of some rows replaced by this observation."""
+        """Returns the stacked frames, in which this observation replaces all frames of some rows."""
         acting = self._stack.copy()
         acting[rows] = self._frame(observation)[rows][:, None]
         return self._flat(acting)

@@ -14,7 +14,7 @@ from penstock.types.spaces import BoxSpace, DiscreteSpace, MultiBinarySpace, Mul
 
 
 class PlayedEnvironment(gymnasium.Env[Any, Any]):
-    """An environment of a run, whose observations and action masks are those that the run's policy was trained on.
+    """An environment of a run, whose observations and action masks have the form on which the run's policy was trained.
 
     Frames are stacked, images have channels first, and `info["action_mask"]` is the action mask, if there are masks.
     `info` has no other values. An environment in its own vectorised form that resets in the same step
@@ -52,7 +52,7 @@ class PlayedEnvironment(gymnasium.Env[Any, Any]):
         return observation, float(outcome.reward[0]), terminated, truncated, info
 
     def render(self) -> Any:
-        """Returns what the environment renders; None if it was made without a `render_mode`."""
+        """Returns the rendered frame; None if it was made without a `render_mode`."""
         return None if self._rendered is None else self._rendered.render()
 
     def close(self) -> None:

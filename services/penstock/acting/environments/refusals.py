@@ -25,7 +25,7 @@ def can_not_make(name: str, error: BaseException, found: str | EnvSpec, given: C
     Args:
         name: The environment's name in messages.
         error: The exception.
-        found: What could not be made.
+        found: Object that could not be made.
         given: Names of the arguments that it was given.
     """
     if isinstance(error, (gymnasium.error.UnregisteredEnv, gymnasium.error.DeprecatedEnv)) and isinstance(found, str):

@@ -151,7 +151,7 @@ class EnvironmentVariants:
 def require_same_spaces(
     found: EnvironmentSpec, expected: EnvironmentSpec, variants: Sequence[Arguments], variant: int
 ) -> None:
-    """Raises `ConfigurationError` if a variant's spaces differ from those of the first variant."""
+    """Raises `ConfigurationError` if a variant's spaces differ from the first variant's spaces."""
     if found != expected:
         raise ConfigurationError(
             f"one policy needs the same spaces in all variants, and {found.id} has {_differences(found, expected)} as"

@@ -48,7 +48,7 @@ _PROBES = 3
 """Resets that are tried in search of action masks, because a simulator's reset may fail now and then."""
 
 _KEPT = 1000
-"""Characters that are kept of what a constructor prints, which say why it ended its process."""
+"""Characters that are kept of the output of a constructor, which say why it ended its process."""
 
 
 class Environments(Protocol):
@@ -163,7 +163,7 @@ def make_environments(
     use_masks: bool = True,
     expected: EnvironmentSpec | None = None,
 ) -> Environments:
-    """Makes N environments with arguments for `gymnasium.make`. The other arguments are those of `EnvironmentVariants`.
+    """Makes N environments with arguments for `gymnasium.make`. `EnvironmentVariants` documents the other arguments.
 
     The first environment is reset once if its action masks may be in its infos. It is not reset if the `expected` spec
     says whether there are masks.

@@ -133,7 +133,7 @@ class PolicyRunner:
     ) -> Joint:
         """Returns the distribution of the action of each row, at temperature 1, and keeps the states as they are.
 
-        The arguments are those of `act`. The distribution may have more rows than `observation`.
+        Takes the arguments of `act`. The distribution may have more rows than `observation`.
         """
         before = self.state
         distribution = self._distribution(observation, mask, begun)
@@ -145,7 +145,7 @@ class PolicyRunner:
     def values(self, observation: Leaves, *, begun: NDArray[np.bool_] | None = None) -> NDArray[np.float32]:
         """Returns the values of the rows as discounted returns, <float32>[N], and keeps the states as they are.
 
-        The arguments are those of `act`.
+        Takes the arguments of `act`.
         """
         count = len(observation[0])
         leaves = tuple(torch.from_numpy(_pad(leaf)) for leaf in observation)

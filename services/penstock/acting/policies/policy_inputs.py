@@ -1,4 +1,4 @@
-"""Checks what a caller passes to a trained policy: one observation or a batch of them, and their action masks."""
+"""Checks the inputs of a trained policy: one observation or a batch of them, and their action masks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -77,7 +77,7 @@ class PolicyInputs:
             array = np.asarray(array_of(value), np.float64 if wanted.kind == "f" else None)
         except UNREADABLE:
             raise ConfigurationError(
-                f"an observation{leaf.place} that is no array of numbers: {type(value).__name__}; this policy of"
+                f"an observation{leaf.place} that is not an array of numbers: {type(value).__name__}; this policy of"
                 f" {self._spec.id} expects the shape {leaf.space.observation_array[1]}"
             ) from None
         if wanted.kind != "f" and array.dtype.kind not in "iub":

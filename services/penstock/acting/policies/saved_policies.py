@@ -37,7 +37,7 @@ class SavedPolicy:
 
 
 def read_policy(path: str | Path, *, module: str | type | None = None, trust_code: bool = False) -> SavedPolicy:
-    """Reads a policy. The arguments and the errors are those of `acting.policies.trained.load_policy`."""
+    """Reads a policy. Takes the arguments of `acting.policies.trained.load_policy`, and raises its errors."""
     file = find_checkpoint(Path(path))
     data = checkpoint_file.read(file).data
     with _errors_of(file):

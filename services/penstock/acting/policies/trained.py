@@ -74,8 +74,8 @@ class TrainedPolicy:
     def act(self, observation: Any, *, action_mask: Any = None, deterministic: bool = True) -> Any:
         """Returns the action for an observation, ready for `env.step`, or the actions for a batch.
 
-        An action has the element types of the environment's space. Checkpoints of earlier releases do not record those
-        of integers, which are then int64.
+        An action has the element types of the environment's space. Checkpoints of earlier releases do not record the
+        types of integers, which are then int64.
 
         A policy with memory also needs `reset` before the first observation of each episode.
 
@@ -100,7 +100,7 @@ class TrainedPolicy:
         return self._action_form.batch(actions) if rows.is_batch else self._action_form.single(actions)
 
     def values(self, observation: Any) -> Any:
-        """Returns the value of an observation as a float, or those of a batch as <float32>[N].
+        """Returns the value of an observation as a float, or the values of a batch as <float32>[N].
 
         A value is the expected discounted return from the observation, in units of the rewards. A policy with memory
         does not remember the observation: call `values` before `act`. Raises `ConfigurationError` as `act`.

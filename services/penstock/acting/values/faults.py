@@ -1,7 +1,7 @@
 """Faults of environments, described in one line: exceptions, and values that can't be trained on.
 
-The check before a run and the actors describe them by the same functions, so that a fault has one text: what is wrong,
-the call in which it occurred, the environment's id, and a remedy.
+The check before a run and the actors describe them by the same functions, so that a fault has one text: the fault, the
+call in which it occurred, the environment's id, and a remedy.
 """
 
 from collections.abc import Iterable
@@ -46,7 +46,7 @@ def raised(error: BaseException, where: str, env_id: str, index: int | None) -> 
 
 
 def remedy_for(error: BaseException) -> str:
-    """Returns what a user can do about an exception of an environment."""
+    """Returns the remedy for an exception of an environment."""
     # Python's texts for a call with other arguments, and for a result of another length, say something about reset and
     # step only if no line of the user raised them.
     called = not place_of(error)

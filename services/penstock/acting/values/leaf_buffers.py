@@ -27,7 +27,7 @@ class LeafBuffer:
     """One leaf of the observations of N environments that are stepped one after another.
 
     Attributes:
-        rows: [N, ...] the values. Boxes have the element type of their space, and integers that of their column.
+        rows: [N, ...] the values. Boxes have the element type of their space, and integers the type of their column.
     """
 
     rows: NDArray[np.generic]

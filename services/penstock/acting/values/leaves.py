@@ -58,7 +58,7 @@ def tree_of(env_id: str, role: Role, space: gymnasium.Space[Any]) -> Tree:
 
 
 def left_out(space: gymnasium.Space[Any], path: Path = ()) -> tuple[str, ...]:
-    """Returns the names of the texts of an observation space that are no leaves of its tree."""
+    """Returns the names of the texts of an observation space that are not leaves of its tree."""
     return tuple(
         name
         for key, child in _members(space)

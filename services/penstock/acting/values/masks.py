@@ -129,7 +129,7 @@ def find(
     action: Tree,
     first_info: Callable[[], Mapping[str, Any]],
 ) -> MaskSource | None:
-    """Returns where an environment returns its masks; None if it has none, or if actions are no choices.
+    """Returns where an environment returns its masks; None if it has none, or if actions are not choices.
 
     `observation` is the space of one observation. `first_info` resets the environment and returns the info; it is
     called only if masks are found neither in the observation nor by the method.
@@ -149,9 +149,10 @@ def has_mask_leaf(observation: gymnasium.Space[Any]) -> bool:
 
 
 def without_mask(observation: Tree, action: Tree) -> Tree:
-    """Returns the leaves of an observation that are no action mask, which has a meaning only if actions are choices.
+    """Returns the leaves of an observation that are not an action mask, which has a meaning only if actions are
+    choices.
 
-    A mask is no part of a policy's observation, even where environment.action_masks is false.
+    A mask is not part of a policy's observation, even where environment.action_masks is false.
     """
     if not action.choices:
         return observation

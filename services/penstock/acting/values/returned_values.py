@@ -1,7 +1,8 @@
-"""Converts what an environment's `step` returns to numbers, truth values and arrays.
+"""Converts the results of an environment's `step` to numbers, truth values and arrays.
 
 Environments return rewards and ends of episodes as numbers, as arrays of shape (1,), as tensors, or in lists. The check
-of an environment and its actors read them by the same functions, so that the check refuses what an actor can't use.
+of an environment and its actors read them by the same functions, so that the check refuses results that an actor can't
+use.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""Converts Gymnasium's spaces to specs and columns, and a policy's actions to those of the environment."""
+"""Converts Gymnasium's spaces to specs and columns, and a policy's actions to actions of the environment."""
 
 import math
 from typing import Any, assert_never
@@ -30,7 +30,7 @@ from penstock.types.spaces import channels_first as channels_first_shape
 def describe(
     env_id: str, observation: gymnasium.Space[Any], action: gymnasium.Space[Any], *, mask_bits: int = 0
 ) -> EnvironmentSpec:
-    """Returns the spec of an environment's single spaces. An action mask is no part of the observation.
+    """Returns the spec of an environment's single spaces. An action mask is not part of the observation.
 
     Raises `ConfigurationError` for unsupported spaces.
     """

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from penstock.cli.one_line_parser import OneLineParser
-from penstock.cli.program import program
 from penstock.errors import ConfigurationError
+from penstock.machine.installation import program
 from penstock.runs.folder import RunFolder
 from penstock.runs.known import RUNS
 from penstock.security.authority import DAYS, Issued, issue, run_of
@@ -52,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
         " less than a third of their life left.",
     )
     parser.add_argument("run", metavar="RUN", help="folder of the run, which need not exist yet")
-    parser.add_argument("--name", help="name of the run in the certificates (default: that of its folder)")
+    parser.add_argument("--name", help="name of the run in the certificates (default: made of its folder's name)")
     parser.add_argument(
         "--days", type=int, default=DAYS, help=f"days for which new certificates are valid (default: {DAYS})"
     )
@@ -95,7 +95,7 @@ def _by_role(hosts: Sequence[str]) -> Mapping[Role, Sequence[str]]:
 
 
 def _next_steps(issued: Sequence[Issued], folder: Path) -> list[str]:
-    """Returns what the user has to do with the certificates."""
+    """Returns the instructions for the user of the certificates."""
     path = shlex.quote(str(issued[0].files.certificate))
     lines = [f"set security.certificate of each service to its file, such as {program()} actor --certificate {path}"]
     lines.append(

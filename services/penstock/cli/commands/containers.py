@@ -59,7 +59,8 @@ def check_containers(folder: Path) -> Iterator[Finding]:
 
 
 def check_passed_on(file: Path) -> None:
-    """Checks that each setting in a file of Compose is in this process's environment, as in those of all services.
+    """Checks that each setting in a file of Compose is in this process's environment, as in the environments of all
+    services.
 
     Compose passes on the settings that docker-compose.yml names, and nothing else of the file. Raises
     `ConfigurationError` for a line without effect.

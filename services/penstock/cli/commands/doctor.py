@@ -15,7 +15,6 @@ from penstock.cli.commands.containers import Finding, check_containers, check_pa
 from penstock.cli.one_line_parser import OneLineParser
 from penstock.cli.options import parse
 from penstock.cli.screen.lines import Line, show
-from penstock.cli.screen.loading import loading
 from penstock.config import Config
 from penstock.config.exposure import check_listen, metrics_host
 from penstock.errors import UNFIT, ConfigurationError
@@ -24,6 +23,7 @@ from penstock.local.environment_check import check_environment
 from penstock.machine import extras, installation
 from penstock.machine.addresses import Address, port_refusal
 from penstock.machine.file_systems import existing
+from penstock.machine.module_imports import loading
 from penstock.process.environment_process import arguments_for
 from penstock.runs.folder import RunFolder
 from penstock.runs.known import RUNS
@@ -191,7 +191,7 @@ def _check_folder(folder: Path, setting: str, needed: int) -> Finding:
 
 
 def check_shared_memory(folder: Path = Path("/dev/shm")) -> Finding:
-    """Checks whether processes can use shared memory, as those of torch do."""
+    """Checks whether processes can use shared memory, as torch's processes do."""
     if not folder.exists():
         return Finding("shared memory", None, f"unknown, because {folder} does not exist")
     if not os.access(folder, os.W_OK):

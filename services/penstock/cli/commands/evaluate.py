@@ -5,7 +5,7 @@ import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
-from penstock.cli.named_run import chosen_run
+from penstock.cli.named import chosen_run
 from penstock.cli.one_line_parser import OneLineParser
 from penstock.errors import ConfigurationError
 from penstock.machine import extras
@@ -36,14 +36,14 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--episodes", type=int, default=20, help="episodes to play (default: 20)")
     parser.add_argument("--stochastic", action="store_true", help="sample actions instead of taking the likeliest ones")
     parser.add_argument(
-        "--seed", metavar="N", help="seed of the episodes; random: another one each time (default: that of the run)"
+        "--seed", metavar="N", help="seed of the episodes; random: another one each time (default: the run's)"
     )
-    parser.add_argument("--env-id", help="environment with the same spaces to play (default: that of the run)")
+    parser.add_argument("--env-id", help="environment with the same spaces to play (default: the run's)")
     parser.add_argument(
         "--env-import",
         action="append",
         metavar="MODULE",
-        help="module or file to import first (default: that of the run)",
+        help="module or file to import first (default: the run's)",
     )
     parser.add_argument("--policy.module", dest="module", metavar="NAME", help="module of the policy, if it has one")
     parser.add_argument(
@@ -70,7 +70,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _seed(given: str | None) -> int | None:
-    """Returns the seed of the episodes; None: that of the run."""
+    """Returns the seed of the episodes; None: the run's seed."""
     if given is None:
         return None
     if given == "random":

@@ -109,7 +109,7 @@ def _rendered(environment: EnvironmentConfig, kwargs: dict[str, Any]) -> gymnasi
     import_modules(environment.imports)
     try:
         rendered = make(find(environment.id), kwargs, render_mode="rgb_array")
-        # Many environments import what draws them when they draw.
+        # Many environments import their renderer when they draw.
         rendered.reset()
         picture: Any = rendered.render()
     except PenstockError:
@@ -125,7 +125,7 @@ def _rendered(environment: EnvironmentConfig, kwargs: dict[str, Any]) -> gymnasi
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Hides warnings of Gymnasium: of a folder that exists, and of what an error will say."""
+    """Hides warnings of Gymnasium about a folder that exists, and about faults that an error will report."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

@@ -8,7 +8,6 @@ from dataclasses import replace
 from rich.console import Console
 
 from penstock.cli.operator import asking, operator_of
-from penstock.cli.program import TRUST_CODE, program
 from penstock.cli.screen.coordination import show_end
 from penstock.cli.screen.display import make_display
 from penstock.config import Config
@@ -16,7 +15,8 @@ from penstock.errors import PenstockError, Unavailable
 from penstock.local.child_log import ChildLog
 from penstock.local.startup import beginning
 from penstock.machine.files import mark_of
-from penstock.rpc.clients.status import StatusClient
+from penstock.machine.installation import TRUST_CODE, program
+from penstock.rpc.clients.operator import StatusClient
 from penstock.runs.folder import LEARNER, RunFolder
 from penstock.runs.summary import Summary
 from penstock.types.location import Place
@@ -39,7 +39,7 @@ class Follower:
         self._status = beginning(config)
         self._trust = TRUST_CODE if config.names_code else ""
         self._before = mark_of(folder.summary)
-        # What earlier turns of the run have logged is no reason for the end of this one.
+        # Log entries of earlier turns of the run do not explain the end of this one.
         paths = [folder.logs / f"{name}.log" for name in ("learner", "replay", "evaluator", "services")]
         self._logs = [ChildLog(path, path.stat().st_size if path.exists() else 0) for path in paths]
         self._place: Place | None = None
@@ -50,7 +50,8 @@ class Follower:
     def follow(self, console: Console, engine_state: Callable[[], tuple[str, bool]], *, verbose: bool = False) -> None:
         """Shows the run until its end, and then its summary. Raises `PenstockError` if it ended without one.
 
-        `engine_state` returns what the run waits for, as far as the engine knows, and whether the engine has ended it.
+        `engine_state` returns the reason why the run waits, as far as the engine knows, and whether the engine has
+        ended it.
         """
         with make_display(console, verbose=verbose) as display, self._connection:
             waiting, ended = "", False
@@ -67,7 +68,7 @@ class Follower:
                 display(replace(self._status, phase="finished", waiting_for=""), [])
         if not self._finished:
             raise PenstockError(f"the run ended without a summary, and {waiting}: {self._cause()}")
-        # The learner's path may be that of another machine.
+        # The learner's path may belong to another machine.
         summary = replace(Summary.read(self._folder.summary), run_dir=str(self._folder.root))
         show_end(console, summary, penstock=program(), trust=self._trust, verbose=verbose)
 

@@ -28,7 +28,7 @@ def describe_gpu() -> tuple[bool | None, str]:
 
 
 def _ask_driver() -> tuple[bool | None, str]:
-    """Returns whether the driver works (None: there is none), and what nvidia-smi reports about it and the GPU."""
+    """Returns whether the driver works (None: there is none), and the report of nvidia-smi about it and the GPU."""
     command = shutil.which("nvidia-smi")
     if command is None:
         return None, ""

@@ -14,7 +14,6 @@ from penstock.cli.commands import slurm_actors
 from penstock.cli.commands.following import Follower
 from penstock.cli.one_line_parser import OneLineParser
 from penstock.cli.options import Options, parse
-from penstock.cli.program import program
 from penstock.cli.screen.batch_line import batch_line, steps_line
 from penstock.cli.screen.lines import show
 from penstock.config import Config
@@ -26,6 +25,7 @@ from penstock.local.environment_check import check_environment
 from penstock.local.first_checks import with_run_dir
 from penstock.local.store_size import with_store
 from penstock.local.template import PENSTOCK
+from penstock.machine.installation import program
 from penstock.runs.folder import RunFolder
 from penstock.runs.summary import nothing_left
 
@@ -160,7 +160,7 @@ def _run_of(config: Config, more: argparse.Namespace) -> SlurmRun:
     if config.train.replay_shards > 1:
         raise ConfigurationError(
             f"a launched run has one replay service, and train.replay_shards is {config.train.replay_shards}; set it to"
-            " 1, or write scripts of your own after those of --print"
+            " 1, or write scripts of your own after the ones of --print"
         )
     slurm_jobs.refuse_other_protection(config.security)
     folder, (actors, spare) = RunFolder(Path(config.run.dir or ".")), _numbers(config, more)
@@ -207,7 +207,7 @@ def _numbers(config: Config, more: argparse.Namespace) -> tuple[int, int]:
 
 
 def _state(services: int) -> tuple[str, bool]:
-    """Returns what the run waits for, as far as Slurm knows, and whether its services have ended."""
+    """Returns the reason why the run waits, as far as Slurm knows, and whether its services have ended."""
     state = slurm.state_of(services)
     if state.ended:
         return f"job {services} is {state.state}", True

@@ -9,14 +9,13 @@ from penstock.acting.evaluation import evaluate
 from penstock.acting.policies.runners import runner_of
 from penstock.acting.policies.saved_policies import SavedPolicy, read_policy
 from penstock.apps.environments import make_played, variants_of
-from penstock.cli.named_run import note_removed_settings
-from penstock.cli.screen.loading import loading
+from penstock.cli.named import note_removed_settings
 from penstock.config import Config, EnvironmentConfig, read_settings
 from penstock.config.foreign_code import FileNames
 from penstock.config.recorded import ENVIRONMENT
 from penstock.config.sections import Sections
 from penstock.errors import ConfigurationError, EnvironmentFailed
-from penstock.machine.module_imports import import_modules
+from penstock.machine.module_imports import import_modules, loading
 from penstock.process.environment_process import arguments_for, seed_generators
 from penstock.runs.folder import RunFolder, find_checkpoint
 from penstock.runs.metrics import return_text
@@ -121,14 +120,14 @@ def _chosen_variants(config: Sections, named: int | None) -> list[int]:
 def _check_same_spaces(path: Path, policy: SavedPolicy, spec: EnvironmentSpec) -> None:
     if not same_spaces(policy.spec, spec):
         raise ConfigurationError(
-            f"{path} was trained for {policy.spec.id}, whose spaces or action masks differ from those of {spec.id}"
+            f"{path} was trained for {policy.spec.id}, whose spaces or action masks differ from {spec.id}'s"
         )
 
 
 def _config_of(path: Path, named: argparse.Namespace) -> Sections:
     """Returns the settings of the environment and of evaluations, with the environment that the options name.
 
-    Raises `ForeignCode` if the run alone names code for its environment; that of its policy was checked before.
+    Raises `ForeignCode` if the run alone names code for its environment; the code of its policy was checked before.
     """
     folder = RunFolder(path.parent.parent)
     own: dict[str, object] = {} if named.env_id is None else {"id": named.env_id}

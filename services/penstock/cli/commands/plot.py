@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from penstock.cli.named_run import chosen_run, note_removed_settings
+from penstock.cli.named import chosen_run, note_removed_settings
 from penstock.cli.one_line_parser import OneLineParser
 from penstock.errors import ConfigurationError
 from penstock.local.learning_curves import X_AXES, draw

@@ -9,7 +9,7 @@ from penstock.replay.store.resetting import reset_version
 
 _PROG = "penstock replay reset-version"
 _LARGEST = 2**62
-"""Largest version, as that of a batch in the contract."""
+"""Largest version, which is also the contract's bound on the version of a batch."""
 
 
 def command(arguments: Sequence[str]) -> int:

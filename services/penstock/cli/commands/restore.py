@@ -7,9 +7,9 @@ from pathlib import Path
 from penstock.cli.commands.snapshots import progress_bars, wide_console
 from penstock.cli.one_line_parser import OneLineParser
 from penstock.cli.options import parse, settings_of
-from penstock.cli.program import how_to_resume
 from penstock.errors import ConfigurationError
 from penstock.machine import installation
+from penstock.machine.installation import command_to_resume
 from penstock.runs.restoring import RestoredRun, restore_run
 
 _PROG = "penstock replay restore"
@@ -35,7 +35,7 @@ def command(arguments: Sequence[str]) -> int:
         raise ConfigurationError(
             f"{missing} is missing; usage: {_USAGE}; `penstock replay snapshots` lists the snapshots"
         )
-    # Settings given here override those of the old run.
+    # Settings given here override the settings of the old run.
     of_run = parse(_PROG, _DESCRIPTION, others, trains=False, operand="NAME", recorded=settings_of(Path(run)))
     config, console = of_run.config, wide_console()
     for note in of_run.notes:
@@ -64,7 +64,7 @@ def _describe(name: str, restored: RestoredRun, *, into: Path, store: Path | Non
         *([f"the oldest {dropped:,} left out because replay.capacity_bytes is smaller"] if dropped else []),
         *([f"from {len(restored.stores)} services"] if len(restored.stores) > 1 else []),
     ]
-    how = how_to_resume(str(into))
+    how = command_to_resume(str(into))
     if store is not None and installation.kind() != "compose":
         how = f"start the services with run.dir {shlex.quote(str(into))} and replay.folder {shlex.quote(str(store))}"
     return "\n".join(

@@ -14,11 +14,11 @@ from rich.console import Console
 from rich.table import Table
 
 from penstock.cli.one_line_parser import OneLineParser
-from penstock.cli.program import program
 from penstock.cli.screen.run_space import Space, in_units, is_active, remove
 from penstock.config import read_settings
 from penstock.errors import ConfigurationError
 from penstock.machine import installation
+from penstock.machine.installation import program
 from penstock.machine.spelling import question, similar
 from penstock.runs.folder import RunFolder
 from penstock.runs.known import RUNS, known_runs
@@ -39,7 +39,7 @@ _PARTS = ("folder", "store", "snapshots")
 
 @dataclass(frozen=True, slots=True)
 class ListedRun:
-    """What is shown of a run; None where it is not known.
+    """Shown values of a run; None where not known.
 
     Attributes:
         name: Folder of the run.
@@ -87,7 +87,7 @@ def command(arguments: Sequence[str]) -> int:
     if not runs and not alone:
         print(f"there is no run in {root}; start one with {installation.how_to_start(f'{program()} train')}")
         return 0
-    # A narrow terminal folds lines, which is better than leaving out what they show.
+    # A narrow terminal folds lines, which is better than leaving out values.
     console = Console(highlight=False, width=max(Console().width, _LEAST_COLUMNS))
     console.print(_table(rows, sorted(alone, key=lambda space: space.name)))
     return 0
@@ -130,7 +130,7 @@ def _as_json(root: Path, run: ListedRun, space: Space) -> dict[str, object]:
 
 
 def listed(folder: RunFolder) -> ListedRun:
-    """Returns what is shown of a run."""
+    """Returns the shown values of a run."""
     environment, readable = "-", False
     # One damaged file must not hide the other runs.
     with contextlib.suppress(ConfigurationError):

@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from typing import NoReturn
 
-from penstock.cli.named_run import chosen_run
+from penstock.cli.named import chosen_run
 from penstock.cli.one_line_parser import OneLineParser
 from penstock.cli.operator import asking, operator_of
 from penstock.errors import ConfigurationError, PenstockError, Unavailable

@@ -17,12 +17,13 @@ from rich.table import Table
 
 from penstock.cli.operator import operator_of
 from penstock.cli.options import parse
-from penstock.cli.program import program
 from penstock.config import Config
 from penstock.errors import ConfigurationError
 from penstock.machine import installation
+from penstock.machine.installation import program
 from penstock.rpc.clients.connection import Peer
-from penstock.rpc.clients.snapshots import RunSnapshotClient, SnapshotClient
+from penstock.rpc.clients.operator import RunSnapshotClient
+from penstock.rpc.clients.snapshots import SnapshotClient
 from penstock.rpc.loop import LoopThread
 from penstock.runs.folder import LEARNER, RunFolder, kept_identity
 from penstock.runs.services_file import replay_peers

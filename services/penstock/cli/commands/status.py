@@ -10,10 +10,9 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from penstock.cli.named_run import chosen_run, note_removed_settings
+from penstock.cli.named import chosen_run, note_removed_settings
 from penstock.cli.one_line_parser import OneLineParser
 from penstock.cli.operator import asking, operator_of
-from penstock.cli.program import how_to_resume
 from penstock.cli.screen.coordination import sections, summary_lines
 from penstock.cli.screen.lines import Line, named, show
 from penstock.cli.screen.run_facts import duration, fact_lines, variant_lines
@@ -21,7 +20,8 @@ from penstock.config import read_settings
 from penstock.config.foreign_code import CODE, FileNames
 from penstock.config.recorded import LIMITS
 from penstock.errors import ConfigurationError, Unavailable
-from penstock.rpc.clients.status import StatusClient
+from penstock.machine.installation import command_to_resume
+from penstock.rpc.clients.operator import StatusClient
 from penstock.rpc.health import storage_fails
 from penstock.runs.folder import LEARNER, RunFolder
 from penstock.runs.remote_copies import shown
@@ -201,7 +201,7 @@ def _show_ended(folder: RunFolder, console: Console) -> None:
     names_code = bool(FileNames.all_in(folder.config, recorded).names)
     reason = nothing_left(folder.summary, recorded.run) or "resume it"
     trust = ", if you trust the code that it names" if names_code else ""
-    command = how_to_resume(
+    command = command_to_resume(
         str(folder.root), names_code=names_code, settings=raised_limits(folder.summary, recorded.run)
     )
     console.print(f"{reason}{trust}:  {command}", style="dim", markup=False, soft_wrap=True)

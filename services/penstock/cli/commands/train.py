@@ -9,18 +9,18 @@ from types import FrameType
 
 from rich.console import Console
 
-from penstock.cli.known_environment import with_known_environment
+from penstock.cli.named import with_known_environment
 from penstock.cli.options import parse
-from penstock.cli.program import TRUST_CODE, how_to_resume, program
 from penstock.cli.screen.batch_line import batch_line, steps_line
 from penstock.cli.screen.coordination import show_end
 from penstock.cli.screen.display import make_display
 from penstock.cli.screen.lines import show, show_command
-from penstock.cli.screen.loading import loading
 from penstock.config import Config
 from penstock.errors import INTERRUPTED
 from penstock.local.first_checks import check_at_once, with_run_dir
 from penstock.local.stopping import REPEAT_S, Interrupted
+from penstock.machine.installation import TRUST_CODE, command_to_resume, program
+from penstock.machine.module_imports import loading
 from penstock.process import output
 from penstock.process.environment_process import arguments_for
 from penstock.runs.folder import RunFolder
@@ -35,7 +35,9 @@ def command(arguments: Sequence[str]) -> int:
     output.protect_command()
     config, note = options.config, ""
     if options.resume is None:
-        config, note = with_known_environment(config)
+        # It imports Gymnasium.
+        with loading():
+            config, note = with_known_environment(config)
     config = with_run_dir(config)
     check_at_once(config, resume=options.resume is not None)
     # It imports gRPC, for which a refusal need not wait.
@@ -92,9 +94,9 @@ class _Interrupt:
 
 
 def _describe_end(end: KeyboardInterrupt, config: Config) -> tuple[str, str]:
-    """Describes what an interrupted run has saved and lost, and how to resume it; empty if it can't be resumed."""
+    """Describes saved and lost steps of an interrupted run, and how to resume it; empty if it can't be resumed."""
     run_dir = str(config.run.dir)
-    resume = how_to_resume(run_dir, names_code=config.names_code)
+    resume = command_to_resume(run_dir, names_code=config.names_code)
     if not isinstance(end, Interrupted):
         if RunFolder(Path(run_dir)).config.exists():
             return "stopped; the run is at its last checkpoint. Resume with:", resume

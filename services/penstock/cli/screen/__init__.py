@@ -1,1 +1,1 @@
-"""What commands show: the display of an active run, its lines and figures, and hints."""
+"""The output of commands: the display of an active run, its lines and figures, and hints."""

@@ -11,8 +11,8 @@ FEW_BATCHES = 50
 def batch_line(config: Config, *, resumed: bool) -> str:
     """Returns the sizes of batches, and the settings from which they were derived.
 
-    The sizes of a resumed run are those of its `config.toml`. If others would be derived for its actors, the line names
-    these, and how to change to them.
+    A resumed run has the sizes in its `config.toml`. If others would be derived for its actors, the line names these,
+    and how to change to them.
     """
     sampling, minibatches, fitting = config.sampling, config.ppo.minibatches, config.fitting_batch
     fresh = f" ({sampling.fresh_segments} fresh)"
@@ -35,7 +35,7 @@ def steps_line(config: Config) -> str:
     """Returns the new environment steps of a batch, and the batches in the run if its steps are limited.
 
     Names the settings to change if these are few, because each batch gives one policy. Empty if batches have no fresh
-    segments, whose number is then not that of the new steps.
+    segments, because their number then says nothing about the new steps.
     """
     fresh, length, environments = config.sampling.fresh_segments, config.actor.unroll_length, config.actor.environments
     if not fresh:

@@ -112,13 +112,13 @@ def summary_lines(summary: Summary) -> list[Line]:
 
 
 def show_end(console: Console, summary: Summary, *, penstock: str, trust: str = "", verbose: bool = False) -> None:
-    """Prints the result of a run that has ended, its folder, and what to do with it.
+    """Prints the result of a run that has ended, its folder, and commands for it.
 
     Args:
         console: Where to print.
         summary: The result.
         penstock: Command that starts Penstock from here.
-        trust: Option for commands that import what the run names.
+        trust: Option for commands that import the run's code.
         verbose: Whether to print everything that `penstock status` shows.
     """
     lines = [

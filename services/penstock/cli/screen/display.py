@@ -53,7 +53,7 @@ Display = Callable[[RunStatus, list[str]], None]
 
 
 def make_display(console: Console, *, verbose: bool = False) -> "PanelDisplay | LineDisplay":
-    """Returns a panel for a terminal, and lines for any other output; `verbose` adds what explains replay."""
+    """Returns a panel for a terminal, and lines for any other output; `verbose` adds figures about replay."""
     return PanelDisplay(console, verbose=verbose) if console.is_terminal else LineDisplay(console, verbose=verbose)
 
 
@@ -148,7 +148,7 @@ def _states(status: RunStatus, width: int) -> Text:
 
 
 def _numbers(status: RunStatus, *, verbose: bool) -> Table:
-    """Returns what is known about learning on the left, and about speed and data on the right."""
+    """Returns the facts about learning on the left, and about speed and data on the right."""
     table = Table.grid(expand=True, padding=(0, 2))
     # Fixed shares keep the columns in place when the numbers change.
     for _ in range(2):
@@ -163,7 +163,7 @@ def _numbers(status: RunStatus, *, verbose: bool) -> Table:
 
 @contextmanager
 def undisturbed_by_ctrl_c() -> Iterator[None]:
-    """Keeps the terminal from writing what is typed, and from discarding output on Ctrl-C.
+    """Keeps the terminal from echoing input, and from discarding output on Ctrl-C.
 
     Either would leave the cursor in another line than the one from which the panel is redrawn.
     """

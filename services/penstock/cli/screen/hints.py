@@ -1,4 +1,4 @@
-"""Hints on what to change in a run that learns slowly or not at all, derived from its statistics.
+"""Hints on settings to change in a run that learns slowly or not at all, derived from its statistics.
 
 `_RULES` has all hints, under the observations of the table "Tuning" in docs/OPERATIONS.md, whose thresholds are here.
 """
@@ -57,7 +57,7 @@ LATER, LATE = 0.1, 0.5
 """Shares of a run from which on its returns should have risen if the entropy has not changed, and in any case."""
 
 _LAST = 3
-"""Evaluations whose common fault is no chance."""
+"""Evaluations of which a common fault is unlikely to be chance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Hint:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """What the rules know about a run. `recent` has no numbers as long as there are too few batches."""
+    """Facts about a run that the rules use. `recent` has no numbers as long as there are too few batches."""
 
     statistics: CoordinatorStatistics
     recent: LearningNumbers

@@ -1,4 +1,4 @@
-"""What a run replays, as text: how often segments are used, how old they are, and what their priorities change."""
+"""Replay of a run, as text: uses and ages of segments, and the effect of their priorities."""
 
 from dataclasses import dataclass
 
@@ -38,7 +38,7 @@ class ReplayFigures:
 
 
 def effect_of_priorities(gain: float | None) -> str:
-    """Returns what priorities with this gain change, as a sentence; empty if it is not known."""
+    """Returns the effect of priorities with this gain, as a sentence; empty if it is not known."""
     if gain is None:
         return ""
     return f"priorities {'lower' if gain >= 0.0 else 'raise'} the variance of the gradient by {abs(gain):.0%}"

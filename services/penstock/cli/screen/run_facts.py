@@ -1,4 +1,4 @@
-"""What is known about an active run, as labels and values and in lines."""
+"""Facts about an active run, as labels and values and in lines."""
 
 from penstock.cli.screen.hints import Hint, hints
 from penstock.cli.screen.replay_figures import replay_figures
@@ -143,7 +143,7 @@ def _actors(status: RunStatus) -> str:
 
 
 def fact_lines(status: RunStatus) -> list[tuple[str, str]]:
-    """Returns what a panel shows as labelled lines."""
+    """Returns the labelled lines of a panel."""
     if not is_under_way(status):
         return [("state", state(status))]
     returns, data = learning_facts(status)[:3], dict(data_facts(status))

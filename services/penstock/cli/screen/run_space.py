@@ -39,7 +39,7 @@ class Space:
 
     @classmethod
     def of(cls, folder: RunFolder, stores: Path | None) -> "Space":
-        """Returns the space of a run; `stores` has those of individually started services, by the runs' names."""
+        """Returns the space of a run; `stores` has the stores of individually started services, by the runs' names."""
         own = None if stores is None else stores / folder.root.name
         places = (folder.replay, place_elsewhere(folder), own)
         found = tuple(place for place in places if place is not None and place.is_dir())

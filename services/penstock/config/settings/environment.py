@@ -55,7 +55,7 @@ class EnvironmentConfig(Section):
 
     @property
     def variant_kwargs(self) -> tuple[Arguments, ...]:
-        """All arguments of each variant; without variants, those of the one environment."""
+        """All arguments of each variant; without variants, the arguments of the one environment."""
         return tuple({**self.kwargs, **variant} for variant in self.variants) or (self.kwargs,)
 
     @property

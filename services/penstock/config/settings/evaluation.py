@@ -51,10 +51,10 @@ class EvaluationConfig(Section):
     cut long games of Atari without a preset, whose raw frames cost a CPU about 60 ms per step."""
     max_episode_steps: PositiveInt | Literal["auto"] = "auto"
     """Steps after which an unfinished episode of an evaluation is cut; its return until then counts. auto: 30,000,
-    which is above 27,000, at which the longest registered environments, those of Atari, end by themselves. If the
-    environment has no time limit, auto is ten times the longest training episode before the first evaluation, from
-    1,000 to 30,000, because a policy that never ends an episode would make evaluations the main cost of a run. A run
-    keeps this bound, so that its evaluations can be compared."""
+    which is above 27,000, at which the longest registered environments, Atari's, end by themselves. If the environment
+    has no time limit, auto is ten times the longest training episode before the first evaluation, from 1,000 to 30,000,
+    because a policy that never ends an episode would make evaluations the main cost of a run. A run keeps this bound,
+    so that its evaluations can be compared."""
 
     @property
     def most_episode_steps(self) -> int:

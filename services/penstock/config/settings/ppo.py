@@ -45,7 +45,7 @@ class PPOConfig(Section):
     """Schedule of the entropy bonus. linear: decreases to zero at the end of the run, so that exploration ends
     gradually."""
     max_gradient_norm: PositiveFloat = 0.5
-    """Norm to which larger gradients are scaled down: that of the value's own network, and that of the others. With a
+    """Norm to which larger gradients are scaled down, separately for the value's own network and for the rest. With a
     shared trunk there is one norm."""
     max_refused_batches: PositiveInt = 10
     """Consecutive batches with refused gradient steps after which the run ends. A step is refused if its gradients have

@@ -102,7 +102,7 @@ class TelemetryConfig(Section):
     """Format of log lines. auto: text in a terminal, JSON elsewhere."""
     node: NodeName | None = None
     """Name of the node on which the service runs, which its log entries and metrics carry. Unset: the host's name,
-    which in a container is that of the container."""
+    which in a container is the container's name."""
     job: NodeName | None = None
     """Job or task of the batch system or orchestrator that started the service, such as a Slurm job's number, which its
     log entries carry. Unset: none."""

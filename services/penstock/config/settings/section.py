@@ -28,7 +28,7 @@ class Section(Constant):
     @pydantic.field_validator("*", mode="before")
     @classmethod
     def _read_none(cls, value: object, info: pydantic.ValidationInfo) -> object:
-        """Converts the text none to None, so that an option can unset what a preset sets."""
+        """Converts the text none to None, so that an option can unset a preset's value."""
         assert info.field_name is not None
         annotation = cls.model_fields[info.field_name].annotation
         return None if is_optional(annotation) and value in ("none", NONE) else value

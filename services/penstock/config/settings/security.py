@@ -22,7 +22,7 @@ class SecurityConfig(Section):
     """PEM file with the certificates of the authorities whose signature is trusted. Unset: authority.pem in the folder
     of the certificate."""
     server_names: Literal["role", "address"] = "role"
-    """Name that clients expect in the certificate of a server. role: that of its role in the run, as
+    """Name that clients expect in the certificate of a server. role: the name of its role in the run, as
     `penstock certificates` issues it, whatever its address. address: the host at which they reach it, for certificates
     of an authority of your own."""
     insecure: bool = False

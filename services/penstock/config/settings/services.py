@@ -37,7 +37,7 @@ class ReplayConfig(Section):
     security.insecure."""
     health_listen: ListenAddress | None = None
     """Address of a second gRPC server, for health checks alone and without TLS, as listen: for probes that have no
-    certificate, such as those of Kubernetes. Unset: none."""
+    certificate, such as Kubernetes' probes. Unset: none."""
     advertise: Names = ()
     """Names by which others reach it, in order of preference: hosts, or host:port if its port is another one for them.
     A list, or separated by commas. Unset: the host of listen, or the host's own name where that is 0.0.0.0 or [::]."""

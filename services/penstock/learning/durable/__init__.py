@@ -1,1 +1,1 @@
-"""What a learner writes for later sessions: checkpoints, versions, journal and records."""
+"""Files that a learner writes for later sessions: checkpoints, versions, journal and records."""

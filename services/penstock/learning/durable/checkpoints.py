@@ -311,7 +311,7 @@ def _with_earlier_threshold(progress: RunProgress, other: RunProgress) -> RunPro
 def _with_measured(progress: RunProgress, path: Path) -> RunProgress:
     """Returns the best checkpoint's progress with the measured values in a file.
 
-    Without values of the same version, measured values keep those of the checkpoint, where earlier releases wrote them.
+    Without values of the same version, measured values remain as in the checkpoint, where earlier releases wrote them.
     """
     found = _measured_at(progress.version, path)
     return progress if found is None else dataclasses.replace(progress, **{name: found[name] for name in _MEASURED})

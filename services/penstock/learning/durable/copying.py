@@ -21,9 +21,9 @@ _LAST_PAUSE_S = 1.0
 
 
 class Copying:
-    """Thread that copies every `interval_s` seconds what has changed. Its owner closes it.
+    """Thread that copies changed files every `interval_s` seconds. Its owner closes it.
 
-    The run's folder has a record of what was copied and of the last failure, for `penstock status`.
+    The run's folder has a record of the copied files and of the last failure, for `penstock status`.
     """
 
     def __init__(self, target: str, folder: RunFolder, *, interval_s: float, notice: Callable[[str], None]) -> None:

@@ -14,7 +14,7 @@ class ProgressLog:
     """A thread that logs the event `progress` until it is closed, also while training waits."""
 
     def __init__(self, status: Callable[[], RunStatus], logger: Logger, *, interval_s: float = _INTERVAL_S) -> None:
-        """Starts to log every `interval_s` seconds what `status` returns, which is called on this thread."""
+        """Starts to log the result of `status` every `interval_s` seconds. It is called on this thread."""
         self._status, self._logger, self._interval_s = status, logger, interval_s
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="progress", daemon=True)

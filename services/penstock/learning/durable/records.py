@@ -19,7 +19,7 @@ class Record:
     """State of training, or result of an evaluation, at one environment step.
 
     Attributes:
-        kind: Kind of the record. The final evaluation is that of the best checkpoint.
+        kind: Kind of the record. The final evaluation is of the best checkpoint.
         env_steps: Environment steps trained.
         values: Numbers by name; None where not known.
         variants: Results in each environment variant; empty if the run has none.

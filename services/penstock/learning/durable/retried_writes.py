@@ -1,4 +1,4 @@
-"""Writes to the run's folder. Those that fail are reported, counted and retried while training continues.
+"""Writes to the run's folder. Failed writes are reported, counted and retried while training continues.
 
 Each kind of file ("checkpoint", "roster.json") keeps its newest failed write, so memory is bounded by one file of each
 kind. A write that still fails raises an error only at the end of a run.
@@ -44,8 +44,8 @@ class RetriedWrites:
     ) -> None:
         """Creates a writer.
 
-        `notice` shows the user the first failure of a kind and the end of its failures. `folder` is that of the files,
-        whose disk it describes; None: unknown.
+        `notice` shows the user the first failure of a kind and the end of its failures. `folder` contains the files,
+        and its disk is described; None: unknown.
         """
         self._notice, self._folder, self._clock = notice, folder, clock
         self._kinds: dict[str, _Kind] = {}
@@ -75,7 +75,7 @@ class RetriedWrites:
                     known.lock.release()
 
     def reason(self, kind: str) -> str:
-        """Returns why the last write of a kind failed, and what to do; empty if it succeeded."""
+        """Returns why the last write of a kind failed, and the remedy; empty if it succeeded."""
         with self._lock:
             known = self._kinds.get(kind)
         return self._in_words(known.error) if known is not None and known.error is not None else ""

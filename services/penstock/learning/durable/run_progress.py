@@ -55,7 +55,7 @@ class RunProgress:
 
     @property
     def extent(self) -> Extent:
-        """What the run has done."""
+        """Work that the run has done."""
         return Extent(self.env_steps, self.updates, self.episodes, self.clock_s / 60.0)
 
 

@@ -51,7 +51,7 @@ class _Mark:
 
     @classmethod
     def decode(cls, line: bytes) -> "_Mark | None":
-        """Returns the mark of a line; None if any bit of the line differs from what was written."""
+        """Returns the mark of a line; None if any bit of the line differs from the written line."""
         try:
             fields = json.loads(line)
             mark = cls(fields["used"], fields["reserved"], fields["boot"])
@@ -77,9 +77,9 @@ class VersionMark:
     ) -> None:
         """Reads the record of an earlier process and changes nothing. Raises `ConfigurationError` if it can't be read.
 
-        If the last version used is that of the checkpoint from which the run resumes, `newest_checkpoint` (None: there
-        is none), the run continues at it, because the parameters are the same. `notice` notifies the user of damage to
-        the file or of a failed write. `boot` identifies this machine's boot; None: the kernel's.
+        If the last version used is the version of the checkpoint from which the run resumes, `newest_checkpoint` (None:
+        there is none), the run continues at it, because the parameters are the same. `notice` notifies the user of
+        damage to the file or of a failed write. `boot` identifies this machine's boot; None: the kernel's.
         """
         self._path, self._notice, self._boot = path, notice, _boot_id() if boot is None else boot
         self._file: int | None = None

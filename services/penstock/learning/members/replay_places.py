@@ -9,7 +9,7 @@ from penstock.types.location import Place
 from penstock.types.run import largest_incarnation
 
 _CLOCKS_APART_S = 60.0
-"""Largest difference allowed between the clocks of the learner and of a service that did not say what it accepts."""
+"""Largest difference allowed between the clocks of the learner and of a service that did not state its limit."""
 
 
 class ReplayPlaces:
@@ -25,7 +25,7 @@ class ReplayPlaces:
 
         On one host, actors reach the services by these addresses as well, before the services have answered.
         """
-        # What a file has is known once the service has answered.
+        # The content of a file is known once the service has answered.
         self._configured = [() if each.startswith(ADDRESS_FILE) else (each,) for each in configured]
         self._unix_s = unix_s
         self._largest: list[tuple[int, float] | None] = [None] * len(self._configured)
@@ -59,7 +59,8 @@ class ReplayPlaces:
     def largest_incarnation(self, slot: int, now: float) -> int:
         """Returns the largest incarnation that a slot's service accepts, by its own clock and not by the learner's.
 
-        It grows by one per second. Without the service's word, it is a little below what the learner's clock implies.
+        It grows by one per second. Without the service's word, it is a little below the number that the learner's clock
+        implies.
         """
         known = self._largest[slot % len(self._largest)]
         if known is None:

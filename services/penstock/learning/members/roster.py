@@ -62,7 +62,7 @@ def spread_temperatures(lowest: float, highest: float, actors: int) -> tuple[flo
 def decode_roster(data: bytes) -> dict[str, Any]:
     """Decodes a roster file: slots, environments and members. Earlier releases wrote it without a digest.
 
-    Raises `DamagedFile` if the data is cut short or differs from what was written.
+    Raises `DamagedFile` if the data is cut short or differs from the written data.
     """
     try:
         value = json.loads(data)
@@ -77,7 +77,7 @@ def decode_roster(data: bytes) -> dict[str, Any]:
 def write_successor(former: Path, path: Path, stores: Iterable[Mapping[int, int]], identity: RunIdentity) -> None:
     """Writes the roster of a run that continues from another run's store: no members, and later incarnations.
 
-    `identity` is that of the new run. `former` is the other run's roster, which may be missing. `stores` have the last
+    `identity` identifies the new run. `former` is the other run's roster, which may be missing. `stores` have the last
     incarnation of each slot. Raises `ConfigurationError` if `former` can't be read, `OSError` if `path` can't be
     written.
     """
@@ -366,7 +366,7 @@ class Roster:
         return self._writes.write(self._path.name, self._replace)
 
     def _replace(self) -> None:
-        """Writes what is known when the write begins, on any thread, while the roster's own thread may change it."""
+        """Writes the state at the begin of the write, on any thread, while the roster's own thread may change it."""
         # A join counts up the incarnations first, then enters the member, so that copies in the opposite order never
         # have a member with an incarnation that is not counted. Each copy is made without a break.
         joined, members = self._joined, list(self._members.values())

@@ -6,7 +6,7 @@ time, and a target that is down would look like a fault.
 
 Prometheus requests every listed address, so an actor or evaluator is listed at its own host alone: at the address from
 which it is connected, or at one that its certificate names. Names are not looked up, because they could lead elsewhere
-later. No entry of an actor or evaluator replaces that of the learner or a replay service.
+later. No entry of an actor or evaluator replaces the entry of the learner or of a replay service.
 """
 
 import itertools
@@ -49,7 +49,7 @@ class Targets:
     def listing(self, job: str, location: Location, origin: Origin, slot: int | None = None) -> Iterator[None]:
         """Lists a client inside the context, unless it serves no metrics or states another host's address.
 
-        `location` is what the client states, and `origin` where it is connected from.
+        `location` is the location that the client states, and `origin` the address of its connection.
         """
         key = next(self._numbers)
         if self._is_reachable(job, location) and (seen := self._seen(job, location, origin)) is not None:
@@ -64,7 +64,9 @@ class Targets:
             self._changed.set()
 
     def put(self, job: str, number: int, location: Location) -> None:
-        """Lists the service of this number among those of its job from now on, instead of at an earlier location."""
+        """Lists the service of this number among the services of its job from now on, instead of at an earlier
+        location.
+        """
         shown = self._is_reachable(job, location)
         with self._lock:
             self._services.pop((job, number), None)

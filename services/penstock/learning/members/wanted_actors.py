@@ -59,7 +59,7 @@ MISSING_AFTER_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Running totals of a session. Two of them differ by what happened in between.
+    """Running totals of a session. Two of them differ by the events in between.
 
     Attributes:
         elapsed_s: Seconds of the session.
@@ -87,7 +87,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What happened between two moments: means over the learner's own time.
+    """Changes between two moments: means over the learner's own time.
 
     Attributes:
         busy: Actors that worked.
@@ -227,7 +227,7 @@ class ExpectedActors:
         return newly
 
     def missing(self, now_s: float) -> MissingActors | None:
-        """Returns what is missing, at the last look, if it has been for `MISSING_AFTER_S`."""
+        """Returns the actors that were missing at the last look, and have been for `MISSING_AFTER_S`."""
         if self._fewer_since is None or now_s - self._fewer_since < MISSING_AFTER_S:
             return None
         return MissingActors(self._expected, now_s - self._fewer_since, self._command)

@@ -1,7 +1,7 @@
 """The ranks of a learner as a group of processes, which torchrun starts.
 
 Sums of tensors on a CPU go over gloo, those on CUDA devices over NCCL. A second group over gloo, on a thread of its
-own, carries what rank 0 tells the others (`rank_link`).
+own, carries the messages of rank 0 to the others (`rank_link`).
 """
 
 import datetime
@@ -34,7 +34,7 @@ class RankPlace:
     Attributes:
         rank: Number of the rank. Rank 0 alone speaks to the other services.
         count: Number of ranks.
-        local_rank: Number of the rank on this host, which is that of its GPU.
+        local_rank: Number of the rank on this host, and of its GPU.
         local_count: Number of ranks on this host.
     """
 
@@ -52,7 +52,7 @@ class RankPlace:
 def place_of(environment: Mapping[str, str]) -> RankPlace:
     """Returns the place that torchrun's variables give this process; without them, it is alone.
 
-    Raises `ConfigurationError` if some of them are missing or are no numbers.
+    Raises `ConfigurationError` if some of them are missing or not numbers.
     """
     if environment.get("WORLD_SIZE", "1") == "1":
         return RankPlace()

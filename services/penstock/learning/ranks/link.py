@@ -1,4 +1,4 @@
-"""What rank 0 tells the other ranks: how to begin, the batches, which to train next, and the end.
+"""Messages of rank 0 to the other ranks: how to begin, the batches, which to train next, and the end.
 
 Batches are sent ahead, while the batch before trains. Each end has a thread for the messages. Rank 0 sends a sign of
 life when it has nothing else to say: either end then notices within seconds that the other has ended, however long the
@@ -63,7 +63,7 @@ _OF_SEGMENTS = 3
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What a rank needs to begin.
+    """Message with which a rank begins.
 
     Attributes:
         config: Configuration of rank 0, as TOML.
@@ -165,7 +165,7 @@ class FollowingLink:
         return opening
 
     def tasks(self) -> Iterator[Task]:
-        """Yields what to train until rank 0 ends the run. Raises `RankLost` if it fails."""
+        """Yields the batches to train until rank 0 ends the run. Raises `RankLost` if it fails."""
         while (task := self._next()) is not None:
             assert isinstance(task, Task)
             yield task

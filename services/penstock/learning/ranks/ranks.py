@@ -59,7 +59,7 @@ def part_of(count: int, rank: int, ranks: int) -> slice:
 
 
 def evaluated(ranks: Ranks, evaluate: Evaluation, inputs: Inputs, actions: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
-    """Returns what a function does for whole segments. Each rank calls it with its own ones."""
+    """Returns the results of a function for whole segments. Each rank calls it for its own segments."""
     if ranks.alone:
         return evaluate(inputs, actions)
     segments, steps = actions[0].shape[:2]

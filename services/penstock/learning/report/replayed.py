@@ -34,7 +34,7 @@ class RecentlyReplayed:
     """Means over the replayed segments of the last batches."""
 
     def __init__(self, batches: int) -> None:
-        """Begins without segments; keeps those of the last `batches` batches that have some."""
+        """Begins without segments; keeps the segments of the last `batches` batches that have some."""
         self._recent: deque[_Sums] = deque(maxlen=batches)
 
     def add(self, batch: Batch, half_life: float) -> None:

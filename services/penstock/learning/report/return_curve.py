@@ -23,7 +23,7 @@ class ReturnCurve:
     """
 
     def __init__(self, *, resumed: bool = False, comparable: bool = False) -> None:
-        """Begins a session. `comparable` is that of `Curve`."""
+        """Begins a session. `comparable` has the meaning of `Curve.comparable`."""
         self._resumed, self._comparable = resumed, comparable
         self._recent: deque[float] = deque(maxlen=_RECENT_EPISODES)
         self._steps: deque[int] = deque(maxlen=_RECENT_EPISODES)

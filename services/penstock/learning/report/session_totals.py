@@ -225,7 +225,7 @@ class SessionTotals:
             return dataclasses.replace(self._totals)
 
     def work(self) -> Work:
-        """Returns what learner and actors have done so far, for the judgement of the number of actors."""
+        """Returns the work of learner and actors so far, for the judgement of the number of actors."""
         with self._lock:
             totals = self._totals
             starved_s = sum(seconds for reason, seconds in self._waits.items() if reason.for_actors)

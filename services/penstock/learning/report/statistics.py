@@ -181,7 +181,7 @@ class RunStatistics:
             self._show_progress()
 
     def waits(self, reason: WaitReason | str) -> None:
-        """Sets what the learner is waiting for: the reason why a batch is delayed, or a text for display."""
+        """Sets the learner's reason for waiting: the reason for a delayed batch, or a text for display."""
         with self._lock:
             self._waiting_for = reason
             self._show_progress()

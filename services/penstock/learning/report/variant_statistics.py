@@ -22,7 +22,7 @@ class VariantStatistics:
     """Statistics of V variants. The caller holds a lock."""
 
     def __init__(self, arguments: Sequence[str]) -> None:
-        """Begins without statistics. `arguments` are those of each variant as shown; empty if there are none."""
+        """Begins without statistics. `arguments` has the shown arguments of each variant; empty if there are none."""
         self._arguments, self._count = tuple(arguments), max(1, len(arguments))
         self._episodes = [0] * self._count
         self._returns: list[deque[float]] = [deque(maxlen=_RECENT_EPISODES) for _ in range(self._count)]

@@ -93,7 +93,7 @@ def learner_of(
 
 
 def core_is_faster(config: Config, spec: EnvironmentSpec, continued: Network | None = None) -> bool:
-    """Returns whether one core of a CPU trains this policy faster than a GPU; arguments are those of `learner_of`.
+    """Returns whether one core of a CPU trains this policy faster than a GPU. Takes the arguments of `learner_of`.
 
     It does so for small networks with dense layers alone, which take direct steps there. With another execution or
     precision, and with several ranks, no core was measured.

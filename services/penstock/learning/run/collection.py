@@ -2,8 +2,8 @@
 
 Priority pays where data is collected: Jiang et al. 2021 (Prioritized Level Replay) choose levels by their mean absolute
 advantage, and Rutherford et al. 2024 ("No Regrets") by their learnability. Here a variant is a level, and its weight is
-that of the slots whose actors collect in it. Actors of one variant share its statistics. The gate keeps a least share
-for every slot, so that each statistic stays current.
+the weight of the slots whose actors collect in it. Actors of one variant share its statistics. The gate keeps a least
+share for every slot, so that each statistic stays current.
 """
 
 import math
@@ -95,8 +95,8 @@ def by_return(returns: Returns, threshold: float | None) -> Weights:
 def by_learnability(returns: Returns, threshold: float | None) -> Weights:
     """Returns p (1 - p) for each variant, with p the share of its recent episodes that reached the goal.
 
-    This is the learnability of Rutherford et al. 2024, section 4: 0 for what always or never succeeds. The goal is the
-    threshold or, without one, the median over the recent episodes of all variants, which an episode must exceed.
+    This is the learnability of Rutherford et al. 2024, section 4: 0 for variants that always or never succeed. The goal
+    is the threshold or, without one, the median over the recent episodes of all variants, which an episode must exceed.
     """
     recent = [each[-_RECENT_EPISODES:] for each in returns]
     if threshold is None:

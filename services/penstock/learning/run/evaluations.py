@@ -224,7 +224,7 @@ class Evaluations:
             self._statistics.notice(text)
 
     def _judge(self, asked: _Asked, result: EvaluationResult) -> None:
-        """Applies a result. Writes the best checkpoint before reporting it, so that what is reported is on disk."""
+        """Applies a result. Writes the best checkpoint before reporting it, so that a reported result is on disk."""
         summary = self._summarise(result, asked.snapshot.progress.env_steps)
         self._latest_version = summary.version
         # A return cut by the time limit depends on the evaluator's speed.

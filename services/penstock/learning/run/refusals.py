@@ -9,8 +9,8 @@ from penstock.learning.step.learner import TrainingOutcome
 from penstock.machine import installation
 
 _LARGE_CHANGE = 100.0
-"""Factor of change in a normaliser's scale within a batch above which the user is notified, because what was learnt
-before no longer fits."""
+"""Factor of change in a normaliser's scale within a batch above which the user is notified, because the learnt
+parameters no longer fit."""
 
 
 class Refusals:

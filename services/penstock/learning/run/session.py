@@ -59,7 +59,7 @@ class LearnerParts:
     """The learner of a session, and its connections to the other services.
 
     `stopping` is called between batches and returns whether to end the session. `others` are the other ranks; None if
-    there are none. `identity` is that of the run, for the replay services.
+    there are none. `identity` identifies the run to the replay services.
     """
 
     learner: Learner

@@ -27,7 +27,7 @@ from penstock.learning.run.refusals import Refusals
 from penstock.learning.run.session import LearnerParts, Session
 from penstock.learning.step.learner import TrainingOutcome
 from penstock.machine import installation
-from penstock.telemetry import exchange, metrics
+from penstock.telemetry import metrics
 from penstock.types.evaluation import EvaluationSummary
 from penstock.types.extents import Extent, Recurrence
 from penstock.types.replay import Batch, CommitOutcome, SamplingPlan
@@ -180,14 +180,14 @@ class TrainingRun:
 
     @property
     def _extent(self) -> Extent:
-        """What the run has done until now."""
+        """Work that the run has done until now."""
         return dataclasses.replace(self._progress, clock_s=self._statistics.clock_s).extent
 
     def _next_batch(self) -> Batch | None:
         # Read before waiting, because it is None once the batch has arrived.
         reason = self._source.waiting_for
         started = time.monotonic()
-        with exchange.measured("batches"):
+        with metrics.exchange_cpu_time("batches"):
             batch = self._source.next(_BATCH_WAIT_S)
         waited_s = time.monotonic() - started
         if batch is None:
@@ -218,7 +218,7 @@ class TrainingRun:
         if self._progress.version % self._config.sampling.publish_interval == 0:
             self._publish()
         try:
-            with exchange.measured("committing"):
+            with metrics.exchange_cpu_time("committing"):
                 committed = self._source.commit(batch, outcome.priorities)
             committed.add_done_callback(self._note_commit)
         except Unavailable:
@@ -278,7 +278,7 @@ class TrainingRun:
         self._statistics.set_plan(self._plan)
 
     def _publish(self) -> None:
-        with exchange.measured("publishing"):
+        with metrics.exchange_cpu_time("publishing"):
             self._publication.publish(self._progress.version)
         metrics.restart_age(metrics.LEARNER_PUBLICATION_AGE)
 

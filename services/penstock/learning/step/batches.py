@@ -27,7 +27,7 @@ _COLUMNS = {
     *("reward", "terminated", "truncated", "valid", "behaviour_log_prob", "discounted_return"),
     *("action_mask", "memory", _AGE),
 }
-"""Columns that are trained on, besides those of observations and actions."""
+"""Columns that are trained on, besides the columns of observations and actions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +47,11 @@ class RowCounts:
 
 @dataclass(frozen=True, slots=True)
 class KnownRows:
-    """What the host knows about the rows of a batch. Otherwise it would wait for the device to count them.
+    """Facts about the rows of a batch that the host knows. Otherwise it would wait for the device to count them.
 
     Attributes:
-        segment, step: <int64>[N] positions of the valid rows in [B, T], in order, so that those of fresh segments come
-            first.
+        segment, step: <int64>[N] positions of the valid rows in [B, T], in order, so that the rows of fresh segments
+            come first.
         segments: <int64>[S] segments with valid rows.
         counts: Their numbers.
     """
@@ -107,7 +107,7 @@ class TrainingBatch:
         priorities: <float64>[B] raw priorities at the draw.
         probabilities: <float64>[B] probabilities of the draw; 1 where fresh.
         staleness: <int64>[B] staleness in versions, as `Batch.ages`.
-        rows: What the host knows about the rows, with which training waits for the device once; None: it asks the
+        rows: Facts about the rows that the host knows, with which training waits for the device once; None: it asks the
             device, which costs nothing on a CPU.
     """
 
@@ -130,7 +130,7 @@ class TrainingBatch:
 
     @property
     def inputs(self) -> Inputs:
-        """What the policy saw, and the row after the last step."""
+        """The policy's inputs, and the row after the last step."""
         return Inputs(self.observation, self.action_mask, self.memory, self.begun)
 
     @property

@@ -63,7 +63,7 @@ class ChosenExecution:
         return torch.tensor(rate, device=self.device) if self.name == "graphed" else rate
 
     def begin(self, policy: Policy, step: GradientStep, ppo: PPOConfig) -> Execution:
-        """Returns the execution for a policy, with gradient steps that are, up to rounding, those of `step`."""
+        """Returns the execution for a policy, whose gradient steps equal the steps of `step` up to rounding."""
         gradient = MinibatchGradient.of(policy, step.parameters, self.threads) if self._is_fast_on_cpu else None
         if gradient is not None:
             return DirectExecution(step, gradient, ppo, self.ranks)
@@ -73,5 +73,5 @@ class ChosenExecution:
 
     @property
     def _is_fast_on_cpu(self) -> bool:
-        """Whether the fastest computation on a CPU is chosen. Its rounding differs from that of torch's operations."""
+        """Whether the fastest computation on a CPU is chosen. It rounds differently from torch's operations."""
         return self.name == "auto" and self.device.type == "cpu" and self.precision == "float32"

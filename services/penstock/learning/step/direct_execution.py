@@ -1,6 +1,6 @@
 """Execution of small networks on a CPU without autograd, in compiled code.
 
-Its results are those of `TorchExecution`, up to rounding.
+Its results equal the results of `TorchExecution` up to rounding.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ class DirectExecution:
     name = "direct"
 
     def __init__(self, step: GradientStep, gradient: MinibatchGradient, ppo: PPOConfig, ranks: Ranks) -> None:
-        """Takes the steps of `step`, whose objective is that of the policy of `gradient`."""
+        """Takes the steps of `step`, whose objective belongs to the policy of `gradient`."""
         self._gradient, self._ppo, self._ranks, self._optimizer = gradient, ppo, ranks, step.optimizer
         self._take_step = ClippedSteps(
             step.parameters,
@@ -149,7 +149,7 @@ class DirectExecution:
         return policy, value, entropy
 
     def _sum_over(self, ranks: Ranks, log_probs: Floats, own: slice, totals: list[float]) -> list[float]:
-        """Completes the gradient and the log probabilities by those of the other ranks. Returns the sums of totals."""
+        """Adds the other ranks' parts to the gradient and the log probabilities. Returns the sums of totals."""
         gradient = self._gradient.gradient
         whole = np.zeros(gradient.size + len(totals) + len(log_probs), np.float32)
         summed, numbers, of_rows = np.split(whole, np.cumsum([gradient.size, len(totals)]))

@@ -49,7 +49,7 @@ class Descent(Protocol):
         """Splits row numbers, <int64>[N], into minibatches of nearly equal size and takes a gradient step on each."""
 
     def gradients(self, steps: Steps, settings: LossSettings) -> Callable[[slice], None]:
-        """Returns a function that writes the gradient of the loss of some rows into that of the parameters."""
+        """Returns a function that writes the gradient of the loss of some rows into the parameters' gradient."""
 
 
 class Execution(Descent, Protocol):
@@ -261,7 +261,7 @@ def descent_by(
 
 
 def _remedy() -> str:
-    """Returns what makes a compilation possible."""
+    """Returns the remedy for a failed compilation."""
     # torch passes its own folder to the compiler without quotes.
     folder = torch.__path__[0]
     if " " in folder:

@@ -30,7 +30,7 @@ class Steps:
     [S, T], and `usable` marks the steps that count. So it does where the host does not know which steps are sound.
 
     Attributes:
-        inputs: What the policy saw.
+        inputs: Inputs of the policy.
         action: Actions, one tensor per leaf.
         proximal_log_prob: <float32>[N], as are the following ones; see `ppo_loss`.
         usable: <bool>[N] steps that count; None: all of them.
@@ -106,7 +106,7 @@ class Descended:
 
     @staticmethod
     def joined(steps: Sequence["Descended"]) -> "Descended":
-        """Returns the results of an epoch from those of its single steps."""
+        """Returns the results of an epoch from the results of its single steps."""
         scalars = zip(*(step.scalars for step in steps), strict=True)
         return Descended(torch.cat([step.log_prob for step in steps]), *map(torch.stack, scalars))
 
@@ -237,7 +237,7 @@ class GradientStep:
     def write_gradient(
         self, steps: Steps, settings: LossSettings, counted: Tensor | None = None
     ) -> tuple[Tensor, Losses]:
-        """Writes the gradient of the loss into that of the parameters. Returns the results of the objective."""
+        """Writes the gradient of the loss into the parameters' gradient. Returns the results of the objective."""
         log_prob, loss = self.objective(steps, settings, counted)
         self.optimizer.zero_gradient()
         loss.total.backward()  # type: ignore[no-untyped-call]

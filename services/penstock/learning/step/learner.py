@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from penstock.algo import priorities
-from penstock.algo.losses import LossSettings
+from penstock.algo.losses import SCHEDULED, LossSettings
 from penstock.algo.network import Network
 from penstock.algo.normalisation import BegunUpdate
 from penstock.algo.parameters import beginning_of, flatten
@@ -24,7 +24,7 @@ from penstock.config import Execution, PPOConfig, Precision, SamplingConfig
 from penstock.config.replay_law import LEAST_STEPS
 from penstock.errors import Diverged, TrainingFailed
 from penstock.learning.ranks.ranks import ALONE, Ranks, evaluated
-from penstock.learning.step import schedules, training_statistics
+from penstock.learning.step import training_statistics
 from penstock.learning.step.adam import Adam
 from penstock.learning.step.batches import TrainingBatch
 from penstock.learning.step.chosen_execution import ChosenExecution
@@ -83,9 +83,9 @@ class Learner:
     ) -> None:
         """Builds a policy for these spaces, initialised from `seed`, whose direct steps use this number of threads.
 
-        The `ranks` are those that train on the same batches together. The precision holds for all learners of the
-        process (`use_precision`). Raises `ConfigurationError` if the spaces are not supported, or the device or the
-        ranks do not support this execution or precision.
+        The `ranks` train on the same batches together. The precision holds for all learners of the process
+        (`use_precision`). Raises `ConfigurationError` if the spaces are not supported, or the device or the ranks do
+        not support this execution or precision.
         """
         self._ppo, self._sampling, self._device, self._precision, self._ranks = ppo, sampling, device, precision, ranks
         with torch.random.fork_rng(devices=[]):
@@ -115,7 +115,7 @@ class Learner:
         Raises `TrainingFailed` if the batch has segments but no valid row. Nothing was learnt from it.
         """
         ppo = self._ppo
-        settings = schedules.loss_settings(ppo, progress)
+        settings = loss_settings(ppo, progress)
         # Before the estimates: the first rewards of a run or of a sparse task would be divided by a deviation of 0.
         returns = self._begin_returns(batch)
         estimated = self.estimate(batch, progress)
@@ -173,8 +173,8 @@ class Learner:
 
     def squared_gradients(self, batch: TrainingBatch, progress: float) -> NDArray[np.float64]:
         """Returns the squared norms of the gradients of single segments, <float64>[B, parts] (`squared_gradients`)."""
-        settings = schedules.loss_settings(self._ppo, progress)
-        # Without what the host knows, because single segments need their exact rows.
+        settings = loss_settings(self._ppo, progress)
+        # Without the host's facts about the rows, because single segments need their exact rows.
         estimated = self.estimate(dataclasses.replace(batch, rows=None), progress)
         squared = squared_gradients(self._execution, self.parameters, estimated, settings, self._border)
         result: NDArray[np.float64] = squared.cpu().numpy()
@@ -187,7 +187,7 @@ class Learner:
     def learning_rate(self, estimated: Estimated, progress: float) -> float:
         """Returns the learning rate for a batch with these estimates."""
         del estimated
-        return schedules.scheduled(self._ppo.learning_rate, self._ppo.learning_rate_schedule, progress)
+        return scheduled(self._ppo.learning_rate, self._ppo.learning_rate_schedule, progress)
 
     def priorities_of(
         self, estimated: Estimated, refused_steps: int
@@ -230,12 +230,12 @@ class Learner:
     @torch.no_grad()
     def estimate(self, batch: TrainingBatch, progress: float) -> Estimated:
         """Computes advantages, targets and weights under the current parameters, which are the proximal policy."""
-        settings, sampling = schedules.loss_settings(self._ppo, progress), self._sampling
+        settings, sampling = loss_settings(self._ppo, progress), self._sampling
         reward = self.policy.scale_rewards(batch.reward, batch.terminated, self._ppo.discount)
         importance = priorities.importance_weights(
             self._preferences(batch),
             batch.fresh_segments,
-            schedules.beta(sampling.beta, sampling.final_beta, progress),
+            importance_exponent(sampling.beta, sampling.final_beta, progress),
         )
         log_prob, value = evaluated(self._ranks, self._execution.evaluate, batch.inputs, batch.action)
         return self._execution.estimate(
@@ -292,3 +292,23 @@ def check_sums(sums: Tensor) -> None:
             "a value of the policy or its optimizer is not finite, so they are neither published nor saved; resume"
             f" from the newest checkpoint with {installation.how_to_resume('--resume')}"
         )
+
+
+def scheduled(initial: float, schedule: str, progress: float) -> float:
+    """Returns a setting at `progress` in [0, 1]: constant, or linear to zero."""
+    return initial * max(0.0, 1.0 - progress) if schedule == "linear" else initial
+
+
+def importance_exponent(initial: float, final: float, progress: float) -> float:
+    """Returns the exponent of the importance correction, linear over the run (Schaul et al. 2016)."""
+    return initial + (final - initial) * min(1.0, progress)
+
+
+def loss_settings(ppo: PPOConfig, progress: float) -> LossSettings:
+    """Returns the loss's settings at `progress`, from the settings of the same names in [ppo]."""
+
+    def value(name: str) -> float:
+        setting: float = getattr(ppo, name)
+        return scheduled(setting, getattr(ppo, SCHEDULED[name]), progress) if name in SCHEDULED else setting
+
+    return LossSettings(**{each.name: value(each.name) for each in dataclasses.fields(LossSettings)})  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Running estimate of what draws by priority gain, from the replayed segments of some batches.
+"""Running estimate of the gain of draws by priority, from the replayed segments of some batches.
 
 The estimate is the ratio of `algo.second_moments`. It costs one backward pass for each replayed segment of a batch that
 is measured: the 8th and the 16th with replay, and then every 8th to 32nd, so that measurements take a small share of

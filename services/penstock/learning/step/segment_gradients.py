@@ -1,4 +1,4 @@
-"""Gradients of the loss for single segments, from which `second_moments` computes what priorities gain."""
+"""Gradients of the loss for single segments, from which `second_moments` computes the gain of priorities."""
 
 import dataclasses
 
@@ -24,8 +24,8 @@ def squared_gradients(
         parameters: Flat parameters with their gradient, which is 0 afterwards.
         estimated: Estimates for the segments.
         settings: Settings of the loss.
-        border: Position from which the parameters are the value's own. Its gradient, whose size depends on that of the
-            returns, is the second part. None: policy and value share a trunk, and there is one part.
+        border: Position from which the parameters are the value's own. Its gradient, whose size depends on the size of
+            the returns, is the second part. None: policy and value share a trunk, and there is one part.
     """
     steps = alike(estimated, settings)
     settings = dataclasses.replace(settings, normalise_advantages=False)

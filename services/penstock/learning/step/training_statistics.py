@@ -110,7 +110,9 @@ def _scalars(movement: Movement) -> tuple[Tensor, ...]:
 
 
 def _joined(scalars: Sequence[NDArray[np.float64]]) -> dict[str, NDArray[np.float64]]:
-    """Returns the statistics of all epochs by name, <float64>[M] or <float64>[epochs], from those of each in turn."""
+    """Returns the statistics of all epochs by name, <float64>[M] or <float64>[epochs], from the statistics of each
+    epoch in turn.
+    """
     names = (*_OF_MINIBATCHES, *_OF_EPOCHS)
     return {
         name: np.concatenate([np.empty(0), *scalars[position :: len(names)]]) for position, name in enumerate(names)

@@ -108,7 +108,7 @@ class ChunkWriter:
                 copy_pieces(mine.reshape(-1), places, content.data, content.starts, content.sizes)
             # A key that is still present was present all the time, because it is zeroed before its row is modified.
             present[start:stop] = self._store.present(keys[start:stop])
-            # The checksums are of the copy, which is what will be written.
+            # The checksums are of the copy, which will be written.
             copied = checksums_of(headers[start:stop], forms[start:stop], contents)
             sound[start:stop] = copied == headers["checksum"][start:stop]
         return present, sound | ~present, size

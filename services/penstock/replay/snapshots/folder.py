@@ -217,7 +217,7 @@ def _parse(content: dict[str, Any], name: str, folder: Path) -> Manifest:
     if content.pop("sha256") != _digest(content):
         raise ValueError("it is damaged: it is not what was written")
     return Manifest(
-        # Name and folder are those of the path, so that snapshots may be moved and copied.
+        # Name and folder are taken from the path, so that snapshots may be moved and copied.
         snapshot=Snapshot(name, str(folder), **{field: content[field] for field in _SUMMARY}),
         number=content["number"],
         schema=schema_of(content, folder / MANIFEST_FILE),

@@ -52,7 +52,7 @@ def restore_store(
 ) -> Restored:
     """Creates a store of the run `owner` from a snapshot in a folder that holds none.
 
-    Its size may differ from that of the original store. `show` receives the progress.
+    Its size may differ from the size of the original store. `show` receives the progress.
 
     Raises:
         ConfigurationError: The module refuses the snapshot or the capacity, or the snapshot or the folder can't be

@@ -147,7 +147,7 @@ class SnapshotWork:
         return headers, records
 
     def _await_commit(self) -> None:
-        """Waits until the store's version is that of the policy. Raises `Unavailable` on timeout."""
+        """Waits until the store's version equals the policy's version. Raises `Unavailable` on timeout."""
         request = self._running.request
         if not self._await(lambda: self._buffer.version >= request.version, _COMMIT_TIMEOUT_S):
             raise Unavailable(

@@ -5,8 +5,8 @@ belong to no batch. They form a *gap*, which the age clock leaves out:
 
     clock(v) = v - (numbers below v that are in a gap)        age of v in batch k = clock(k) - clock(v)
 
-A version within a gap was published by a learner that died before its batch was committed. Its clock is that of the
-gap's end. The death of a learner therefore makes no segment older, however many numbers are skipped.
+A version within a gap was published by a learner that died before its batch was committed. Its clock equals the clock
+of the gap's end. The death of a learner therefore makes no segment older, however many numbers are skipped.
 
 The state is stored in the store's records file in two copies, so a kill during a write does no harm.
 
@@ -28,7 +28,7 @@ class Ages:
 
     Attributes:
         ends: <int64>[gaps] ends of the gaps, ascending.
-        skipped: Total numbers in gaps, which is what `clock` subtracts from the newest versions.
+        skipped: Total numbers in gaps, which `clock` subtracts from the newest versions.
     """
 
     def __init__(self, records: NDArray[np.uint8], version: int) -> None:

@@ -1,7 +1,7 @@
 """Rows whose columns are in forms of different sizes: where their bytes are, and their decoding.
 
-A row may be overwritten while it is read. The caller then finds that its key has changed and drops what it got. The
-module compiles nothing, because learners and actors import it.
+A row may be overwritten while it is read. The caller then finds that its key has changed and drops the data. The module
+compiles nothing, because learners and actors import it.
 """
 
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class Pieces:
 
     @classmethod
     def packed(cls, data: NDArray[np.uint8], sizes: NDArray[np.int64], width: int | None = None) -> "Pieces":
-        """Returns rows of these sizes that follow one another in `data`; `width` is that of all if they are equal."""
+        """Returns rows of these sizes that follow one another in `data`; `width` is their size if all are equal."""
         return cls(data, np.cumsum(sizes) - sizes, sizes, width)
 
     @property

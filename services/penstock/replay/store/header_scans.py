@@ -129,7 +129,7 @@ def lease(store: RingStore, keys: NDArray[np.uint64], batch: int) -> NDArray[np.
 
 
 def return_leased(store: RingStore, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Makes those of the segments <uint64>[B] unseen that are still leased, and returns their keys <uint64>[...]."""
+    """Makes the segments among <uint64>[B] that are still leased unseen, and returns their keys <uint64>[...]."""
     returned = np.empty(keys.size, np.uint64)
     return returned[: _return_leased(store.headers, keys, _LEASED, _UNSEEN, returned)]
 

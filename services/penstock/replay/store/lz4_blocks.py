@@ -1,6 +1,6 @@
 """Check of LZ4 blocks without decoding them: it reads their few bytes instead of writing the many that they stand for.
 
-The rules are those of LZ4's block format and its end-of-block conditions (github.com/lz4/lz4, lz4_Block_format.md), as
+The rules come from LZ4's block format and its end-of-block conditions (github.com/lz4/lz4, lz4_Block_format.md), as
 LZ4_decompress_safe enforces them. This suffices for columns whose values are not checked.
 """
 

@@ -137,7 +137,7 @@ class Records:
     """
 
     def __init__(self, memory: NDArray[np.uint8], *, new: bool) -> None:
-        """Reads the records in a mapped file <uint8>[RECORDS_BYTES], or initializes those of a new store.
+        """Reads the records in a mapped file <uint8>[RECORDS_BYTES], or initializes the records of a new store.
 
         Raises:
             DamagedFile: Both copies of a record are damaged.

@@ -35,7 +35,7 @@ class RowScan:
 
     Attributes:
         intact: <int64>[...] rows with intact segments.
-        spoilt: <int64>[...] rows to be emptied: those of damaged, lost and torn segments.
+        spoilt: <int64>[...] rows to be emptied, which held damaged, lost and torn segments.
         damaged: Number of damaged and lost segments.
         torn: Number of rows that were being written.
         headers_lost: Whether segments were stored and no row has a key.
@@ -51,7 +51,7 @@ class RowScan:
 def scan_rows(
     headers: NDArray[Any], session: SessionRecord, checksums: Callable[[NDArray[np.int64]], NDArray[np.uint64]]
 ) -> RowScan:
-    """Scans the rows with these <HEADER>[capacity] headers. `checksums` computes those of ascending rows."""
+    """Scans the rows with these <HEADER>[capacity] headers. `checksums` computes the checksums of ascending rows."""
     keys, states, capacity = headers["key"], headers["state"], headers.size
     rows = np.flatnonzero(keys)
     sound = keys[rows] % np.uint64(capacity) == rows

@@ -27,7 +27,7 @@ class ResetStore:
 def reset_version(folder: Path, version: int) -> ResetStore:
     """Sets the version of the store in a folder, from which a learner of its run may begin.
 
-    Segments of later versions are removed, because their versions will be those of other policies. Leases end with the
+    Segments of later versions are removed, because their versions will belong to other policies. Leases end with the
     next plan. The change is durable when this returns, and a kill leaves the former version or the new one.
 
     Raises:

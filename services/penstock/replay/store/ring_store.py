@@ -333,7 +333,7 @@ class RingStore:
         self.headers["state"][self.rows(keys)] = State.RELEASED
 
     def without_state(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns those of these rows whose segments have an invalid state. They are damaged."""
+        """Returns the rows among these whose segments have an invalid state. They are damaged."""
         headers = self.headers[rows]
         damaged: NDArray[np.int64] = rows[(headers["key"] != 0) & ~np.isin(headers["state"], SEGMENT_STATES)]
         return damaged

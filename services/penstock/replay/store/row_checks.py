@@ -43,7 +43,7 @@ def in_order():  # type: ignore[no-untyped-def]
 def copy_and_sum(source, target, sums):  # type: ignore[no-untyped-def]
     """Copies bytes and adds their 64-bit words to <uint64>[S] sums, word i to sum i % S.
 
-    The last word is padded with zeros. Each word is read once, so the sum is that of the copy even if another process
+    The last word is padded with zeros. Each word is read once, so the sum belongs to the copy even if another process
     writes to the source.
     """
     count, turn = source.size // 8, sums.size

@@ -44,7 +44,7 @@ _RAW: Forms = np.zeros(0, np.uint32)
     cache=True,
 )
 def copy_pieces(data, starts, into, targets, sizes):  # type: ignore[no-untyped-def]
-    """Copies pieces from their starts in `data` to their targets in `into`. What is outside of either is cut off."""
+    """Copies pieces from their starts in `data` to their targets in `into`. Parts outside of either are cut off."""
     for index in range(starts.size):
         start, target = starts[index], targets[index]
         first = max(0, -start, -target)
@@ -88,7 +88,7 @@ class SegmentRows:
         if fragment.starts is not None:
             data, mine = fragment.data, fragment.starts[first:]
             if sums is not None:
-                # Another process may write to the source, so a second read of it could differ from what was summed.
+                # Another process may write to the source, so a second read of it could differ from the summed bytes.
                 data = np.empty_like(data)
                 copy_and_sum(fragment.data, data, sums)
             copy_pieces(
@@ -148,8 +148,8 @@ class SegmentRows:
     def gather(self, rows: NDArray[np.int64], where: Places, start: int, into: NDArray[np.uint8]) -> None:
         """Copies the bytes of these rows <int64>[B], column after column, from byte `start` on until `into` is full.
 
-        `where` has the places of the columns. If it has forms, they are those of the rows, and the bytes are copied as
-        they are stored. Otherwise encoded ones are decoded. Gaps between columns are not written.
+        `where` has the places of the columns. If it has forms, they are the forms of the rows, and the bytes are copied
+        as they are stored. Otherwise encoded ones are decoded. Gaps between columns are not written.
         """
         for position, (region, offset, size) in enumerate(zip(self._columns, where.offsets, where.sizes, strict=True)):
             first, last = max(start - offset, 0), min(start + into.size - offset, size)
@@ -182,7 +182,7 @@ class SegmentRows:
         Encoded bytes whose values need no check are only checked to be decodable.
 
         Raises:
-            InvalidSegment: Bytes are not what their codec makes of as many bytes as the column has.
+            InvalidSegment: Bytes were not encoded by their codec from as many bytes as the column has.
         """
         region, index = self._columns[position], self._form_of.get(position)
         forms = self._forms[rows, index] if index is not None else _RAW
@@ -199,7 +199,7 @@ class SegmentRows:
             yield scratch
 
     def _check_blocks(self, position: int, rows: slice, forms: Forms) -> None:
-        """Raises `InvalidSegment` if encoded bytes of a column in adjacent rows don't decode to what the column has."""
+        """Raises `InvalidSegment` if encoded bytes of a column in adjacent rows don't decode to the column's values."""
         width, encoded = self._columns[position].shape[1], np.flatnonzero(forms)
         starts, sizes = (rows.start + encoded) * width, form_sizes(forms)[encoded].astype(np.int64)
         malformed = first_malformed(self._columns[position].reshape(-1), starts, sizes, width)
@@ -229,7 +229,7 @@ def _copy_rows(region: NDArray[np.uint8], rows: NDArray[np.int64], first: int, i
 def _decode_into(
     region: NDArray[np.uint8], rows: NDArray[np.int64], forms: Forms, first: int, into: NDArray[np.uint8]
 ) -> None:
-    """Fills `into` with the decoded bytes of these rows, from byte `first` on. Zeros replace what can't be decoded."""
+    """Fills `into` with the decoded bytes of these rows, from byte `first` on. Undecodable bytes are replaced by 0."""
     width = region.shape[1]
     scratch = np.empty((1, width), np.uint8)
     for index in range(first // width, -(-(first + into.size) // width)):

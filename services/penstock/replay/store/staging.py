@@ -159,7 +159,7 @@ def _open(offer: StagingOffer) -> NDArray[np.uint8]:
     try:
         file = os.fstat(descriptor)
         if not stat.S_ISREG(file.st_mode) or file.st_nlink != 1:
-            raise ValueError("it is no regular file with one name")
+            raise ValueError("it is not a regular file with one name")
         if file.st_uid not in (os.geteuid(), path.parent.stat().st_uid):
             raise ValueError("it belongs to another user")
         if offer.slot_bytes < 1 or offer.slot_bytes % PAGE or file.st_size != size:

@@ -74,9 +74,9 @@ class ReplayBatchSource:
         `next` returns. Once `stopping` returns True, `commit` no longer waits for room. The loop calls
         `replay_segments` with a batch's number for the number of segments to replay in it, None for the plan's, and
         `arrived` with each batch before `next` returns it; neither may wait.
-        `memory` allocates the memory of all columns; None: they may lie in any, such as that of their message. Several
-        sources may share the condition `changed`, which guards the state and is notified of every change. `key` is that
-        of the run, which a plan with a run needs.
+        `memory` allocates the memory of all columns; None: they may lie in any memory, such as their message's. Several
+        sources may share the condition `changed`, which guards the state and is notified of every change. `key` is the
+        run's key, which a plan with a run needs.
         """
         self._thread, self._schema, self._prefetch, self._stopping = thread, schema, prefetch_batches, stopping
         self._key = key

@@ -149,7 +149,7 @@ class Connection:
 
     @asynccontextmanager
     async def answered_within(self, timeout_s: float) -> AsyncIterator[None]:
-        """Raises `Unavailable` if what it encloses takes longer than `timeout_s`. Runs on the loop."""
+        """Raises `Unavailable` if the block takes longer than `timeout_s`. Runs on the loop."""
         try:
             async with asyncio.timeout(timeout_s):
                 yield
@@ -344,7 +344,7 @@ class PersistentStream(Connection):
                 await asyncio.sleep(pause.next_s())
 
     async def _reason(self) -> str:
-        """Returns why the service at the present address can't be reached, and what to check."""
+        """Returns why the service at the present address can't be reached, and the checks to make."""
         try:
             await call_unary(
                 self.channel,

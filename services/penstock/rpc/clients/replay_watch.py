@@ -1,4 +1,5 @@
-"""Watch of the replay services by their learner: what they say of themselves each time that they are reached again.
+"""Watch of the replay services by their learner: their statements about themselves each time that they are reached
+again.
 
 A service may return at another place, or with another store. The learner hands its place to actors, so that no other
 service needs to know where replay is.
@@ -91,7 +92,7 @@ class ReplayWatch:
         return status
 
     def _note(self, service: int, address: str, status: replay_pb2.GetReplayStatusResponse) -> bool:
-        """Records what a service at this address says of itself. Returns whether its place is new."""
+        """Records the statements of a service at this address about itself. Returns whether its place is new."""
         self._located(service, decode_status_location(status))
         self._places.note_incarnations(service, status.largest_incarnation, time.monotonic())
         place = decode_status_place(status) or Place((address,))

@@ -49,7 +49,7 @@ class RoundTrip:
                     self._connection.peer,
                 )
             except PenstockError:
-                # The stream on the same channel reports what is wrong.
+                # The stream on the same channel reports the fault.
                 await asyncio.sleep(_INTERVAL_S)
                 continue
             measured.append(time.monotonic() - started)

@@ -188,7 +188,7 @@ class ReplaySegmentSink:
             [message] = pending.messages(self._staging, self._codecs)
             return self._call.write_now(message)
         except SocketEnded:
-            # The stream is about to break. The next one sends what is pending.
+            # The stream is about to break. The next one sends pending windows.
             return True
 
     def drain(self, timeout_s: float) -> bool:

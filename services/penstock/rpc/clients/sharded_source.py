@@ -129,7 +129,7 @@ class ShardedBatchSource:
 
         A batch waits `timeout_s` for a shard after fresh segments of another have arrived. `largest_window` returns the
         segments in any actor's largest window. `arrived` receives each batch with all parts, the object `next` returns.
-        `memory` and `key` are those of `ReplayBatchSource`; the memory is for whole batches.
+        `memory` and `key` are as for `ReplayBatchSource`; the memory is for whole batches.
         """
         self._thread, self._arrived = thread, arrived
         self._schema, self._timeout_s, self._largest_window = schema, timeout_s, largest_window

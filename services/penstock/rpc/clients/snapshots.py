@@ -1,4 +1,4 @@
-"""Clients for snapshots. Commands request one of a run from its learner, which requests one from all stores at once."""
+"""Clients for snapshots of stores. The learner requests a snapshot from all stores of its run at once."""
 
 import asyncio
 import functools
@@ -13,15 +13,16 @@ from penstock.rpc.loop import LoopThread
 from penstock.rpc.service import unwrap
 from penstock.types.records import total
 from penstock.types.run import Weights
-from penstock.types.snapshots import RunSnapshot, Snapshot, SnapshotProgress, SnapshotRequest
+from penstock.types.snapshots import Snapshot, SnapshotProgress, SnapshotRequest
 from penstock.wire import snapshots as wire
+
+SILENCE_S = 10.0
+"""Seconds without a message after which a call fails. Services report progress several times per second."""
 
 _FROZEN_TIMEOUT_S = 8.0
 """Seconds to freeze a store. The service waits up to 5 s for the last commit and freezes at memory speed."""
 
 _POLICY_TIMEOUT_S = 60.0
-_SILENCE_S = 10.0
-"""Seconds without a message after which a call fails. Services report progress several times per second."""
 
 
 class SnapshotClient:
@@ -70,7 +71,7 @@ class SnapshotClient:
                     await call.done_writing()
                 while isinstance(state, SnapshotProgress):
                     show(state)
-                    async with connection.answered_within(_SILENCE_S):
+                    async with connection.answered_within(SILENCE_S):
                         state = await self._read(call)
                 return state
             finally:
@@ -139,45 +140,3 @@ class StoreSnapshots:
         except BaseExceptionGroup as errors:
             raise unwrap(errors) from None
         return [taking.result() for taking in takings]
-
-
-class RunSnapshotClient:
-    """Client that requests snapshots of a run from its learner. Commands use it from their main thread.
-
-    It needs the run's key, unless it has a certificate.
-    """
-
-    def __init__(self, thread: LoopThread, peer: Peer, key: bytes = b"") -> None:
-        self._connection, self._key = Connection(thread, "learner", peer), key
-
-    def take(self, name: str = "", show: Callable[[SnapshotProgress], None] = lambda progress: None) -> RunSnapshot:
-        """Requests a snapshot and returns the complete one. Without a name, it is named after UTC time and version.
-
-        Calls `show` with its progress, on the loop. Raises the learner's error, or `Unavailable` if it does not answer.
-        """
-        return self._connection.thread.run(self._take(name, show))
-
-    def close(self) -> None:
-        """Closes the channel. A snapshot in progress continues."""
-        self._connection.close()
-
-    async def _take(self, name: str, show: Callable[[SnapshotProgress], None]) -> RunSnapshot:
-        connection = self._connection
-        channel = await connection.reach()
-        async with translated(connection.peer, certified=connection.certified):
-            call = open_stream(
-                channel, methods.TAKE_RUN_SNAPSHOT, identity=connection.identity, key=self._key, wait_for_ready=False
-            )
-            try:
-                async with connection.answered_within(_SILENCE_S):
-                    await call.write(methods.TAKE_RUN_SNAPSHOT.request(name=name))
-                    await call.done_writing()
-                responses = aiter(call)
-                while True:
-                    async with connection.answered_within(_SILENCE_S):
-                        state = wire.decode_run_taking(await anext(responses))
-                    if isinstance(state, RunSnapshot):
-                        return state
-                    show(state)
-            finally:
-                call.cancel()

@@ -144,7 +144,7 @@ class AppendServicer:
         returned = stored > 0 or key in self._outboxes
         outbox = Outbox(stored, staging.offer if staging else None)
         stream = _Stream(opening, intake, outbox, staging)
-        # Replaces that of an earlier stream, whose break this server may not have noticed.
+        # Replaces the intake of an earlier stream, whose break this server may not have noticed.
         self._outboxes[key] = outbox
         place = {"slot": str(key.slot), "incarnation": str(key.incarnation), "stored": str(stored)}
         try:

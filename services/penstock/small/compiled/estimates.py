@@ -1,7 +1,7 @@
 """Estimates of a batch on a CPU, in two compiled loops over its rows.
 
-They are those of `algo.advantages`, `algo.priorities` and `losses.anchor`, up to rounding. Operations on tensors of a
-few thousand numbers cost several times what the arithmetic costs.
+They equal the results of `algo.advantages`, `algo.priorities` and `losses.anchor` up to rounding. Operations on tensors
+of a few thousand numbers cost several times as much as the arithmetic.
 """
 
 from dataclasses import dataclass
@@ -19,8 +19,8 @@ COLUMNS = (
     *("proximal_log_prob", "proximal_value", "anchor_log_prob", "advantage", "target", "importance"),
     *("policy_weight", "behaviour_weight"),
 )
-"""Columns of `Estimates.rows`, in this order: those of `losses.ppo_loss`, and the clipped weights of the behaviour
-policy."""
+"""Columns of `Estimates.rows`, in this order: the arguments of `losses.ppo_loss`, and the clipped weights of the
+behaviour policy."""
 
 
 class SegmentRows(NamedTuple):
@@ -187,7 +187,7 @@ def _trace(rows, settings, usable, results, by_segment):  # type: ignore[no-unty
 def _gather(rows, settings, importance, usable, results, columns, index):  # type: ignore[no-untyped-def]
     """Writes the numbers of the usable rows, one row after the other, and returns their count.
 
-    `importance`, <float32>[B], are the weights of the segments, and `results` are those of `_trace`. `columns` receive
+    `importance`, <float32>[B], are the weights of the segments, and `results` come from `_trace`. `columns` receive
     `Estimates.rows`, and `index` receives `Estimates.index`.
     """
     value, log_prob, behaviour = rows.value, rows.log_prob, rows.behaviour

@@ -1,5 +1,7 @@
-"""A small network on its flat parameters, as `small.compiled.gradients` reads it."""
+"""A small network on its flat parameters, as `small.compiled.gradients` reads it, and the BLAS that multiplies them."""
 
+import ctypes
+import importlib
 import itertools
 
 import numpy as np
@@ -11,9 +13,17 @@ from penstock.algo.policies import Policy
 from penstock.algo.published import Description
 from penstock.small.compiled import gradients
 from penstock.small.compiled.gradients import FlatLayout, Floats
-from penstock.small.compiled.sgemm import sgemm_address
 from penstock.small.layers import Layer
 from penstock.small.network import SmallNetwork
+
+_SGEMM = (
+    "scipy_cblas_sgemm64_",
+    "cblas_sgemm64_",
+    "scipy_cblas_sgemm",
+    "cblas_sgemm",
+    "cblas_sgemm$NEWLAPACK$ILP64",
+)
+"""Names of the BLAS product of float32 matrices: in NumPy's own wheels, in distributions, and on macOS."""
 
 
 class FlatNetwork:
@@ -75,8 +85,22 @@ class FlatNetwork:
         return np.zeros(gradients.room_of(tuple(self.layout)), np.float32)
 
 
+def sgemm_address() -> int | None:
+    """Returns the address of `cblas_sgemm` in the library with which NumPy is linked; None if it has no known name.
+
+    numba's own products need SciPy, which takes 113 MB for this one function.
+    """
+    # NumPy 1.26 has stand-ins in Python in a module of the later name.
+    core = "core" if np.__version__.startswith("1.") else "_core"
+    library = ctypes.CDLL(importlib.import_module(f"numpy.{core}._multiarray_umath").__file__)
+    for name in _SGEMM:
+        if hasattr(library, name):
+            return ctypes.cast(getattr(library, name), ctypes.c_void_p).value
+    return None
+
+
 def _with_spacing(positions: list[tuple[int, int]]) -> tuple[int, int, int]:
-    """Returns the first positions of weight and bias, and the distance to those of the next trunk; 0 if there is none.
+    """Returns the first positions of weight and bias, and the distance to the next trunk; 0 if there is none.
 
     The trunks have the same layers, so that all distances are the same.
     """

@@ -164,9 +164,9 @@ def _apply(below, weight, bias, results):  # type: ignore[no-untyped-def]
 
 @numba.njit(**_VECTORISED)
 def _before_activation(gradients, outputs, bias, activation):  # type: ignore[no-untyped-def]
-    """Turns gradients of a layer's outputs into those of its sums, and adds those of its bias to `bias`.
+    """Turns gradients of a layer's outputs into gradients of its sums, and adds the bias's gradients to `bias`.
 
-    Those of an activation that is not known here are NaN.
+    Gradients of an activation that is not known here are NaN.
     """
     for row in range(gradients.shape[0]):
         own, output = gradients[row], outputs[row]
@@ -185,7 +185,7 @@ def _before_activation(gradients, outputs, bias, activation):  # type: ignore[no
 
 @numba.njit(**_VECTORISED)
 def _add_outputs(gradients, below, weight_gradient, bias_gradient):  # type: ignore[no-untyped-def]
-    """Adds the gradients of an output layer's weight and bias, from those of its results."""
+    """Adds the gradients of an output layer's weight and bias, from the gradients of its results."""
     for row in range(gradients.shape[0]):
         for output in range(gradients.shape[1]):
             slope = gradients[row, output]
@@ -196,7 +196,7 @@ def _add_outputs(gradients, below, weight_gradient, bias_gradient):  # type: ign
 
 @numba.njit(**_VECTORISED)
 def _below_outputs(gradients, weight, below, add):  # type: ignore[no-untyped-def]
-    """Writes, or adds, the gradients by the inputs of an output layer, from those of its results."""
+    """Writes, or adds, the gradients by the inputs of an output layer, from the gradients of its results."""
     for row in range(gradients.shape[0]):
         own = below[row]
         if not add:
@@ -616,7 +616,7 @@ def outputs_of(network, memory, features, outputs, values):  # type: ignore[no-u
 
 @numba.njit("void(float32[:, ::1], boolean[:, ::1], int64[::1], int64[:, ::1], float32[::1])", **_CACHED)
 def choice_log_probs(logits, legal, choices, actions, log_probs):  # type: ignore[no-untyped-def]
-    """Writes the log probabilities of choices; the arguments are those of `choice_gradient`."""
+    """Writes the log probabilities of choices. Takes the arguments of `choice_gradient`."""
     probabilities = np.empty(logits.shape[1], np.float32)
     for row in range(actions.shape[0]):
         log_prob, begin = 0.0, 0
@@ -631,7 +631,7 @@ def choice_log_probs(logits, legal, choices, actions, log_probs):  # type: ignor
 
 @numba.njit("void(float32[:, ::1], float32[::1], float32[:, ::1], UniTuple(float64, 2), float32[::1])", **_CACHED)
 def gaussian_log_probs(outputs, log_std, actions, bounds, log_probs):  # type: ignore[no-untyped-def]
-    """Writes the log probabilities under a Gaussian; the arguments are those of `_gaussian_loss`."""
+    """Writes the log probabilities under a Gaussian. Takes the arguments of `_gaussian_loss`."""
     elements = actions.shape[1]
     for row in range(actions.shape[0]):
         log_prob = 0.0

@@ -31,7 +31,7 @@ class Coefficients:
 
     Attributes:
         normalise: Whether advantages are normalised.
-        settings: All settings but those of a single minibatch.
+        settings: All settings, except the settings of a single minibatch.
     """
 
     normalise: bool

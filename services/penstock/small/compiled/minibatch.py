@@ -49,7 +49,7 @@ class MinibatchGradient:
     def evaluate(self, inputs: Inputs, actions: tuple[Tensor, ...]) -> tuple[Floats, Floats]:
         """Returns log probabilities, <float32>[B, T], and values, <float32>[B, T + 1], of whole segments.
 
-        They are those of `Policy.evaluate`. The last row of the inputs, [B, T + 1, ...], has no action.
+        They equal the results of `Policy.evaluate`. The last row of the inputs, [B, T + 1, ...], has no action.
         """
         features = self._network.features(inputs.observation)
         segments, rows = features.shape[:2]
@@ -64,7 +64,7 @@ class MinibatchGradient:
         """Computes the gradient of the parameters, up to `finish`, for the `own` rows of a minibatch.
 
         Returns the sums over these rows of the losses of policy and value, and of the entropies. `log_probs`,
-        <float32>[N], receive the log probabilities of their actions. `settings` are those of the whole minibatch.
+        <float32>[N], receive the log probabilities of their actions. `settings` hold for the whole minibatch.
         """
         parts = [slice(own.start + part.start, own.start + part.stop) for part in _parts_of(own.stop - own.start)]
         sums, of_parts = [(0.0, 0.0, 0.0)] * len(parts), self._room_of_parts(len(parts))

@@ -34,7 +34,7 @@ class PartThreads:
             threading.Thread(target=_help, args=(number, waking), name=f"part {number}", daemon=True).start()
 
     def run(self, do: Callable[[int, int], None], parts: int) -> None:
-        """Calls `do` with the number of a thread, from 0, and that of a part, once for each part. Raises its errors."""
+        """Calls `do` with the numbers of a thread, from 0, and of a part, once for each part. Raises its errors."""
         task, own = _Task(do, iter(range(parts))), 0
         for waking in self._wakings[: parts - 1]:
             waking.put(task)

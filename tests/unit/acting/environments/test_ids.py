@@ -8,7 +8,7 @@ import pytest
 
 from penstock.acting.environments.ids import checked_id, meant_id
 from penstock.acting.environments.registry import find
-from penstock.cli.known_environment import with_known_environment
+from penstock.cli.named import with_known_environment
 from penstock.config import Config
 from penstock.errors import ConfigurationError
 from penstock.presets import configure, preset_environments

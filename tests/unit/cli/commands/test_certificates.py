@@ -10,10 +10,10 @@ from penstock.cli.commands.certificates import command
 from penstock.cli.main import _run
 from penstock.config import Config
 from penstock.errors import ConfigurationError
+from penstock.process.own_certificate import credentials_of
 from penstock.runs.folder import RunFolder
 from penstock.security.authority import files_of, run_of
 from penstock.security.certificate import Certificate, read
-from penstock.security.configured import credentials_of
 from penstock.security.roles import ROLES, Role, run_name_of
 
 
@@ -123,7 +123,7 @@ def test_a_new_authority_makes_all_certificates_new(folder: Path, capsys: pytest
         ),
         (["a", "--host", "replay="], "got 'replay='"),
         (["a", "--host", "owner=node1"], "got 'owner=node1'"),
-        (["a", "--host", "replay=node1:7431"], "'node1:7431' is no host"),
+        (["a", "--host", "replay=node1:7431"], "'node1:7431' is not a host"),
         (["a", "--renw"], "did you mean --renew?"),
         (["é"], "'é' has no letters or digits"),
     ],

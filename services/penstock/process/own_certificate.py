@@ -1,10 +1,16 @@
-"""Watch of a service's certificate: it takes renewed files, and says when the certificate expires."""
+"""The certificate of this process: which one the configuration names, and the watch that takes renewed files.
+
+This module does not import `cryptography` before a certificate is configured.
+"""
 
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.config import SecurityConfig
 from penstock.errors import Unavailable
+from penstock.security.roles import Role
 from penstock.telemetry import metrics
 from penstock.telemetry.logs import Logger
 
@@ -13,6 +19,20 @@ if TYPE_CHECKING:
 
 _LOOK_S = 2.0
 """Seconds between looks at the files: three calls of stat, and soon enough for a user who watches the log."""
+
+
+def credentials_of(security: SecurityConfig, role: Role) -> "Credentials | None":
+    """Reads the certificate of a process with this role; None if none is configured, so that it uses no TLS.
+
+    Raises `ConfigurationError` as `security.certificate.read`.
+    """
+    if security.files is None:
+        return None
+    # An actor without a certificate must not spend 17 MB and 50 ms on it.
+    from penstock.security.certificate import Files
+    from penstock.security.credentials import Credentials
+
+    return Credentials(Files(*map(Path, security.files)), role, by_address=security.server_names == "address")
 
 
 class CertificateWatch:

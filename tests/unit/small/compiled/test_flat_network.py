@@ -1,11 +1,11 @@
-"""The BLAS of NumPy for compiled code."""
+"""Small networks in compiled code, with the BLAS of NumPy."""
 
 import numpy as np
 import pytest
 
 from penstock.algo.parameters import flatten
-from penstock.small.compiled import sgemm
-from penstock.small.compiled.flat_network import FlatNetwork
+from penstock.small.compiled import flat_network
+from penstock.small.compiled.flat_network import FlatNetwork, sgemm_address
 from penstock.small.compiled.gradients import _AS_IT_IS, _TRANSPOSED, _multiply
 from tests.support.environments.tiny import spec_of
 from tests.support.training.policies import fresh_policy
@@ -13,7 +13,7 @@ from tests.support.training.policies import fresh_policy
 
 @pytest.mark.parametrize("rows, inner, columns", [(128, 64, 64), (1, 4, 64), (7, 3, 2)])
 def test_compiled_code_multiplies_by_it(rows: int, inner: int, columns: int) -> None:
-    address, random = sgemm.sgemm_address(), np.random.default_rng(0)
+    address, random = sgemm_address(), np.random.default_rng(0)
     assert address is not None
     left, right = (
         random.standard_normal((rows, inner), np.float32),
@@ -31,6 +31,6 @@ def test_without_a_known_library_networks_are_left_to_autograd(monkeypatch: pyte
     policy = fresh_policy(spec_of("CartPole-v1"))
     parameters = flatten(policy)
     assert FlatNetwork.of(policy, parameters) is not None
-    monkeypatch.setattr(sgemm, "_NAMES", ("no_such_product",))
-    assert sgemm.sgemm_address() is None
+    monkeypatch.setattr(flat_network, "_SGEMM", ("no_such_product",))
+    assert sgemm_address() is None
     assert FlatNetwork.of(policy, parameters) is None

@@ -1,0 +1,47 @@
+"""The run and the environment that a command means: a run by name or the newest one, an environment by its id."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from penstock.config import Config, read_recorded
+from penstock.presets import preset_environments
+from penstock.runs.folder import RunFolder
+from penstock.runs.known import newest_run, run_named
+
+
+def chosen_run(name: str | None, has: Callable[[RunFolder], bool] = lambda folder: True, what: str = "") -> Path:
+    """Returns the path of a run; None: the newest one that meets the needs of the command, which is printed.
+
+    Messages say `what` the run `has`, such as "a checkpoint". Raises as `newest_run` and `run_named`.
+    """
+    if name is not None:
+        return run_named(name)
+    path, skipped = newest_run(has, what)
+    # Not on the standard output, which may be parsed.
+    print(f"the newest run{f' with {what}' if skipped else ''} is {path}", file=sys.stderr)
+    if skipped:
+        print(f"skipped, without {what}: {', '.join(map(str, skipped))}", file=sys.stderr)
+    return path
+
+
+def note_removed_settings(folder: RunFolder) -> None:
+    """Prints a line about settings of an earlier release that a run records, which the command does not need."""
+    if folder.config.exists() and (note := read_recorded(folder.config).removed):
+        print(note, file=sys.stderr)
+
+
+def with_known_environment(config: Config) -> tuple[Config, str]:
+    """Returns the configuration with the registered id of its environment, and a line for the user if it was not given.
+
+    Raises `ConfigurationError` if no installed package can have the environment.
+    """
+    # Loads Gymnasium, which a service that parses the same options may not need.
+    from penstock.acting.environments.ids import checked_id
+
+    given = config.environment.id
+    # Modules that are imported first may register any id.
+    found = given if config.environment.imports else checked_id(given, preset_environments())
+    if found == given:
+        return config, ""
+    return config.changed({"environment": {"id": found}}), f"{given} is registered as {found}, which is used"
