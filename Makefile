@@ -43,7 +43,7 @@ OF_GATE := -m "not long and not nightly"
 STATIC := tests/architecture tests/docs tests/deploy
 
 test: install ## run the tests, except the static rules of make check
-	@echo "the tests take 10 to 15 minutes on two cores"
+	@echo "the tests take 8 to 15 minutes on two cores"
 	@$(PYTEST) $(OF_GATE) $(addprefix --ignore=,$(STATIC)) $(ARGS)
 
 test-all: install ## run all tests

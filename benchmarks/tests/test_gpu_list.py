@@ -13,6 +13,7 @@ def python(code: str) -> tuple[str, ...]:
     return (sys.executable, "-c", code)
 
 
+@pytest.mark.nightly
 def test_every_step_runs_and_its_output_is_kept_whatever_happened_to_the_others(tmp_path: Path) -> None:
     endless = "import subprocess, sys, time; print('begun', flush=True); subprocess.run(['sleep', '1000'])"
     results = run_all(
@@ -36,6 +37,7 @@ def test_every_step_runs_and_its_output_is_kept_whatever_happened_to_the_others(
     assert [each["name"] for each in json.loads((tmp_path / "summary.json").read_text())] == list(shown)
 
 
+@pytest.mark.nightly
 def test_a_step_ends_with_the_processes_that_it_started(tmp_path: Path) -> None:
     mark = tmp_path / "alive"
     child = f"import os, pathlib, time; pathlib.Path({str(mark)!r}).write_text(str(os.getpid())); time.sleep(1000)"

@@ -207,6 +207,7 @@ def test_a_field_that_becomes_mandatory_is_found(monkeypatch: pytest.MonkeyPatch
     assert set(newly_mandatory(folder)) - set(before) == {"/penstock.v1.RunService/Join request: hello.name"}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", SAME_CONTRACT)
 def test_services_that_continue_a_run_of_a_release_admit_its_actor_and_demand_no_more_of_it(name: str) -> None:
     released = json.loads((HERE / name / "openings.json").read_text())

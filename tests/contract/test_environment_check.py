@@ -113,7 +113,7 @@ def outcomes() -> Iterator[dict[str, Future[Checked]]]:
         yield {name: pool.submit(begin, name) for name in CHECKED}
 
 
-@pytest.mark.parametrize("name", gate_of(20, [name for name in CHECKED if KINDS[name].where is Where.REFUSED]))
+@pytest.mark.parametrize("name", gate_of(12, [name for name in CHECKED if KINDS[name].where is Where.REFUSED]))
 def test_an_odd_environment_is_refused_in_one_line_with_its_name_and_the_cause(
     outcomes: dict[str, Future[Checked]], name: str
 ) -> None:
@@ -134,7 +134,7 @@ def test_a_strange_environment_is_accepted_with_a_warning(outcomes: dict[str, Fu
         assert text in warning
 
 
-@pytest.mark.parametrize("name", gate_of(6, [name for name in CHECKED if KINDS[name].where is Where.HARMLESS]))
+@pytest.mark.parametrize("name", gate_of(4, [name for name in CHECKED if KINDS[name].where is Where.HARMLESS]))
 def test_effects_of_an_environment_on_its_process_do_not_affect_the_check(
     outcomes: dict[str, Future[Checked]], name: str
 ) -> None:

@@ -75,11 +75,12 @@ def test_settings_are_those_of_compose(container: Container) -> None:
 
 @for_each("engine", ENGINES)
 def test_the_settings_that_are_an_engines_own_do_differ(engine: str) -> None:
+    references = {service: flat(container.config) for service, container in DEPLOYED["compose"].items()}
     differing = {
         name
         for service, container in DEPLOYED[engine].items()
         for name, value in flat(container.config).items()
-        if value != flat(DEPLOYED["compose"][service].config)[name]
+        if value != references[service][name]
     }
     assert differing == OWN.get(engine, set())
 

@@ -48,12 +48,14 @@ def train(arguments: list[list[str]], there: Host, folder: Path) -> None:
     assert summary["stopped"] == "total_steps" and summary["evaluation"]["return_mean"] > UNTRAINED, summary
 
 
+@pytest.mark.nightly
 def test_the_commands_with_addresses_train_on_two_hosts(host: Host, tmp_path: Path) -> None:
     arguments = arguments_of([text for text in TEXTS if ADDRESS in text])
     address = host.link().there
     train([[option.replace(ADDRESS, address) for option in each] for each in arguments], host, tmp_path)
 
 
+@pytest.mark.nightly
 def test_the_commands_with_files_train_on_two_hosts(host: Host, tmp_path: Path) -> None:
     arguments = arguments_of([text for text in TEXTS if "--replay.address-file" in text])
     # The hosts of this test have one name, which leads each of them to itself.

@@ -240,7 +240,6 @@ MISTAKES: dict[str, Callable[[Place], Mistake]] = {
 
 
 GATE = {
-    "nothing_but_truncated_checkpoints",
     "a_checkpoint_of_another_architecture",
     "a_file_where_the_store_should_be",
     "an_unknown_command",

@@ -81,6 +81,7 @@ def killed(waited_for: Stopped, folder: Path) -> Stopped:
         return Stopped(end_in_time(command), newest_step(folder))
 
 
+@pytest.mark.nightly
 def test_a_second_ctrl_c_kills_and_reports_saved_and_lost_steps(killed: Stopped, folder: Path) -> None:
     assert (killed.end.code, killed.end.stderr, killed.end.left_behind) == (130, "", [])
     assert f"killed before it could save; the checkpoint of step {killed.saved:,} is the newest" in killed.end.stdout
@@ -88,6 +89,7 @@ def test_a_second_ctrl_c_kills_and_reports_saved_and_lost_steps(killed: Stopped,
     assert RunFolder(folder).config.exists() and RunFolder(folder).replay.exists()
 
 
+@pytest.mark.nightly
 def test_status_of_a_stopped_run_shows_its_summary_and_how_to_resume(killed: Stopped, folder: Path) -> None:
     with Command("status", str(folder)) as command:
         end = end_of(command)

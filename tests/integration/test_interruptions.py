@@ -107,6 +107,7 @@ def test_ctrl_c_before_the_services_start_ends_immediately(tmp_path: Path) -> No
     assert end.stderr == ""
 
 
+@pytest.mark.nightly
 def test_ctrl_c_while_services_start_leaves_nothing_behind_and_the_same_command_works_again(tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "run"
     with train(*SETTINGS.split(), f"--run-dir={folder}") as command:

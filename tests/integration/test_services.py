@@ -134,6 +134,7 @@ def test_a_service_logs_only_one_json_object_per_line(alone: dict[str, Alone], s
     assert alone[service].end.stdout == ""
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("service", ["actor", "evaluator"])
 def test_a_service_logs_the_peer_that_it_waits_for(service: str, tmp_path: Path) -> None:
     with ExitStack() as stack:
@@ -142,6 +143,7 @@ def test_a_service_logs_the_peer_that_it_waits_for(service: str, tmp_path: Path)
         command.until(lambda: f":{missing_peer} can't be reached" in command.stderr, "the log of the missing peer")
 
 
+@pytest.mark.nightly
 def test_a_learner_service_lists_its_address_in_the_runs_folder_while_it_serves(tmp_path: Path) -> None:
     listed = tmp_path / "learner" / "services.json"
     with ExitStack() as stack:

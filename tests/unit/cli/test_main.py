@@ -52,7 +52,8 @@ def test_ctrl_c_while_a_library_defines_a_class_is_an_ordinary_interrupt(tmp_pat
 
 @pytest.mark.parametrize("buffered", gate_of(1, [True, False]))
 @pytest.mark.parametrize(
-    "arguments", ["--help", "--version", "train --help", "train --help-all", "doctor", "runs", "plot --help"]
+    "arguments",
+    gate_of(3, ["--help", "--version", "train --help", "train --help-all", "doctor", "runs", "plot --help"]),
 )
 def test_a_command_whose_reader_has_left_ends_without_a_traceback(
     arguments: str, buffered: bool, tmp_path: Path

@@ -11,6 +11,7 @@ from penstock.errors import ConfigurationError
 from penstock.learning.durable.records import Record
 from penstock.local.learning_curves import Curve, draw, gather_by_settings, read_curve
 from penstock.runs.folder import RunFolder
+from tests.support.tiers import gate_of
 from tests.unit.runs.test_runs_metrics import write
 
 NOTHING = np.zeros((0, 2))
@@ -77,7 +78,7 @@ def test_a_curve_with_one_point_is_visible(run: RunFolder, tmp_path: Path) -> No
     assert blue[0] > blue[1] + 10
 
 
-@pytest.mark.parametrize("name", ["curve.svg", "curve.pdf", "curve.png"])
+@pytest.mark.parametrize("name", gate_of(1, ["curve.svg", "curve.pdf", "curve.png"]))
 def test_the_kind_of_file_follows_from_its_name(run: RunFolder, tmp_path: Path, name: str) -> None:
     draw([run], tmp_path / name)
     assert (tmp_path / name).stat().st_size > 1_000

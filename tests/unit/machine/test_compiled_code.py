@@ -115,6 +115,7 @@ def test_compiled_code_depends_on_no_other_file() -> None:
                 assert all(_is_of(module, name, value) for name, value in used.items()), (function, used)
 
 
+@pytest.mark.nightly
 def test_another_process_finds_the_compiled_code_of_small_networks() -> None:
     """The modules were imported here, so that their code is in the cache. Signatures have records of this package."""
     script = (
