@@ -1,8 +1,9 @@
 """`make mutation`: changes the package in one place at a time, and reports which changes no test notices.
 
 Each mutant is a copy of the package with one comparison, operator, constant or condition changed, chosen by a seed. The
-test file of its module (`tests/architecture/test_where_tested.py`) runs against it, and then those of `ALSO`. A mutant
-that all of them pass survives: a test is missing, or the change has no effect. The report is build/mutation.md, and the
+test file of its module (`tests/architecture/test_where_tested.py`) runs against it, and then those of `ALSO`; if all pass,
+they run again with their nightly tests. A mutant that passes these too survives: a test is missing, or the change has no
+effect. The report is build/mutation.md, and the
 exit code is 1 if a mutant survived.
 """
 
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -38,7 +39,8 @@ ALSO = {
     "security": ["contract/test_certified_services.py", "contract/test_permissions.py"],
 }
 """Further test files of each area, relative to tests."""
-OPTIONS = ("-q", "-x", "-n", "0", "-p", "no:cacheprovider", "-m", "not long and not nightly")
+OPTIONS = ("-q", "-x", "-n", "0", "-p", "no:cacheprovider")
+GATE, NIGHTLY = ("-m", "not long and not nightly"), ("-m", "not long")
 LIMIT_S = 900.0
 """Seconds after which a mutant counts as killed: it hangs."""
 OUTPUT = ROOT / "build" / "mutation.md"
@@ -142,8 +144,8 @@ def test_files(mutant: Mutant) -> list[Path]:
     return list(dict.fromkeys([*own, *(TESTS / each for each in ALSO[mutant.module.partition("/")[0]])]))
 
 
-def failing(files: Iterable[Path], mutant: Mutant | None = None) -> str:
-    """Runs test files against a copy of the package, with the mutant. Returns the first that fails; empty if none."""
+def failing(files: Iterable[Path], mutant: Mutant | None = None, options: Sequence[str] = GATE) -> Path | None:
+    """Runs test files against a copy of the package, with the mutant. Returns the first that fails; None if none does."""
     with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
         services = Path(folder) / "services"
         # Numba's caches belong to the files' times, which the copy keeps.
@@ -152,21 +154,27 @@ def failing(files: Iterable[Path], mutant: Mutant | None = None) -> str:
             (services / "penstock" / mutant.module).write_text(mutant.text)
         environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(services), str(ROOT)])}
         for file in files:
-            command = [sys.executable, "-m", "pytest", *OPTIONS, str(file)]
+            command = [sys.executable, "-m", "pytest", *OPTIONS, *options, str(file)]
             try:
                 end = subprocess.run(
                     command, cwd=ROOT, env=environment, capture_output=True, timeout=LIMIT_S, check=False
                 )
             except subprocess.TimeoutExpired:
-                return f"{file.relative_to(TESTS)} (hangs)"
+                return file
             if end.returncode not in (0, pytest.ExitCode.NO_TESTS_COLLECTED):
-                return str(file.relative_to(TESTS))
-    return ""
+                return file
+    return None
 
 
 def killer_of(mutant: Mutant) -> str:
-    """Returns the test file that notices a mutant; empty if none does."""
-    return failing(test_files(mutant), mutant)
+    """Returns the test file that notices a mutant, and whether its nightly tests do; empty if none does."""
+    files = test_files(mutant)
+    if file := failing(files, mutant):
+        return str(file.relative_to(TESTS))
+    file = failing(files, mutant, NIGHTLY)
+    if file is None or failing([file], options=NIGHTLY):
+        return ""
+    return f"{file.relative_to(TESTS)}, nightly"
 
 
 def main() -> int:

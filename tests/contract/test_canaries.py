@@ -361,6 +361,7 @@ def test_the_learner_of_a_resumed_run_imports_no_module_but_its_own(form: str, c
     assert not canary.sang()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("form", IN_PROCESSES)
 def test_an_actor_imports_no_module_of_a_learner_but_its_own(form: str, canary: Canary) -> None:
     name = f"{canary.place(form)}:Net"

@@ -150,6 +150,7 @@ def draws_in(output: Path) -> list[tuple[str, str]]:
     return re.findall("draws (.+) (.+)", output.read_text())[:1]
 
 
+@pytest.mark.nightly
 def test_the_global_generators_of_two_services_differ_and_repeat_with_the_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,6 +173,7 @@ def test_the_global_generators_of_two_services_differ_and_repeat_with_the_name(
     assert again == first
 
 
+@pytest.mark.nightly
 def test_the_end_of_a_service_waits_for_threads_and_runs_exit_handlers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

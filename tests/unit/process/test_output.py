@@ -13,6 +13,7 @@ import pytest
 from penstock.local.children import Children
 from tests.support.machine.disks import fill, mounted
 from tests.support.machine.timing import PATIENCE_S, wait_for
+from tests.support.tiers import gate_of
 
 SERVICE = """
 import sys
@@ -204,14 +205,17 @@ def test_a_stopped_launcher_does_not_hold_up_a_child_and_its_end_costs_no_line(t
 
 @pytest.mark.parametrize(
     "change",
-    [
-        "sys.stdout.close(); sys.stderr.close()",
-        "sys.stdout = sys.stderr = None",
-        "sys.stdout = sys.stderr = open(__import__('os').devnull, 'w'); sys.stderr.close()",
-        "import builtins; builtins.print = lambda *values, **options: None",
-        "import builtins; builtins.print = lambda *values: 1 / 0",
-        "import logging; logging.disable(logging.CRITICAL)",
-    ],
+    gate_of(
+        3,
+        [
+            "sys.stdout.close(); sys.stderr.close()",
+            "sys.stdout = sys.stderr = None",
+            "sys.stdout = sys.stderr = open(__import__('os').devnull, 'w'); sys.stderr.close()",
+            "import builtins; builtins.print = lambda *values, **options: None",
+            "import builtins; builtins.print = lambda *values: 1 / 0",
+            "import logging; logging.disable(logging.CRITICAL)",
+        ],
+    ),
 )
 def test_what_an_environment_does_to_the_streams_and_to_print_keeps_no_event_from_the_log(
     change: str, tmp_path: Path

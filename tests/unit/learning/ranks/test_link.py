@@ -78,6 +78,7 @@ def test_the_other_rank_ends_if_the_run_never_begins() -> None:
         assert end_of(ranks.others[0]).code == 0
 
 
+@pytest.mark.nightly
 def test_rank_0_notices_the_end_of_another_rank_while_it_waits() -> None:
     with pytest.raises(RankLost) as at_the_end, led(CONFIG) as ranks:
         connected(ranks.others[0])
