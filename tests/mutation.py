@@ -1,10 +1,9 @@
 """`make mutation`: changes the package in one place at a time, and reports which changes no test notices.
 
 Each mutant is a copy of the package with one comparison, operator, constant or condition changed, chosen by a seed. The
-test file of its module (`tests/architecture/test_where_tested.py`) runs against it, and then those of `ALSO`; if all pass,
-they run again with their nightly tests. A mutant that passes these too survives: a test is missing, or the change has no
-effect. The report is build/mutation.md, and the
-exit code is 1 if a mutant survived.
+test file of its module (`tests/architecture/test_where_tested.py`) runs against it, and then those of `ALSO`. If all
+pass, they run again with their nightly tests. A mutant that passes these too survives: a test is missing, or the change
+has no effect. The report is build/mutation.md, and the exit code is 1 if a mutant survived.
 """
 
 import argparse
@@ -145,7 +144,7 @@ def test_files(mutant: Mutant) -> list[Path]:
 
 
 def failing(files: Iterable[Path], mutant: Mutant | None = None, options: Sequence[str] = GATE) -> Path | None:
-    """Runs test files against a copy of the package, with the mutant. Returns the first that fails; None if none does."""
+    """Runs test files against a copy of the package, with the mutant; returns the first that fails, if one does."""
     with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
         services = Path(folder) / "services"
         # Numba's caches belong to the files' times, which the copy keeps.
