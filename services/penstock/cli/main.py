@@ -53,7 +53,8 @@ _ANSWERS = {
     **dict.fromkeys(("logs", "log"), "each run's folder has the logs of its services in logs/"),
     **dict.fromkeys(
         ("tensorboard", "wandb", "mlflow", "track"),
-        "there is no tracker yet; `penstock plot` draws metrics.jsonl of a run, which any program can read",
+        "`tensorboard --logdir runs` shows every run; there is no other tracker yet, and `penstock plot` draws"
+        " metrics.jsonl of a run, which any program can read",
     ),
     **dict.fromkeys(
         ("tune", "optimize", "optimise", "hpo", "sweep"),

@@ -248,8 +248,8 @@ def _always(text: str, *same: object) -> Answer:
 
 
 _PLOTS = _line(
-    "there is no tracker yet. The run's folder has all numbers in metrics.jsonl, which any program can read;"
-    " `penstock plot` draws them and compares runs, and Prometheus reads the services' metrics"
+    "every run has event files: `tensorboard --logdir runs` shows them. There is no other tracker yet; metrics.jsonl in"
+    " the run's folder has the same numbers, and `penstock plot` draws them"
 )
 _FILMS = _line("training shows no environment; `penstock evaluate --record-video` films the trained policy")
 _SHOWN = _line(

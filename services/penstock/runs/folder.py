@@ -98,6 +98,7 @@ class RunFolder:
         self.config = root / "config.toml"
         self.metrics = root / "metrics.jsonl"
         self.damaged_metrics = damaged_lines_of(self.metrics)
+        self.event_files = root / "tensorboard"
         self.services = root / "services.json"
         self.targets = root / "targets.json"
         self.summary = root / "summary.json"

@@ -64,19 +64,24 @@ def load_metrics(run: str | Path) -> Metrics:
     """
     path = RunFolder(Path(run)).metrics
     try:
-        lines = path.read_text(errors="replace").splitlines()
+        records = records_of(path)
     except OSError as error:
         raise ConfigurationError(
             f"can't read the metrics {path}: "
             + in_words(error, path, "choose the folder of a run that has begun to train")
         ) from None
-    records = [record for line in lines if (record := _record(line)) is not None]
     return Metrics(
         *(
             _columns([record for record in records if record["kind"] == kind])
             for kind in ("training", "evaluation", "final_evaluation")
         )
     )
+
+
+def records_of(path: Path) -> list[dict[str, Any]]:
+    """Returns the records of a journal that are whole, as dicts by name. Raises `OSError` if it can't be read."""
+    lines = path.read_text(errors="replace").splitlines()
+    return [record for line in lines if (record := _record(line)) is not None]
 
 
 class RecordReader:

@@ -67,7 +67,7 @@ class Journal:
         if strays:
             aside = damaged_lines_of(path)
             self._notice(f"{len(strays)} lines of {path} are damaged or incomplete; they were moved to {aside.name}")
-            self._writes.write(aside.name, partial(_append, aside, b"".join(strays)))
+            self._writes.write(aside.name, partial(append, aside, b"".join(strays)))
         self._written = len(kept)
         if len(kept) < sum(len(line) for line in lines):
             self._rewritten = kept
@@ -86,7 +86,7 @@ class Journal:
             write_atomically(self._path, self._rewritten)
             self._rewritten = None
         data = b"".join(self._waiting)
-        self._written = _append(self._path, data, at=self._written)
+        self._written = append(self._path, data, at=self._written)
         self._waiting.clear()
         if self._written > MOST_BYTES:
             self._thin()
@@ -141,7 +141,7 @@ def _evenly(mine: list[int], steps: list[int], sizes: list[int], most_bytes: int
     return best
 
 
-def _append(path: Path, data: bytes, *, at: int | None = None) -> int:
+def append(path: Path, data: bytes, *, at: int | None = None) -> int:
     """Truncates a file to at most `at` bytes and appends data. Returns its new size in bytes. Raises `OSError`."""
     descriptor = open_own(path, os.O_WRONLY | os.O_CREAT)
     try:

@@ -1,8 +1,10 @@
 """Records of a run's progress, and the sinks that store them, such as the journal."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from numpy.typing import NDArray
 
 from penstock.types.evaluation import EvaluationSummary, VariantReturns
 from penstock.types.records import plain
@@ -23,12 +25,14 @@ class Record:
         env_steps: Environment steps trained.
         values: Numbers by name; None where not known.
         variants: Results in each environment variant; empty if the run has none.
+        distributions: <number>[B] values of the last batch's segments, by name; the journal leaves them out.
     """
 
     kind: Literal["training", "evaluation", "final_evaluation"]
     env_steps: int
     values: dict[str, float | None]
     variants: tuple[VariantStatus | VariantReturns, ...] = ()
+    distributions: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
     @classmethod
     def of_training(
@@ -39,6 +43,7 @@ class Record:
         training_s: float,
         *,
         ended_return: float | None,
+        distributions: Mapping[str, NDArray[Any]] | None = None,
     ) -> "Record":
         """Returns a record of the last batch, with seconds of training.
 
@@ -66,7 +71,7 @@ class Record:
         }
         measured = {**learning.pop("learning"), **learning, **plain(times)}
         rounded = {name: _rounded(value) for name, value in measured.items()}
-        return cls("training", status.env_steps, {**values, **rounded}, status.variants)
+        return cls("training", status.env_steps, {**values, **rounded}, status.variants, distributions or {})
 
     @classmethod
     def of_evaluation(cls, evaluation: EvaluationSummary, training_s: float, *, final: bool) -> "Record":

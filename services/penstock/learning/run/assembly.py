@@ -8,6 +8,7 @@ from penstock.algo.network import Network
 from penstock.algo.spaces import encoders_of_new
 from penstock.config import Config
 from penstock.learning.durable.checkpoints import Recovered
+from penstock.learning.durable.event_files import EventFiles, hyperparameters_of
 from penstock.learning.durable.journal import Journal
 from penstock.learning.durable.records import Records
 from penstock.learning.durable.retried_writes import RetriedWrites
@@ -107,6 +108,14 @@ def core_is_faster(config: Config, spec: EnvironmentSpec, continued: Network | N
 
 def training_run(session: Session, parts: LearnerParts) -> TrainingRun:
     """Makes the training run of a session, with the sinks of its records."""
-    journal = Journal(session.folder.metrics, writes=session.writes, notice=session.statistics.notice)
-    records = Records([journal], resumed_at=session.recovered.progress.env_steps)
+    folder, writes, notice = session.folder, session.writes, session.statistics.notice
+    journal = Journal(folder.metrics, writes=writes, notice=notice)
+    events = EventFiles(
+        folder.event_files,
+        folder.metrics,
+        writes=writes,
+        notice=notice,
+        hyperparameters=hyperparameters_of(session.config),
+    )
+    records = Records([journal, events], resumed_at=session.recovered.progress.env_steps)
     return TrainingRun(session, parts, records, Evaluations(parts.desk, session, records))

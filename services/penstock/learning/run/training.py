@@ -13,6 +13,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
+from numpy.typing import NDArray
+
 from penstock.config import SamplingConfig
 from penstock.errors import Diverged, SchemaMismatch, Unavailable
 from penstock.learning.durable import checkpoints
@@ -86,6 +88,7 @@ class TrainingRun:
         self._journal_at = 0.0
         self._journal_due = Recurrence(config.run.limits.share_of(_JOURNAL_SHARE), self._extent)
         self._noted_version = self._progress.version
+        self._distributions: dict[str, NDArray[Any]] = {}
         self._noted_totals = statistics.session.totals()
         self._collection = CollectionWeights(
             config.sampling, max(1, len(config.environment.variants)), config.evaluation.threshold
@@ -211,6 +214,7 @@ class TrainingRun:
             self._others.train(batch, share_done)
         outcome = self._learner.train(self._feed.tensors(batch), share_done)
         train_s = time.perf_counter() - started
+        self._distributions = {"age": batch.ages, "priority": outcome.priorities}
         self._advance(batch, outcome)
         self._versions.use(self._progress.version)
         # Before the commit, which opens the gate for batches that need this version. On CUDA the version may follow its
@@ -324,6 +328,7 @@ class TrainingRun:
                     times,
                     self._statistics.training_s,
                     ended_return=self._statistics.take_ended_return(),
+                    distributions=self._distributions,
                 )
             )
 
