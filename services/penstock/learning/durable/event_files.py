@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.config import Config
 from penstock.learning.durable.journal import append
 from penstock.learning.durable.records import Record
 from penstock.learning.durable.retried_writes import RetriedWrites
@@ -55,9 +54,6 @@ _GROUPS = {
 }
 _GROUP_OF = {name: group for group, names in _GROUPS.items() for name in names}
 """Sections of TensorBoard's page by the names of numbers of training. Others are in `time` or `training`."""
-
-_COMPARED = ("ppo", "policy", "sampling", "actor")
-"""Sections of the settings that the HParams page shows."""
 
 _HYPERPARAMETERS = "_hparams_/session_start_info"
 _POLYNOMIAL = 0x82F63B78
@@ -187,18 +183,6 @@ def _hyperparameters_of(values: Mapping[str, str | float | bool]) -> bytes:
     # The reader drops a value without a tensor: DT_FLOAT, shape (), value 0.
     tensor = _number(1, 1) + _field(2, b"") + _field(5, struct.pack("<f", 0.0))
     return _field(1, _field(1, _HYPERPARAMETERS.encode()) + _field(8, tensor) + _field(9, metadata))
-
-
-def hyperparameters_of(config: Config) -> dict[str, str | float | bool]:
-    """Returns the settings that TensorBoard's HParams page compares, by name."""
-    settings: dict[str, str | float | bool] = {
-        "environment.id": config.environment.short_name,
-        "run.seed": config.run.seed,
-    }
-    for section in _COMPARED:
-        for name, value in getattr(config, section):
-            settings[f"{section}.{name}"] = value if isinstance(value, str | float | int) else str(value)
-    return settings
 
 
 def _value(value: str | float | bool) -> bytes:

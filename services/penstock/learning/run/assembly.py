@@ -8,7 +8,7 @@ from penstock.algo.network import Network
 from penstock.algo.spaces import encoders_of_new
 from penstock.config import Config
 from penstock.learning.durable.checkpoints import Recovered
-from penstock.learning.durable.event_files import EventFiles, hyperparameters_of
+from penstock.learning.durable.event_files import EventFiles
 from penstock.learning.durable.journal import Journal
 from penstock.learning.durable.records import Records
 from penstock.learning.durable.retried_writes import RetriedWrites
@@ -22,6 +22,9 @@ from penstock.learning.run.training import TrainingRun
 from penstock.learning.step.learner import Learner
 from penstock.runs.folder import RunFolder
 from penstock.types.spaces import EnvironmentSpec
+
+_COMPARED = ("ppo", "policy", "sampling", "actor")
+"""Sections of the settings that the HParams page shows."""
 
 
 def open_session(config: Config, folder: RunFolder, recovered: Recovered) -> Session:
@@ -115,7 +118,19 @@ def training_run(session: Session, parts: LearnerParts) -> TrainingRun:
         folder.metrics,
         writes=writes,
         notice=notice,
-        hyperparameters=hyperparameters_of(session.config),
+        hyperparameters=_hyperparameters_of(session.config),
     )
     records = Records([journal, events], resumed_at=session.recovered.progress.env_steps)
     return TrainingRun(session, parts, records, Evaluations(parts.desk, session, records))
+
+
+def _hyperparameters_of(config: Config) -> dict[str, str | float | bool]:
+    """Returns the settings that TensorBoard's HParams page compares, by name."""
+    settings: dict[str, str | float | bool] = {
+        "environment.id": config.environment.short_name,
+        "run.seed": config.run.seed,
+    }
+    for section in _COMPARED:
+        for name, value in getattr(config, section):
+            settings[f"{section}.{name}"] = value if isinstance(value, str | float | int) else str(value)
+    return settings
