@@ -244,6 +244,7 @@ def test_the_folder_contains_a_plot_and_logs_and_no_temporary_files(ended_run: E
     assert {path.name for path in folder.root.iterdir()} == {
         "config.toml",
         "metrics.jsonl",
+        "tensorboard",
         "summary.json",
         "learning_curve.png",
         "checkpoints",
