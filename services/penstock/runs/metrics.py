@@ -32,8 +32,8 @@ def return_text(mean: float, std: float | None = None) -> str:
     return shown if std is None else f"{shown} ± {std:.{decimals}f}"
 
 
-_TRAINING, _BEGINNING = '"kind": "training"', 40
-"""Text by which a record of training is known without parsing, and the characters of a line that may contain it."""
+_TRAINING, _BEGINNING = b'"kind": "training"', 40
+"""Text by which a record of training is known without parsing, and the bytes of a line that may contain it."""
 
 Columns = Mapping[str, NDArray[np.float64]]
 """Numbers by name, <float64>[N] each, in the order of the records; NaN where a record has no number."""
@@ -69,7 +69,7 @@ def load_metrics(run: str | Path, most_training: int | None = None) -> Metrics:
     """
     path = RunFolder(Path(run)).metrics
     try:
-        lines = path.read_text(errors="replace").splitlines()
+        lines = path.read_bytes().splitlines()
     except OSError as error:
         raise ConfigurationError(
             f"can't read the metrics {path}: "
@@ -77,7 +77,7 @@ def load_metrics(run: str | Path, most_training: int | None = None) -> Metrics:
         ) from None
     if most_training is not None:
         lines = _thinned(lines, most_training)
-    records = [record for line in lines if (record := _record(line)) is not None]
+    records = [record for line in lines if (record := _record(line.decode(errors="replace"))) is not None]
     return Metrics(
         *(
             _columns([record for record in records if record["kind"] == kind])
@@ -122,7 +122,7 @@ class RecordReader:
         return replaced, data[:end].splitlines()
 
 
-def _thinned(lines: list[str], most_training: int) -> list[str]:
+def _thinned(lines: list[bytes], most_training: int) -> list[bytes]:
     """Returns lines with `most_training` of the records of training, evenly over them, and all other records."""
     trained = [index for index, line in enumerate(lines) if _TRAINING in line[:_BEGINNING]]
     if len(trained) <= most_training:

@@ -22,7 +22,7 @@ _WIDTH, _HEIGHT = 1000, 500
 _LARGEST = 1e300
 """Magnitude to which values are limited, so that no sum or difference overflows."""
 
-_MOST_DOTS = 60
+_MOST_DOTS = 30
 """Most points of a line that are marked."""
 
 _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))

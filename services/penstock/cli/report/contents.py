@@ -47,6 +47,8 @@ PANELS: dict[str, tuple[Panel, ...]] = {
         Panel("entropy, nats", {"entropy": "entropy"}),
         Panel("explained variance", {"explained_variance": "explained variance"}),
         Panel("clipped ratios", {"clipped_share": "clipped ratios"}, share=True),
+        Panel("gradient norm", {"gradient_norm": "gradient norm"}, log=True),
+        Panel("learning rate", {"learning_rate": "learning rate"}),
     ),
     "Ages and priorities": (
         Panel(
@@ -58,8 +60,8 @@ PANELS: dict[str, tuple[Panel, ...]] = {
             {"effective_sample_share": "all", "fresh_effective_share": "fresh"},
             share=True,
         ),
-        Panel("priority of replayed data, relative to draws by age", {"drawn_priority": "priority"}),
-        Panel("gradient variance saved by priorities", {"priority_gain": "saved"}, share=True),
+        Panel("priority, relative to draws by age", {"drawn_priority": "priority"}),
+        Panel("variance saved by priorities", {"priority_gain": "saved"}, share=True),
     ),
     "Speed and waits": (
         Panel("environment steps/s", {"env_steps_per_s": "steps/s"}),
@@ -75,8 +77,8 @@ PANELS: dict[str, tuple[Panel, ...]] = {
 
 _FACTS = ("env_steps", "training_s", "episodes", "return_mean")
 _NAMES = (*_FACTS, *(name for panels in PANELS.values() for panel in panels for name in panel.lines))
-_MOST_TRAINING = 2_000
-"""Records of training that are read: five for each point of the longest curve. All of a file of 64 MiB take seconds."""
+_MOST_TRAINING = 800
+"""Records of training that are read: two for each point of the longest curve. Parsing all takes up to seconds."""
 
 _ANSWER_S = 1.0
 _OF_FOLDER = "run.dir"

@@ -184,13 +184,13 @@ def _comparison(runs: Sequence[ReportedRun]) -> str:
         named = f"{escape(run.name)}{f'<br><small>{escape(_cut(label))}</small>' if label else ''}"
         rows.append(f"<tr><th>{named}</th>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>")
     head = "".join(f"<th>{column}</th>" for column in _COLUMNS)
-    return f"<div class=wide><table><thead><tr>{head}</tr></thead>{''.join(rows)}</table></div>"
+    return f'<div class=wide><table class="runs"><thead><tr>{head}</tr></thead>{"".join(rows)}</table></div>'
 
 
 def _details(runs: Sequence[ReportedRun]) -> str:
     parts = [
-        f"<details><summary><b>{escape(run.name)}</b> {escape(run.verdict)}</summary>{_of_one(run)}{_waits(run)}"
-        "</details>"
+        f"<details><summary><strong>{escape(run.name)}</strong> {escape(run.verdict)}</summary>"
+        f"{_of_one(run)}{_waits(run)}</details>"
         for run in runs
     ]
     return f"<h2>Each run</h2>{''.join(parts)}"
@@ -211,7 +211,7 @@ def _settings(runs: Sequence[ReportedRun]) -> str:
         cells = f"<th><code>{escape(name)}</code></th><td>{shown}</td><td>{escape(_cut(default))}</td>"
         rows.append(f"<tr>{cells}</tr>")
     head = "<thead><tr><th>setting</th><th>value</th><th>default</th></tr></thead>"
-    table = f"<div class=wide><table>{head}{''.join(rows)}</table></div>"
+    table = f'<div class=wide><table class="settings">{head}{"".join(rows)}</table></div>'
     return f"<h2>Settings that differ from the defaults</h2>{table}"
 
 
@@ -226,26 +226,26 @@ _STYLE = """
 --c0:#4493f8;--c1:#f0883e;--c2:#3fb950;--c3:#ab7df8;--c4:#db61a2;--c5:#9198a1;--good:#3fb950;--poor:#d29922}}
 *{box-sizing:border-box}
 body{margin:0;background:var(--ground);color:var(--text);font:15px/1.5 system-ui,sans-serif}
-main{max-width:70rem;margin:auto;padding:1.5rem 1rem 3rem;overflow-wrap:anywhere}
+main{max-width:70rem;margin:auto;padding:1.5rem 1rem 3rem;overflow-wrap:break-word}
 h1{font-size:1.7rem;line-height:1.2;margin:0 0 .4rem}
 h2{font-size:1.1rem;margin:2rem 0 .6rem;padding-bottom:.3rem;border-bottom:1px solid var(--rule)}
 p{margin:.2rem 0}
 .verdict{font-size:1.1rem;font-weight:600}.good{color:var(--good)}.poor{color:var(--poor)}
 .about,.remark,small,figcaption .legend,summary{color:var(--dim)}
-summary b{color:var(--text)}
+summary strong{color:var(--text)}
 .tiles{display:grid;grid-template-columns:repeat(auto-fill,minmax(9.5rem,1fr));gap:.6rem;margin:1rem 0}
 .tiles div{background:var(--tile);border:1px solid var(--rule);border-radius:6px;padding:.5rem .7rem}
 dt{color:var(--dim);font-size:.85rem}dd{margin:0;font-size:1.1rem;font-weight:600;font-variant-numeric:tabular-nums}
 dd.remark{font-size:.8rem;font-weight:400}
 .hints{margin:0;padding-left:1.2rem}
-.charts{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,19rem),1fr));gap:1rem 1.5rem}
+.charts{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,13.5rem),1fr));gap:1rem 1.2rem}
 figure{margin:0;min-width:0}figcaption{font-size:.85rem;font-weight:600}
 .legend{display:flex;flex-wrap:wrap;gap:0 1rem;font-weight:400}
 .key::before{content:"";display:inline-block;width:1.2rem;margin-right:.35rem;vertical-align:middle;
 border-top:2px solid currentColor}
 .key::before{border-color:var(--k,currentColor)}.key.d1::before{border-top-style:dashed}
 .key.d2::before{border-top-style:dotted}.key.level::before{border-top-style:dashed}.key.faint::before{opacity:.45}
-.plot{position:relative;height:8.5rem;margin:.5rem 1rem 1.5rem 3.2rem}.large .plot{height:20rem}
+.plot{position:relative;height:8.5rem;margin:.5rem .8rem 1.5rem 2.9rem}.large .plot{height:20rem}.large{padding-bottom:1px}
 svg{position:absolute;width:100%;height:100%;overflow:visible}
 svg path{fill:none;vector-effect:non-scaling-stroke;stroke-linejoin:round}
 svg .grid{stroke:var(--rule)}svg .level{stroke:var(--dim);stroke-dasharray:5 4}
@@ -259,7 +259,7 @@ font-variant-numeric:tabular-nums}
 .wide{overflow-x:auto}
 table{border-collapse:collapse;font-size:.9rem;font-variant-numeric:tabular-nums}
 th,td{text-align:left;padding:.3rem .9rem .3rem 0;vertical-align:top;border-bottom:1px solid var(--rule)}
-th{font-weight:400}thead th{color:var(--dim)}
+th{font-weight:400}thead th{color:var(--dim)}.runs td{white-space:nowrap}.settings td{max-width:24rem}
 .bar{width:14rem;min-width:5rem}.bar i{display:block;height:.8rem;margin-top:.25rem;background:var(--c0)}
 details{border-bottom:1px solid var(--rule);padding:.4rem 0}details h2{font-size:1rem;border:0;margin:.8rem 0 .2rem}
 """
