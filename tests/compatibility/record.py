@@ -127,7 +127,7 @@ def record(name: str, code: Path, python: str, *, is_this: bool) -> None:
 def _record_run(release: Release, target: Path) -> None:
     release.penstock("train", "--run.dir", "run")
     run = release.folder / "run"
-    for name in ("logs", "learning_curve.png", "videos"):
+    for name in ("logs", "learning_curve.png", "report.html", "videos"):
         path = run / name
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     metrics = run / "metrics.jsonl"

@@ -49,6 +49,7 @@ def test_the_commands_about_a_finished_run_work(old: Path) -> None:
         ("evaluate", str(old), "--episodes", "1"),
         ("evaluate", str(old / "checkpoints" / "best.safetensors"), "--env-id", "CartPole-v1", "--episodes", "1"),
         ("plot", str(old)),
+        ("report", str(old)),
         ("status", str(old)),
     ):
         end = run(*arguments)

@@ -247,6 +247,7 @@ def test_the_folder_contains_a_plot_and_logs_and_no_temporary_files(ended_run: E
         "tensorboard",
         "summary.json",
         "learning_curve.png",
+        "report.html",
         "checkpoints",
         "logs",
         "versions.json",

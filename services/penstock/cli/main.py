@@ -26,6 +26,7 @@ _COMMANDS = {
     "launch": "start a run on a cluster",
     "evaluate": "play episodes with a trained policy",
     "plot": "draw the learning curves of runs",
+    "report": "write a page about runs, or show it in a browser while they train",
     "status": "show the status of a run",
     "runs": "list the runs of this folder, or remove runs",
     "presets": "list the presets, or print the settings of one",

@@ -5,6 +5,7 @@ unreadable. A run that is resumed keeps its settings: those that were removed or
 the user, and values that this release refuses are errors.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -96,7 +97,15 @@ def texts(file: Path) -> dict[str, str]:
 
     Raises `ConfigurationError` if the file can't be read or parsed.
     """
-    values = merge(Sections().model_dump(mode="json"), read_recorded(file).values)
+    return _texts(merge(Sections().model_dump(mode="json"), read_recorded(file).values))
+
+
+def default_texts() -> dict[str, str]:
+    """Returns the text of the default of every setting, as `texts` does for a run."""
+    return _texts(Sections().model_dump(mode="json"))
+
+
+def _texts(values: Mapping[str, object]) -> dict[str, str]:
     given = {
         f"{section}.{key}": "none" if value in (None, NONE) else str(value)
         for section, table in values.items()

@@ -2,7 +2,7 @@
 
 import io
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,7 +62,7 @@ class Curve:
     """A run's curves over one of `X_AXES`: mean returns of training episodes and of evaluations, and details.
 
     Runs that agree in `settings`, which are all settings except the seed and the folder, share a curve. `details` are
-    the curves of `_DETAILS`, by name.
+    the curves of numbers of training, by name.
     """
 
     environment_id: str
@@ -74,8 +74,16 @@ class Curve:
     details: Mapping[str, Points]
 
 
-def read_curve(folder: RunFolder, x: str = "steps", smooth: int = 1) -> Curve:
+def read_curve(
+    folder: RunFolder,
+    x: str = "steps",
+    smooth: int = 1,
+    details: Iterable[str] = _DETAILS,
+    most_training: int | None = None,
+) -> Curve:
     """Reads a run's curves over `x`. Those of training are means over the last `smooth` records.
+
+    `details` are the names of the numbers of training to read, and `most_training` is passed to `load_metrics`.
 
     Raises `ConfigurationError` if the folder contains no run, or no metrics yet.
     """
@@ -83,7 +91,7 @@ def read_curve(folder: RunFolder, x: str = "steps", smooth: int = 1) -> Curve:
         raise ConfigurationError(
             f"{folder.root} contains no run with metrics; choose the folder of a run that has begun"
         )
-    metrics = load_metrics(folder.root)
+    metrics = load_metrics(folder.root, most_training)
     read = read_settings(folder.config, "environment.id", "run.seed", "evaluation.threshold")
     # Runs of earlier releases have no returns of the episodes since the previous record.
     training = "episode_return_mean" if "episode_return_mean" in metrics.training else "return_mean"
@@ -94,7 +102,7 @@ def read_curve(folder: RunFolder, x: str = "steps", smooth: int = 1) -> Curve:
         threshold=read.evaluation.threshold,
         training=_points(metrics.training, training, x, smooth),
         evaluation=_points(metrics.evaluation, "return_mean", x),
-        details={name: _points(metrics.training, name, x, smooth) for name in _DETAILS},
+        details={name: _points(metrics.training, name, x, smooth) for name in details},
     )
 
 
@@ -130,6 +138,21 @@ def _label(settings: tuple[tuple[str, str], ...], shared: set[tuple[str, str]]) 
     apart = [f"{name} {value}" for name, value in settings if (name, value) not in shared]
     hidden = [f"and {len(apart) - _MAX_DIFFERENCES} more"] if len(apart) > _MAX_DIFFERENCES else []
     return ", ".join([*apart[:_MAX_DIFFERENCES], *hidden])
+
+
+def gathered(
+    curves: Sequence[Points],
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Returns steps, and the mean, minimum and maximum of at least one curve, <float64>[N] each.
+
+    None of the curves is empty. A shorter curve keeps its last value.
+    """
+    if len(curves) == 1:
+        return curves[0][:, 0], curves[0][:, 1], curves[0][:, 1], curves[0][:, 1]
+    start, end = max(curve[0, 0] for curve in curves), max(curve[-1, 0] for curve in curves)
+    steps = np.linspace(start, end, _GRID_POINTS)
+    values = np.stack([np.interp(steps, curve[:, 0], curve[:, 1]) for curve in curves])
+    return steps, values.mean(0), values.min(0), values.max(0)
 
 
 def why_not_drawn() -> str:
@@ -217,20 +240,8 @@ def _draw_curve(axes: Any, curves: list[Points], colour: str, opacity: float, la
     drawn = [points for points in curves if len(points)]
     if not drawn:
         return
-    steps, mean, low, high = _gather(drawn)
+    steps, mean, low, high = gathered(drawn)
     marker = "." if len(drawn) == 1 and len(steps) <= _MOST_MARKERS else ""
     axes.plot(steps, mean, color=colour, alpha=opacity, linewidth=1.4, marker=marker, label=label or None)
     if len(drawn) > 1:
         axes.fill_between(steps, low, high, color=colour, alpha=0.18 * opacity, linewidth=0)
-
-
-def _gather(
-    curves: list[Points],
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Returns steps, and the mean, minimum and maximum of the curves; a shorter curve keeps its last value."""
-    if len(curves) == 1:
-        return curves[0][:, 0], curves[0][:, 1], curves[0][:, 1], curves[0][:, 1]
-    start, end = max(curve[0, 0] for curve in curves), max(curve[-1, 0] for curve in curves)
-    steps = np.linspace(start, end, _GRID_POINTS)
-    values = np.stack([np.interp(steps, curve[:, 0], curve[:, 1]) for curve in curves])
-    return steps, values.mean(0), values.min(0), values.max(0)

@@ -6,6 +6,7 @@ services.json          addresses of the services, while the run is active
 targets.json           addresses of the services' metrics, for Prometheus, while the run is active
 summary.json           written at the end
 learning_curve.png     drawn at the end
+report.html            one page about the run, written at the end of `penstock train`
 checkpoints/           the newest few as <env steps>.safetensors, and best.safetensors; best.json: the times at the best
 logs/                  one file per service
 launch/                scripts, settings and job numbers of `penstock launch`
@@ -103,6 +104,7 @@ class RunFolder:
         self.targets = root / "targets.json"
         self.summary = root / "summary.json"
         self.learning_curve = root / "learning_curve.png"
+        self.report = root / "report.html"
         self.checkpoints = root / "checkpoints"
         self.best_checkpoint = self.checkpoints / "best.safetensors"
         self.best_measured = self.checkpoints / "best.json"

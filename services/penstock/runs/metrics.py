@@ -32,6 +32,9 @@ def return_text(mean: float, std: float | None = None) -> str:
     return shown if std is None else f"{shown} ± {std:.{decimals}f}"
 
 
+_TRAINING, _BEGINNING = b'"kind": "training"', 40
+"""Text by which a record of training is known without parsing, and the bytes of a line that may contain it."""
+
 Columns = Mapping[str, NDArray[np.float64]]
 """Numbers by name, <float64>[N] each, in the order of the records; NaN where a record has no number."""
 
@@ -53,23 +56,28 @@ class Metrics:
     final_evaluation: Columns
 
 
-def load_metrics(run: str | Path) -> Metrics:
+def load_metrics(run: str | Path, most_training: int | None = None) -> Metrics:
     """Reads the metrics of a run from its folder. The run may still be active.
 
     Args:
         run: Folder of the run.
+        most_training: Most records of training to read, evenly over the run, with the first and the last two; None:
+            all. The longest files take seconds.
 
     Raises:
         ConfigurationError: The folder has no metrics.
     """
     path = RunFolder(Path(run)).metrics
     try:
-        records = records_of(path)
+        lines = path.read_bytes().splitlines()
     except OSError as error:
         raise ConfigurationError(
             f"can't read the metrics {path}: "
             + in_words(error, path, "choose the folder of a run that has begun to train")
         ) from None
+    if most_training is not None:
+        lines = _thinned(lines, most_training)
+    records = _records_in(lines)
     return Metrics(
         *(
             _columns([record for record in records if record["kind"] == kind])
@@ -80,8 +88,11 @@ def load_metrics(run: str | Path) -> Metrics:
 
 def records_of(path: Path) -> list[dict[str, Any]]:
     """Returns the records of a journal that are whole, as dicts by name. Raises `OSError` if it can't be read."""
-    lines = path.read_text(errors="replace").splitlines()
-    return [record for line in lines if (record := _record(line)) is not None]
+    return _records_in(path.read_bytes().splitlines())
+
+
+def _records_in(lines: Iterable[bytes]) -> list[dict[str, Any]]:
+    return [record for line in lines if (record := _record(line.decode(errors="replace"))) is not None]
 
 
 class RecordReader:
@@ -118,6 +129,17 @@ class RecordReader:
         end = data.rfind(b"\n") + 1
         self._offset += end
         return replaced, data[:end].splitlines()
+
+
+def _thinned(lines: list[bytes], most_training: int) -> list[bytes]:
+    """Returns lines with `most_training` of the records of training, evenly over them, and all other records."""
+    trained = [index for index, line in enumerate(lines) if _TRAINING in line[:_BEGINNING]]
+    if len(trained) <= most_training:
+        return lines
+    # The very last line may be incomplete.
+    kept = {*np.linspace(0, len(trained) - 1, most_training - 1).round().astype(int).tolist(), len(trained) - 2}
+    left_out = {index for position, index in enumerate(trained) if position not in kept}
+    return [line for index, line in enumerate(lines) if index not in left_out]
 
 
 def _record(line: str) -> dict[str, Any] | None:

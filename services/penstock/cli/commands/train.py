@@ -42,6 +42,7 @@ def command(arguments: Sequence[str]) -> int:
     check_at_once(config, resume=options.resume is not None)
     # It imports gRPC, for which a refusal need not wait.
     with loading():
+        from penstock.cli.report.page import write_at_end
         from penstock.local import launcher
 
     console = Console(highlight=False)
@@ -59,10 +60,11 @@ def command(arguments: Sequence[str]) -> int:
             summary = launcher.train(config, resume=options.resume is not None, observer=display, started=started)
     except KeyboardInterrupt as end:
         described, resume = _describe_end(end, config)
-        show(console, described)
+        show(console, *filter(None, [write_at_end(RunFolder(Path(str(config.run.dir))))]), described)
         if resume:
             show_command(console, "  ", resume)
         return INTERRUPTED
+    show(console, *filter(None, [write_at_end(RunFolder(Path(summary.run_dir)))]))
     trust = TRUST_CODE if config.names_code else ""
     show_end(console, summary, penstock=program(), trust=trust, verbose=options.verbose)
     return 0

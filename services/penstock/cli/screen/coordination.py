@@ -106,9 +106,17 @@ def summary_lines(summary: Summary) -> list[Line]:
     if figures := replay_figures(summary.samples_per_insert, statistics):
         lines.append(named("replay", figures.line))
     if statistics is not None:
-        lines += [*in_short(statistics), *(_advice(_hints(summary)) or _usual(summary))]
+        lines += [*in_short(statistics), *(_advice(hints_of(summary)) or _usual(summary))]
     wall = f"{summary.wall_s:.1f} s, from the command to the end"
     return [*lines, named("wall time", wall), named("run", summary.run_dir)]
+
+
+def hints_of(summary: Summary) -> list[Hint]:
+    """Returns hints on a run; none on one that has reached its threshold, which has learnt."""
+    if summary.statistics is None or summary.env_steps_to_threshold is not None:
+        return []
+    done, ended = summary.limit.share if summary.limit else 0.0, summary.stopped in AT_A_LIMIT.values()
+    return hints(summary.statistics, done, ended=ended)
 
 
 def show_end(console: Console, summary: Summary, *, penstock: str, trust: str = "", verbose: bool = False) -> None:
@@ -121,12 +129,17 @@ def show_end(console: Console, summary: Summary, *, penstock: str, trust: str = 
         trust: Option for commands that import the run's code.
         verbose: Whether to print everything that `penstock status` shows.
     """
+    folder = RunFolder(Path(summary.run_dir))
     lines = [
         *_returns(summary),
         ("ended", f"by {summary.stopped} after {summary.env_steps:,} steps, {summary.wall_s:.1f} s in all"),
-        *(("hint", hint.text) for hint in _hints(summary)),
+        *(("hint", hint.text) for hint in hints_of(summary)),
         ("run", summary.run_dir),
-        *(("curve", str(curve)) for curve in [RunFolder(Path(summary.run_dir)).learning_curve] if curve.exists()),
+        *(
+            (name, str(path))
+            for name, path in (("curve", folder.learning_curve), ("report", folder.report))
+            if path.exists()
+        ),
     ]
     short = [_verdict(summary), *(named(*line, width=_CLOSING_LABEL) for line in lines)]
     show(console, *(summary_lines(summary) if verbose else short))
@@ -156,14 +169,6 @@ def _returns(summary: Summary) -> list[tuple[str, str]]:
         shown = _spread(found) if found else "-"
         lines.append((f"variant {number}", f"{shown}, {variant.arguments}"))
     return lines
-
-
-def _hints(summary: Summary) -> list[Hint]:
-    """Returns hints on a run; none on one that has reached its threshold, which has learnt."""
-    if summary.statistics is None or summary.env_steps_to_threshold is not None:
-        return []
-    done, ended = summary.limit.share if summary.limit else 0.0, summary.stopped in AT_A_LIMIT.values()
-    return hints(summary.statistics, done, ended=ended)
 
 
 def _usual(summary: Summary) -> list[Line]:
