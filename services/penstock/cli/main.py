@@ -25,6 +25,8 @@ _COMMANDS = {
     "train": "train an agent, with all services as processes on this machine",
     "launch": "start a run on a cluster",
     "evaluate": "play episodes with a trained policy",
+    "compare": "train two settings with the same seeds, and say which is better",
+    "sweep": "train a grid of settings, and write the best to a file",
     "plot": "draw the learning curves of runs",
     "status": "show the status of a run",
     "runs": "list the runs of this folder, or remove runs",
@@ -56,8 +58,8 @@ _ANSWERS = {
         "there is no tracker yet; `penstock plot` draws metrics.jsonl of a run, which any program can read",
     ),
     **dict.fromkeys(
-        ("tune", "optimize", "optimise", "hpo", "sweep"),
-        "settings are not tuned yet; start a run for each with `penstock train`, and `penstock plot` compares them",
+        ("tune", "optimize", "optimise", "hpo", "grid"),
+        "`penstock sweep` trains a grid of settings, and `penstock compare` compares two",
     ),
     **dict.fromkeys(
         ("export", "onnx", "convert"),

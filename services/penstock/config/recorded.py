@@ -96,7 +96,12 @@ def texts(file: Path) -> dict[str, str]:
 
     Raises `ConfigurationError` if the file can't be read or parsed.
     """
-    values = merge(Sections().model_dump(mode="json"), read_recorded(file).values)
+    return texts_of(read_recorded(file).values)
+
+
+def texts_of(recorded: dict[str, object]) -> dict[str, str]:
+    """Returns the text of every setting as `texts` does, from the nested values of a file."""
+    values = merge(Sections().model_dump(mode="json"), recorded)
     given = {
         f"{section}.{key}": "none" if value in (None, NONE) else str(value)
         for section, table in values.items()
