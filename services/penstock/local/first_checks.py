@@ -97,7 +97,12 @@ def is_active(folder: RunFolder) -> bool:
         return False
     from penstock.rpc.health import is_serving
 
-    return any(is_serving(place.addresses, _LIVE_TIMEOUT_S) for place in folder.places().values())
+    try:
+        places = folder.places()
+    except FileNotFoundError:
+        # Its services have ended in the meantime.
+        return False
+    return any(is_serving(place.addresses, _LIVE_TIMEOUT_S) for place in places.values())
 
 
 def with_run_dir(config: Config) -> Config:

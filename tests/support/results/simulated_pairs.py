@@ -20,7 +20,7 @@ def pairs(rng: np.random.Generator, comparisons: int, size: int, *, ratio: float
     Steps are log-normal and end at the next evaluation; `ratio` is the one of the medians, B over A.
     """
     for _ in range(comparisons):
-        logs = rng.normal(0.0, deviation, (2, size)) + np.log([[MEDIAN_STEPS], [MEDIAN_STEPS * ratio]])
+        logs = rng.normal(np.log(MEDIAN_STEPS), deviation, (2, size)) + np.array([[0.0], [np.log(ratio)]])
         steps = INTERVAL_STEPS * np.ceil(np.exp(logs) / INTERVAL_STEPS)
         yield np.log(steps[1] / steps[0])
 
