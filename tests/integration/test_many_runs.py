@@ -25,7 +25,6 @@ actors = 1
 threshold = 20.0
 interval_steps = 500
 episodes = 2
-final_episodes = 2
 """
 
 
@@ -60,7 +59,7 @@ def test_a_sweep_is_interrupted_and_continued(folder: Path) -> None:
 
 
 def test_a_run_that_fails_ends_the_others_and_is_named(folder: Path) -> None:
-    (folder / "base.toml").write_text(BASE.replace("CartPole-v1", "Nothing-v7").replace('"native"', '"auto"'))
+    (folder / "base.toml").write_text(BASE.replace("CartPole-v1", "Nothing-v7").replace('"native"', '"sync"'))
     ended = run("sweep", "base.toml", "--grid", "ppo.epochs=2,3", "--seeds", "1", directory=folder)
     assert ended.code == USAGE_ERROR
     assert "Nothing" in ended.stderr and "cell-0-seed-0.log" in ended.stderr
