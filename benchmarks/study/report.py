@@ -13,9 +13,10 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
-from benchmarks.study.estimates import LEAST, Ratio, interquartile_mean, over_tasks, paired_ratio
+from benchmarks.study.estimates import LEAST, Ratio, over_tasks, paired_ratio
 from benchmarks.study.experiments import Experiment, Setting
 from benchmarks.study.tasks import TASKS
+from penstock.comparing.statistics import interquartile_mean
 from penstock.machine.files import write_json
 from tests.support.results.provenance import of_this_run
 from tests.support.training.single_process import Outcome

@@ -11,11 +11,9 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from benchmarks.documents import page_of, write_into
-from benchmarks.study.estimates import interquartile_mean, over_tasks, paired_ratio
+from benchmarks.study.estimates import over_tasks, paired_ratio
 from benchmarks.study.experiments import BURN_IN, DEFAULTS, EXPERIMENTS, PRESETS, REPLAY
 from benchmarks.study.report import read_outcomes, table, write_outcomes
 from benchmarks.study.running import Crew, Unfinished, in_parallel
@@ -33,26 +31,6 @@ from tests.support.results.result_files import RESULTS, read_index
 from tests.support.training.single_process import Outcome
 
 pytestmark = pytest.mark.nightly
-
-
-@pytest.mark.parametrize(
-    ("scores", "mean"),
-    [
-        ([0.0, 1.0, 2.0, 100.0], 1.5),
-        ([3.0], 3.0),
-        # Of five scores, the middle one counts fully and its neighbours by three quarters: (0.75 + 2 + 0.75 * 3) / 2.5.
-        ([0.0, 1.0, 2.0, 3.0, 1000.0], 2.0),
-        ([0.0, 1.0, 2.0, 5.0, 1000.0], 2.6),
-    ],
-)
-def test_an_interquartile_mean_is_that_of_the_middle_half(scores: list[float], mean: float) -> None:
-    assert interquartile_mean(np.array(scores)) == pytest.approx(mean)
-
-
-@given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=12))
-def test_the_order_of_scores_does_not_matter(scores: list[float]) -> None:
-    shuffled = sorted(scores, reverse=True)
-    assert interquartile_mean(np.array(scores)) == pytest.approx(float(interquartile_mean(np.array(shuffled))))
 
 
 def test_an_interval_contains_the_true_ratio_as_often_as_it_says() -> None:

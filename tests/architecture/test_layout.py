@@ -198,6 +198,7 @@ ALLOWED: dict[str, set[str]] = {
         "process",
         "local",
     },
+    "comparing": {"errors", "machine", "runs.folder", "config", "runs", "local", "comparing"},
     "launch": {"errors", "machine", "runs.folder", "config", "config.settings", "security", "launch"},
     "cli": {
         "types",
@@ -221,6 +222,7 @@ ALLOWED: dict[str, set[str]] = {
         "runs.services_file",
         "runs.restoring",
         "local",
+        "comparing",
         "launch",
         "cli",
         "__init__",

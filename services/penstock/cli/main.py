@@ -25,6 +25,8 @@ _COMMANDS = {
     "train": "train an agent, with all services as processes on this machine",
     "launch": "start a run on a cluster",
     "evaluate": "play episodes with a trained policy",
+    "compare": "train two settings with the same seeds, and say which is better",
+    "sweep": "train a grid of settings, and write the best to a file",
     "plot": "draw the learning curves of runs",
     "report": "write a page about runs, or show it in a browser while they train",
     "status": "show the status of a run",
@@ -58,8 +60,8 @@ _ANSWERS = {
         " metrics.jsonl of a run, which any program can read",
     ),
     **dict.fromkeys(
-        ("tune", "optimize", "optimise", "hpo", "sweep"),
-        "settings are not tuned yet; start a run for each with `penstock train`, and `penstock plot` compares them",
+        ("tune", "optimize", "optimise", "hpo", "grid"),
+        "`penstock sweep` trains a grid of settings, and `penstock compare` compares two",
     ),
     **dict.fromkeys(
         ("export", "onnx", "convert"),

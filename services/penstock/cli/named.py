@@ -1,11 +1,16 @@
-"""The run and the environment that a command means: a run by name or the newest one, an environment by its id."""
+"""What a command means: a run by name or the newest one, settings by file or preset, an environment by its id."""
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from penstock.config import Config, read_recorded
-from penstock.presets import preset_environments
+from penstock.config import Config, load_toml, read_recorded
+from penstock.errors import ConfigurationError
+from penstock.local import variables
+from penstock.machine.spelling import question, similar
+from penstock.presets import configured, preset_environments, preset_names
+from penstock.process.service import PRESET_VARIABLE
 from penstock.runs.folder import RunFolder
 from penstock.runs.known import newest_run, run_named
 
@@ -23,6 +28,20 @@ def chosen_run(name: str | None, has: Callable[[RunFolder], bool] = lambda folde
     if skipped:
         print(f"skipped, without {what}: {', '.join(map(str, skipped))}", file=sys.stderr)
     return path
+
+
+def settings_named(name: str) -> Config:
+    """Returns the settings of a file, as `penstock train --config` reads it, or of a preset.
+
+    Raises `ConfigurationError` if there is no such file or preset, or a setting is wrong.
+    """
+    own, path = variables.settings_of_variables(), Path(name)
+    if path.suffix == ".toml" or path.is_file():
+        return configured(load_toml(path), own, preset=os.environ.get(PRESET_VARIABLE)).config
+    if name in preset_names():
+        return configured(own, preset=name).config
+    close, known = question(similar(name, preset_names())), ", ".join(preset_names())
+    raise ConfigurationError(f"there is no file and no preset {name!r}; {close or f'the presets are {known}'}")
 
 
 def note_removed_settings(folder: RunFolder) -> None:

@@ -5,7 +5,6 @@ unreadable. A run that is resumed keeps its settings: those that were removed or
 the user, and values that this release refuses are errors.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -97,15 +96,17 @@ def texts(file: Path) -> dict[str, str]:
 
     Raises `ConfigurationError` if the file can't be read or parsed.
     """
-    return _texts(merge(Sections().model_dump(mode="json"), read_recorded(file).values))
+    return texts_of(read_recorded(file).values)
 
 
 def default_texts() -> dict[str, str]:
     """Returns the text of the default of every setting, as `texts` does for a run."""
-    return _texts(Sections().model_dump(mode="json"))
+    return texts_of({})
 
 
-def _texts(values: Mapping[str, object]) -> dict[str, str]:
+def texts_of(recorded: dict[str, object]) -> dict[str, str]:
+    """Returns the text of every setting as `texts` does, from the nested values of a file."""
+    values = merge(Sections().model_dump(mode="json"), recorded)
     given = {
         f"{section}.{key}": "none" if value in (None, NONE) else str(value)
         for section, table in values.items()

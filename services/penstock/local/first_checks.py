@@ -91,6 +91,20 @@ def check_at_once(config: Config, *, resume: bool) -> None:
     check_device(config)
 
 
+def is_active(folder: RunFolder) -> bool:
+    """Returns whether a service of the run in a folder answers."""
+    if not folder.services.exists():
+        return False
+    from penstock.rpc.health import is_serving
+
+    try:
+        places = folder.places()
+    except FileNotFoundError:
+        # Its services have ended in the meantime.
+        return False
+    return any(is_serving(place.addresses, _LIVE_TIMEOUT_S) for place in places.values())
+
+
 def with_run_dir(config: Config) -> Config:
     """Returns the configuration with a folder for the run, by default named after the environment and the time."""
     if config.run.dir is not None:
@@ -124,10 +138,6 @@ def _check_folder(folder: RunFolder, *, resume: bool) -> None:
         raise ConfigurationError(
             f"{folder.root} already contains a run; resume it with {resuming}, or choose another --run-dir"
         )
-    if not folder.services.exists():
-        return
-    from penstock.rpc.health import is_serving
-
     # A service may outlive its launcher, and two runs in one folder would overwrite each other's files.
-    if any(is_serving(place.addresses, _LIVE_TIMEOUT_S) for place in folder.places().values()):
+    if is_active(folder):
         raise ConfigurationError(f"the run in {folder.root} is still active; stop it first, or wait for its end")

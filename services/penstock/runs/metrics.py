@@ -7,7 +7,7 @@ Each line of the file is one record in JSON: its kind, its environment step, and
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

@@ -174,6 +174,15 @@ class Summary:
             raise ConfigurationError(f"can't read the summary {path}: {error}") from None
 
 
+def ended_summary(path: Path) -> Summary | None:
+    """Returns the summary of a run that has ended; None if it can be resumed, or its summary is still to be written."""
+    try:
+        summary = Summary.read(path)
+    except ConfigurationError:
+        return None
+    return None if summary.stopped in RESUMABLE else summary
+
+
 def nothing_left(path: Path, run: RunConfig) -> str:
     """Returns why a run with this summary would train nothing with these settings; empty if it would train.
 
@@ -210,11 +219,8 @@ def raised_limits(path: Path, run: RunConfig) -> dict[str, str]:
 
 def _done(path: Path) -> tuple[Extent | None, float | None]:
     """Returns the extent of a finished run, and its best return; None where it has none."""
-    try:
-        summary = Summary.read(path)
-    except ConfigurationError:
-        return None, None
-    if summary.stopped in RESUMABLE:
+    summary = ended_summary(path)
+    if summary is None:
         return None, None
     best = summary.best_evaluation.return_mean if summary.best_evaluation else None
     return Extent(summary.env_steps, summary.updates, summary.episodes, summary.minutes), best

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from penstock import presets
 from penstock.cli.one_line_parser import OneLineParser
+from penstock.cli.screen.lines import aligned
 
 
 def command(arguments: Sequence[str]) -> int:
@@ -23,5 +24,4 @@ def command(arguments: Sequence[str]) -> int:
 def preset_table() -> list[str]:
     """Returns the lines of a table of all presets."""
     rows = [("preset", "environment", "steps", "solved at"), *presets.described_presets()]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return aligned(rows)

@@ -50,11 +50,7 @@ def command(arguments: Sequence[str]) -> int:
         show(console, _preset_line(options.preset, config))
     lines = [batch_line(config, resumed=options.resume is not None), steps_line(config), note]
     show(console, *filter(None, lines), *options.notes)
-    interrupt = _Interrupt()
-    # SIGTERM and SIGHUP end the run as Ctrl-C does.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, interrupt)
+    raise_interrupts()
     try:
         with make_display(console, verbose=options.verbose) as display, arguments_for(config.environment.id):
             summary = launcher.train(config, resume=options.resume is not None, observer=display, started=started)
@@ -68,6 +64,14 @@ def command(arguments: Sequence[str]) -> int:
     trust = TRUST_CODE if config.names_code else ""
     show_end(console, summary, penstock=program(), trust=trust, verbose=options.verbose)
     return 0
+
+
+def raise_interrupts() -> None:
+    """Makes SIGTERM and SIGHUP raise `KeyboardInterrupt` as Ctrl-C does."""
+    interrupt = _Interrupt()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, interrupt)
 
 
 def _preset_line(preset: str | None, config: Config) -> str:

@@ -5,6 +5,7 @@ Programs and grep read whole lines.
 
 import re
 import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.cells import cell_len
@@ -76,3 +77,9 @@ def show_command(console: Console, label: str, command: str) -> None:
         parts = textwrap.wrap(command, room - len(_CONTINUED), break_long_words=False, break_on_hyphens=False)
         command = f"{_CONTINUED}\n{' ' * len(label)}".join(parts)
     console.print(Text.assemble((label, "dim"), command), soft_wrap=True)
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Returns the lines of a table, whose rows have the same number of cells."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

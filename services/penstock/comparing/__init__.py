@@ -1,0 +1,1 @@
+"""Comparisons of settings: statistics of few runs, outcomes of runs, and the records of comparisons and grids."""
