@@ -55,8 +55,8 @@ BURN_IN = ("--ppo.burn-in-steps=8", "--ppo.clip-anchor=1", "--ppo.v-trace=false"
 begins a segment in a newer state than that one did, and Penstock's defaults correct for the difference."""
 
 REPLAY = ("--sampling.fresh-fraction=0.25", "--ppo.learning-rate-schedule=linear", "--ppo.target-kl=0.02")
-"""The defaults, in place of the preset's values. With one actor, because rows of the store, and so draws, follow the order
-in which windows arrive."""
+"""The defaults, in place of the preset's values. With one actor, because rows of the store, and so draws, follow the
+order in which windows arrive."""
 
 IMPORTS = f"--env-import={courier.__name__},{exact_tasks.__name__}"
 
