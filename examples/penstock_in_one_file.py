@@ -3,7 +3,7 @@
     python examples/penstock_in_one_file.py --env-id CartPole-v1 --degree 0
 
 It imports nothing of Penstock, and trains the same parameters, bit for bit (tests/exactness). The services add
-concurrency, transport, recovery from failures, further spaces, masks, memory, and the refusal of absurd numbers.
+concurrency, transport, recovery from failures, further spaces, masks, memory, and care for absurd or shifted numbers.
 
 Shapes have N environments, T steps of a segment, F features, B segments of a batch, and M steps of a minibatch.
 """
@@ -47,7 +47,8 @@ class Settings:
     hidden_sizes: tuple[int, ...] = (64, 64)
     normalise_observations: bool = True
     normalise_returns: bool = True
-    learning_rate: tuple[float, float] = (1e-3, 0.0)  # at the start and at the end
+    learning_rate: float = 1e-3  # at the start
+    learning_rate_schedule: str = "linear"  # to 0 at the end; else constant
     epochs: int = 10
     target_kl: float = 0.02  # divergence in nats after which no further epoch begins
     discount: float = 0.99
@@ -82,7 +83,7 @@ Noise = Callable[[int], NDArray[np.float32]]
 class Run:
     """A run. `train` is the algorithm, and the other parts follow in the order in which it uses them."""
 
-    def __init__(self, settings: Settings, seeds: Sequence[int] = (), noise: "Noise | None" = None) -> None:
+    def __init__(self, settings: Settings, seeds: Sequence[int] = (), noise: Noise | None = None) -> None:
         """Resets the environments with `seeds` and samples actions from `noise`; without these, by the run's seed."""
         s = self.settings = settings
         self.envs = environments_of(s, s.environments)
@@ -153,7 +154,8 @@ class Run:
         before, inputs = value[:, :-1], (observation[:, :-1], segments.action)
         every = (*inputs, before, anchor, advantage, before + correction, omega, omega * weight, log_prob)
         *steps, proximal = (column[valid] for column in every)
-        self.optimizer.param_groups[0]["lr"] = s.learning_rate[0] + (s.learning_rate[1] - s.learning_rate[0]) * progress
+        linear = s.learning_rate_schedule == "linear"
+        self.optimizer.param_groups[0]["lr"] = s.learning_rate * (1.0 - progress if linear else 1.0)
         # Minibatches of about 256 steps, and of at least 8, over which advantages are standardised.
         minibatches = max(1, round(s.environments / s.fresh_fraction * s.unroll_length / 256))
         for _ in range(s.epochs):
@@ -359,12 +361,12 @@ class Policy(nn.Module):
         self.start, (features,) = int(acted.start), observed.shape
         self.actor = network(features, *s.hidden_sizes, int(acted.n), gain=0.01)
         self.critic = network(features, *s.hidden_sizes, 1, gain=1.0)
-        self.observations, self.returns = Moments((features,)), Moments(())
+        self.observations, self.returns, self.normalises = Moments((features,)), Moments(()), s.normalise_observations
 
     def normalised(self, observation: Tensor) -> Tensor:
         """Returns observations, <float32>[..., F], relative to their mean in deviations, clipped at 10."""
         centred = observation - self.observations.mean.float()
-        return (centred * self.observations.scale()).clamp(-10.0, 10.0) if self.observations.count else observation
+        return (centred * self.observations.scale()).clamp(-10.0, 10.0) if self.normalises else observation
 
     def value(self, observation: Tensor) -> Tensor:
         """Returns the values, <float32>[...], of normalised observations."""

@@ -153,14 +153,13 @@ def algorithm_in_one_file(config: Config) -> one_file.Run:
     sections = (config.run, config.actor, config.sampling, config.ppo, config.policy)
     names = {field.name for field in dataclasses.fields(one_file.Settings)}
     values = {name: getattr(section, name) for name in names for section in sections if hasattr(section, name)}
-    ppo, constant = config.ppo, config.ppo.learning_rate_schedule == "constant"
+    ppo = config.ppo
     settings = one_file.Settings(
         **values
         | {
             "env_id": config.environment.id,
             "environments": ENVIRONMENTS,
             "beta": (config.sampling.beta, config.sampling.final_beta),
-            "learning_rate": (ppo.learning_rate, ppo.learning_rate if constant else 0.0),
             "target_kl": math.inf if ppo.target_kl is None else ppo.target_kl,
             "value_clip_range": math.inf if ppo.value_clip_range is None else ppo.value_clip_range,
         }
@@ -291,7 +290,7 @@ def test_the_defaults_of_the_one_file_are_those_of_penstock() -> None:
     defaults, config = dataclasses.asdict(one_file.Settings()), Config()
     sections = (config.sampling, config.ppo, config.policy)
     shared = [(name, getattr(each, name)) for name in defaults for each in sections if hasattr(each, name)]
-    own = {"off_policy_degree": 0, "beta": (0.4, 1.0), "learning_rate": (1e-3, 0.0), "value_clip_range": math.inf}
+    own = {"off_policy_degree": 0, "beta": (0.4, 1.0), "value_clip_range": math.inf}
     assert len(shared) > 20 and {name: value for name, value in defaults.items() if name in dict(shared)} == {
         **dict(shared),
         **own,
