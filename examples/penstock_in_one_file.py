@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Settings with the names of Penstock, and the values of its preset `cartpole`. An age is a number of versions of the policy."""
+    """Settings with the names of Penstock, and the values of its preset `cartpole`. Ages are in versions of the policy."""
 
     env_id: str = "CartPole-v1"
     seed: int = 1
@@ -91,7 +91,7 @@ class Run:
         self.ended, self.discounted = np.zeros(s.environments, np.bool_), np.zeros(s.environments, np.float32)
         torch.manual_seed(s.seed)
         self.policy = Policy(s, self.envs)
-        self.optimizer = torch.optim.Adam(self.policy.parameters(), eps=1e-5, fused=True)
+        self.optimizer = torch.optim.Adam([flat(self.policy)], eps=1e-5, fused=True)
         self.shuffling, generator = torch.Generator().manual_seed(s.seed), np.random.default_rng(s.seed)
         self.noise = noise or (lambda _: generator.random((s.environments, s.unroll_length, 1), np.float32))
         self.replay, self.version, self.env_steps, self.steps_taken = Replay(s), 0, 0, 0
@@ -317,6 +317,19 @@ def clip_gradient(policy: "Policy", most: float) -> None:
         norm = torch.cat([each.flatten() for each in gradients]).double().norm().float()
         for each in gradients:
             each *= (most / (norm + 1e-6)).clamp(max=1.0)
+
+
+def flat(module: nn.Module) -> nn.Parameter:
+    """Moves the parameters of a module, and their gradients, into one tensor each, for which Adam takes one call."""
+    sizes = [math.ceil(each.numel() / 16) * 16 for each in module.parameters()]  # At multiples of 64 bytes.
+    joined, gradients = torch.zeros(2, sum(sizes))
+    parts = zip(module.parameters(), joined.split(sizes), gradients.split(sizes), strict=True)
+    for each, value, gradient in parts:
+        value[: each.numel()] = each.detach().flatten()
+        each.data, each.grad = value[: each.numel()].view_as(each), gradient[: each.numel()].view_as(each)
+    result = nn.Parameter(joined)
+    result.grad = gradients
+    return result
 
 
 class Moments:

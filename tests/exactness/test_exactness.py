@@ -286,8 +286,8 @@ def test_a_run_of_any_degree_is_the_algorithm_in_one_file(threads_of_a_learner: 
         np.testing.assert_array_equal(trained.tensors[name], parameter.detach().numpy(), err_msg=name)
 
 
-def test_the_defaults_of_the_one_file_are_those_of_penstock() -> None:
-    defaults, config = dataclasses.asdict(one_file.Settings()), Config()
+def test_the_settings_of_the_one_file_are_those_of_its_preset() -> None:
+    defaults, config = dataclasses.asdict(one_file.Settings()), preset("cartpole")
     sections = (config.sampling, config.ppo, config.policy)
     shared = [(name, getattr(each, name)) for name in defaults for each in sections if hasattr(each, name)]
     own = {"off_policy_degree": 0, "beta": (0.4, 1.0), "value_clip_range": math.inf}
