@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Settings with the names of Penstock, and the values of its preset `cartpole`. Ages are in versions of the policy."""
+    """Settings with the names of Penstock, and the values of its preset `cartpole`. Ages are in versions."""
 
     env_id: str = "CartPole-v1"
     seed: int = 1
