@@ -1,22 +1,28 @@
-"""A run with degree 0 and without replay has the parameters of textbook PPO, bit for bit.
+"""A run with degree 0 has the parameters of the algorithm in one file, bit for bit; without replay, of textbook PPO.
 
 It trains in one process and, in `make test-all`, with all services over gRPC.
 """
 
 import ast
+import dataclasses
 import functools
 import math
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Discrete
 from safetensors.numpy import load_file
 
+from examples import penstock_in_one_file as one_file
 from penstock.acting.policies.randomness import Streams
 from penstock.algo.network import Noise, NoiseKind
 from penstock.algo.parameters import flatten
@@ -47,6 +53,10 @@ PARAMETERS = ("memory.", "actor.", "critic.", "log_std")
 BURN_IN = ("--ppo.burn-in-steps=8", "--ppo.clip-anchor=1", "--ppo.v-trace=false")
 """Options of burn-in in textbook PPO, whose ratio is to the policy that acted. After a burn-in, the policy in training
 begins a segment in a newer state than that one did, and Penstock's defaults correct for the difference."""
+
+REPLAY = ("--sampling.fresh-fraction=0.25", "--ppo.learning-rate-schedule=linear", "--ppo.target-kl=0.02")
+"""The defaults, in place of the preset's values. With one actor, because rows of the store, and so draws, follow the
+order in which windows arrive."""
 
 IMPORTS = f"--env-import={courier.__name__},{exact_tasks.__name__}"
 
@@ -118,7 +128,55 @@ def trained_in(folder: Path, config: Config, iterations: int) -> Trained:
     return Trained(config, version, load_file(newest))
 
 
-def textbook(config: Config, iterations: int) -> TextbookPPO:
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """Result of a reference: its parameters by name, and its normalisers."""
+
+    parameters: dict[str, torch.Tensor]
+    observations: one_file.Moments
+    returns: one_file.Moments
+
+
+def reference(config: Config, iterations: int) -> Expected:
+    """Returns the result of the algorithm in one file or, for what that lacks, of textbook PPO."""
+    environment = gymnasium.make(config.environment.id, **config.environment.kwargs)
+    if config.environment.id == "CartPole-v1" and config.policy.memory is None:
+        run = algorithm_in_one_file(config)
+        assert run.version == iterations
+        return Expected(dict(run.policy.named_parameters()), run.policy.observations, run.policy.returns)
+    assert config.sampling.fresh_fraction == 1.0
+    learner = textbook(config, iterations, discrete=isinstance(environment.action_space, Discrete))
+    return Expected(dict(learner.model.named_parameters()), learner.observations, learner.returns)
+
+
+def algorithm_in_one_file(config: Config) -> one_file.Run:
+    sections = (config.run, config.actor, config.sampling, config.ppo, config.policy)
+    names = {field.name for field in dataclasses.fields(one_file.Settings)}
+    values = {name: getattr(section, name) for name in names for section in sections if hasattr(section, name)}
+    ppo = config.ppo
+    settings = one_file.Settings(
+        **values
+        | {
+            "env_id": config.environment.id,
+            "environments": ENVIRONMENTS,
+            "beta": (config.sampling.beta, config.sampling.final_beta),
+            "target_kl": math.inf if ppo.target_kl is None else ppo.target_kl,
+            "value_clip_range": math.inf if ppo.value_clip_range is None else ppo.value_clip_range,
+        }
+    )
+    streams, noise = randomness(config, NoiseKind.UNIFORM)
+    run = one_file.Run(settings, streams.reset_seeds(), noise)
+    run.train()
+    return run
+
+
+def randomness(config: Config, kind: NoiseKind) -> tuple[Streams, one_file.Noise]:
+    """Returns the streams of a run's environments, and the noise of their actions."""
+    streams = Streams(config.run.seed, 1, np.arange(ENVIRONMENTS, dtype=np.uint32))
+    return streams, lambda first: streams.draw((Noise(kind, 1),), first, config.actor.unroll_length)
+
+
+def textbook(config: Config, iterations: int, *, discrete: bool) -> TextbookPPO:
     settings = Settings(
         env_id=config.environment.id,
         env_kwargs=config.environment.kwargs,
@@ -142,21 +200,16 @@ def textbook(config: Config, iterations: int) -> TextbookPPO:
         entropy_coefficient=config.ppo.entropy_coefficient,
         max_gradient_norm=config.ppo.max_gradient_norm,
     )
-    numbers = np.arange(ENVIRONMENTS, dtype=np.uint32)
-    streams = Streams(config.run.seed, 1, numbers)
-    space = gymnasium.make(settings.env_id, **settings.env_kwargs).action_space
-    kind = NoiseKind.UNIFORM if isinstance(space, gymnasium.spaces.Discrete) else NoiseKind.NORMAL
-
-    def noise(first_step: int) -> np.ndarray:
-        return streams.draw((Noise(kind, 1),), first_step, settings.steps)
-
+    streams, noise = randomness(config, NoiseKind.UNIFORM if discrete else NoiseKind.NORMAL)
     learner = TextbookPPO(settings, streams.reset_seeds(), noise, flatten)
     learner.train(iterations)
     return learner
 
 
-def test_the_textbook_imports_nothing_of_penstock() -> None:
-    tree = ast.parse(Path(textbook_ppo.__file__).read_text())
+@pytest.mark.parametrize("module", [textbook_ppo, one_file])
+def test_a_reference_imports_nothing_of_penstock(module: ModuleType) -> None:
+    assert module.__file__ is not None
+    tree = ast.parse(Path(module.__file__).read_text())
     imports = [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))]
     roots = {
         name.split(".")[0]
@@ -178,7 +231,7 @@ def threads_of_a_learner() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("env_id", "spread", "options"),
     gate_of(
-        5,
+        6,
         [
             ("CartPole-v1", (1, 4), ()),
             ("CartPole-v1", (2,), ("--policy.normalise-observations=true", "--policy.normalise-returns=true")),
@@ -186,6 +239,7 @@ def threads_of_a_learner() -> Iterator[None]:
             ("MaskedChoice-v0", (1, 2, 4), ("--ppo.entropy-coefficient=0.01",)),
             ("Courier-v0", (1, 2, 4), ("--environment.kwargs=masks=False",)),
             ("CartPole-v1", (1, 2, 4), ("--policy.memory=gru", "--ppo.minibatches=2")),
+            ("CartPole-v1", (1,), REPLAY),
             (
                 "Courier-v0",
                 (1, 2, 4),
@@ -196,28 +250,74 @@ def threads_of_a_learner() -> Iterator[None]:
         ],
     ),
 )
-def test_a_synchronous_run_is_textbook_ppo(
+def test_a_synchronous_run_is_its_reference(
     train: Train, threads_of_a_learner: None, env_id: str, spread: tuple[int, ...], options: tuple[str, ...]
 ) -> None:
     runs = {actors: train(env_id, actors, *options) for actors in spread}
     first = runs[spread[0]]
-    learner = textbook(first.config, first.iterations)
-    parameters = {name: tensor.detach().numpy() for name, tensor in learner.model.named_parameters()}
+    expected = reference(first.config, first.iterations)
+    parameters = {name: tensor.detach().numpy() for name, tensor in expected.parameters.items()}
     for actors, trained in runs.items():
         assert trained.iterations == first.iterations
         names = sorted(name for name in trained.tensors if name.startswith(PARAMETERS))
         # Penstock numbers the layers differently after the concatenation of a Dict's leaves.
-        for name, expected in zip(names, sorted(parameters), strict=True):
-            np.testing.assert_array_equal(
-                trained.tensors[name], parameters[expected], err_msg=f"{actors} actors: {name}"
-            )
-    if learner.observations.count:
-        np.testing.assert_array_equal(first.tensors["observation_moments.mean"], learner.observations.mean.numpy())
+        for name, own in zip(names, sorted(parameters), strict=True):
+            np.testing.assert_array_equal(trained.tensors[name], parameters[own], err_msg=f"{actors} actors: {name}")
+    if expected.observations.count:
+        np.testing.assert_array_equal(first.tensors["observation_moments.mean"], expected.observations.mean.numpy())
         np.testing.assert_array_equal(
-            first.tensors["observation_moments.variance"], learner.observations.variance.numpy()
+            first.tensors["observation_moments.variance"], expected.observations.variance.numpy()
         )
     if first.config.policy.normalise_returns:
-        np.testing.assert_array_equal(first.tensors["return_moments.variance"], learner.returns.variance.numpy())
+        np.testing.assert_array_equal(first.tensors["return_moments.variance"], expected.returns.variance.numpy())
+
+
+@pytest.mark.nightly
+def test_a_run_of_any_degree_is_the_algorithm_in_one_file(threads_of_a_learner: None, tmp_path: Path) -> None:
+    options = (*REPLAY, "--sampling.off-policy-degree=2")
+    config = parse(
+        "penstock train", "", options_of(tmp_path / "run", 12, "CartPole-v1", 1, *options), trains=True
+    ).config
+    study.train(config, lag=2, folder=tmp_path / "run")
+    run = algorithm_in_one_file(config)
+    trained = trained_in(tmp_path / "run", config, run.version)
+    assert trained.iterations == run.version
+    for name, parameter in run.policy.named_parameters():
+        np.testing.assert_array_equal(trained.tensors[name], parameter.detach().numpy(), err_msg=name)
+
+
+def test_the_settings_of_the_one_file_are_those_of_its_preset() -> None:
+    defaults, config = dataclasses.asdict(one_file.Settings()), preset("cartpole")
+    sections = (config.sampling, config.ppo, config.policy)
+    shared = [(name, getattr(each, name)) for name in defaults for each in sections if hasattr(each, name)]
+    own = {"off_policy_degree": 0, "beta": (0.4, 1.0), "value_clip_range": math.inf}
+    assert len(shared) > 20 and {name: value for name, value in defaults.items() if name in dict(shared)} == {
+        **dict(shared),
+        **own,
+    }
+
+
+@pytest.mark.nightly
+def test_the_one_file_learns_cartpole_with_old_data() -> None:
+    run = one_file.Run(one_file.Settings(off_policy_degree=4))
+    run.train()
+    assert one_file.evaluate(run) >= 475.0
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--degree=65"], "--degree must be from 0 to 64"),
+        (["--steps=0"], "--steps above 0"),
+        (["--env-id=Pendulum-v1"], "use penstock train"),
+        (["--env-id=Nothing-v0"], "Nothing"),
+    ],
+)
+def test_the_one_file_refuses_what_it_can_not_train_in_one_line(options: list[str], reason: str) -> None:
+    ended = subprocess.run([sys.executable, one_file.__file__, *options], capture_output=True, text=True, check=False)
+    assert ended.returncode == 2 and not ended.stdout
+    (line,) = ended.stderr.splitlines()
+    assert reason in line
 
 
 @pytest.mark.nightly

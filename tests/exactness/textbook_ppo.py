@@ -1,10 +1,13 @@
-"""Textbook PPO: one synchronous loop in one process, without code of Penstock.
+"""Textbook PPO: one synchronous loop in one process, without code of Penstock's package.
+
+It has what `examples/penstock_in_one_file.py` lacks: other spaces, masks and memory, and estimates without V-trace.
 
 It follows Schulman et al. (2017) with generalized advantage estimation (2016), on vectorised environments in NEXT_STEP
 autoreset mode. The gradients of the value's network and of the rest are clipped apart. Illegal actions are masked as by
 Huang & Ontañón (2022). A policy with memory has a GRU (Cho et al. 2014) or an LSTM (Hochreiter & Schmidhuber 1997); it
 is trained on whole segments from their stored states, as in R2D2 (Kapturowski et al. 2019). The caller provides the
-noise, the seeds of resets and the memory layout of the parameters. Random streams are not part of the algorithm, and
+noise (uniform for discrete actions, standard normal for continuous ones), the seeds of resets and the memory layout of
+the parameters. Random streams are not part of the algorithm, and
 the rounding of a vectorised sum depends on its start address.
 
 Shapes have N environments, T steps of a rollout, b steps of burn-in (0 without memory), F features of an observation,
@@ -26,9 +29,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-Noise = Callable[[int], NDArray[np.float32]]
-"""Function from the number of steps taken to the noise of the next rollout, <float32>[N, T, size]: uniform for discrete
-actions, standard normal for continuous ones."""
+from examples.penstock_in_one_file import Moments, Noise
 
 Layout = Callable[[nn.Module], nn.Parameter]
 """Function that moves the parameters of a module into one tensor."""
@@ -59,26 +60,6 @@ class Settings:
     value_coefficient: float
     entropy_coefficient: float
     max_gradient_norm: float
-
-
-class RunningMeanVariance:
-    """Running mean and variance by the method of Chan, Golub & LeVeque (1979)."""
-
-    def __init__(self, shape: tuple[int, ...]) -> None:
-        self.mean = torch.zeros(shape, dtype=torch.float64)
-        self.variance = torch.ones(shape, dtype=torch.float64)
-        self.count = 0.0
-
-    def update(self, values: Tensor) -> None:
-        count = float(len(values))
-        mean, variance = values.double().mean(0), values.double().var(0, unbiased=False)
-        delta, total = mean - self.mean, self.count + count
-        squares = self.variance * self.count + variance * count + delta.square() * (self.count * count / total)
-        self.mean = self.mean + delta * count / total
-        self.variance, self.count = squares / total, total
-
-    def inverse_deviation(self) -> Tensor:
-        return torch.rsqrt(self.variance + (1e-7 * self.mean).square()).float()
 
 
 class Features:
@@ -310,8 +291,8 @@ class TextbookPPO:
         self.model = ActorCritic(settings, size, self.actions, discrete=self.discrete)
         self.optimizer = torch.optim.Adam([layout(self.model)], lr=settings.learning_rate, eps=1e-5, fused=True)
         self.shuffling = torch.Generator().manual_seed(settings.seed)
-        self.observations = RunningMeanVariance((int(self.features.numbers.sum()),))
-        self.returns = RunningMeanVariance(())
+        self.observations = Moments((int(self.features.numbers.sum()),))
+        self.returns = Moments(())
         self.ended = np.zeros(count, np.bool_)
         self.observe(*self.envs.reset(seed=list(reset_seeds)))
         self.begins = torch.ones(count, dtype=torch.bool)
@@ -405,7 +386,7 @@ class TextbookPPO:
         s, rewards, terminated = self.settings, rollout.rewards, rollout.terminated
         if s.normalise_returns:
             # Without an offset, which no task of the comparison has.
-            rewards = rewards * self.returns.inverse_deviation()
+            rewards = rewards * self.returns.scale()
         advantages, following = torch.zeros_like(rewards), torch.zeros(s.environments)
         for t in reversed(range(s.steps)):
             bootstrap = s.gamma * (~terminated[:, t]).float() * values[:, t + 1]
@@ -452,7 +433,7 @@ class TextbookPPO:
             return rows
         numbers, result = self.features.numbers, rows.clone()
         centred = rows[..., numbers] - self.observations.mean.float()
-        result[..., numbers] = (centred * self.observations.inverse_deviation()).clamp(-10.0, 10.0)
+        result[..., numbers] = (centred * self.observations.scale()).clamp(-10.0, 10.0)
         return result
 
     def to_environment(self, actions: NDArray[Any]) -> NDArray[Any]:

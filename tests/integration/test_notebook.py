@@ -36,7 +36,7 @@ def merged(outputs: list[Any]) -> dict[str, str]:
 def test_training_shows_its_progress_and_its_result(outputs: list[dict[str, str]]) -> None:
     shown = re.sub(r"<[^>]+>", "", outputs[0]["text/html"])
     assert "penstock CartPole-v1" in shown and "finished" in shown
-    assert "environmentCartPole-v1, seed 1" in shown and "of the best checkpoint, over 20 new episodes" in shown
+    assert "environmentCartPole-v1, seed 1" in shown and "over 20 new episodes: best checkpoint" in shown
     assert 'src="data:image/png;base64,' in outputs[0]["text/html"]
 
 

@@ -33,7 +33,11 @@ _DETAILS = {
     "approximate_kl": "KL per batch",
     "entropy": "entropy, nats",
     "clipped_share": "clipped ratios",
-    "staleness_mean": "age of data, versions",
+    "effective_sample_share": "effective share",
+    "gradient_norm": "gradient norm",
+    "fresh_lag_mean": "lag, versions",
+    "staleness_mean": "staleness, versions",
+    "samples_per_insert": "uses per segment",
     "env_steps_per_s": "steps/s",
 }
 """Numbers of training that are drawn below the returns, with their labels."""
@@ -179,7 +183,7 @@ def draw(folders: Sequence[RunFolder], output: Path, x: str = "steps", smooth: i
 
     curves = [read_curve(folder, x, smooth) for folder in folders]
     environments = list(dict.fromkeys(curve.environment_id for curve in curves))
-    figure = pyplot.figure(figsize=(7.2, 6.6 * len(environments)), dpi=144)
+    figure = pyplot.figure(figsize=(7.2, 7.9 * len(environments)), dpi=144)
     for part, environment in zip(figure.subfigures(len(environments), squeeze=False)[:, 0], environments, strict=True):
         names = list(_DETAILS)
         rows = [names[first : first + _COLUMNS] for first in range(0, len(names), _COLUMNS)]
@@ -221,7 +225,9 @@ def _draw_environment(axes: Mapping[str, Any], environment_id: str, curves: list
     returns.set_title(environment_id, loc="left", fontsize=10)
     returns.set_xlabel(X_AXES[x])
     returns.set_ylabel("episode return")
-    returns.legend(frameon=False, loc="best", fontsize=8)
+    # matplotlib warns of a legend without entries, which a run has before its first episode ends.
+    if returns.get_legend_handles_labels()[0]:
+        returns.legend(frameon=False, loc="best", fontsize=8)
     for name, label in _DETAILS.items():
         axes[name].set_title(label, loc="left", fontsize=8)
         axes[name].tick_params(labelsize=7)

@@ -4,6 +4,7 @@ import base64
 import dataclasses
 import html
 import json
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,9 @@ from penstock.types.records import plain, record_of
 from penstock.types.statistics import CoordinatorStatistics
 from penstock.types.status import RESUMABLE, Stopped
 
+CLOSING_LABEL = 7
+"""Columns of the labels at the end of a run; a command there fits into 80 columns with the usual names of runs."""
+
 
 @dataclass(frozen=True, slots=True)
 class EvaluationOutcome:
@@ -27,6 +31,10 @@ class EvaluationOutcome:
     return_mean: float
     return_std: float
     unfinished: int = 0
+
+    def text(self, kind: str = "") -> str:
+        """Returns mean and standard deviation over these episodes of a `kind`, such as "new "."""
+        return f"{return_text(self.return_mean, self.return_std)} over {self.episodes} {kind}episodes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +56,7 @@ class VariantOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The results of a run.
+    """The results of a run. `print` shows them in a few lines, as `penstock train` does at its end.
 
     Attributes:
         run_dir: Folder of the run.
@@ -147,16 +155,51 @@ class Summary:
         """Writes the summary atomically."""
         write_json(path, plain(self))
 
+    @property
+    def returns(self) -> list[tuple[str, str]]:
+        """Returns of the best checkpoint, in all environments and in each variant, as text with labels."""
+        lines = []
+        if outcome := self.evaluation:
+            best = f": best checkpoint (version {self.policy_version})"
+            if self.best_evaluation:
+                best += f", chosen for {return_text(self.best_evaluation.return_mean)} in an evaluation"
+            lines.append(("return", f"{outcome.text('new ')}{best}"))
+        for number, variant in enumerate(self.variants):
+            shown = variant.evaluation.text() if variant.evaluation else "-"
+            lines.append((f"variant {number}", f"{shown}, {variant.arguments}"))
+        return lines
+
+    @property
+    def results(self) -> list[tuple[str, str]]:
+        """Results of the run below the verdict, as text with labels."""
+        ended = f"by {self.stopped} after {self.env_steps:,} steps, {self.wall_s:.1f} s in all"
+        return [*self.returns, ("ended", ended)]
+
+    @property
+    def places(self) -> list[tuple[str, str]]:
+        """Folder of the run, and those of its learning curve and report that exist, with labels."""
+        folder = RunFolder(Path(self.run_dir))
+        drawn = {"curve": folder.learning_curve, "report": folder.report}
+        return [("run", self.run_dir), *((label, str(path)) for label, path in drawn.items() if path.exists())]
+
+    def commands(self, penstock: str, trust: str = "") -> list[tuple[str, str]]:
+        """Returns commands for the run, with labels.
+
+        `penstock` starts Penstock from here, and `trust` is the option of commands that import the run's code.
+        """
+        run = shlex.quote(self.run_dir)
+        uses = {"film": f"evaluate {run} --record-video{trust}", "plot": f"plot {run}", "more": f"status {run}"}
+        return [(label, f"{penstock} {use}") for label, use in uses.items()]
+
+    def __str__(self) -> str:
+        """Returns the lines that `penstock train` prints at its end, without hints."""
+        lines = [*self.results, *self.places, *self.commands(installation.program())]
+        return "\n".join([self.verdict, *(f"{label:<{CLOSING_LABEL - 1}} {text}" for label, text in lines)])
+
     def _repr_html_(self) -> str:
-        """Returns the main results and the learning curve, for notebooks."""
-        rows = {"environment": f"{self.env_id}, seed {self.seed}", "stopped": self.stopped, "run": self.run_dir}
-        if (found := self.evaluation) is not None:
-            rows["return"] = (
-                f"{return_text(found.return_mean, found.return_std)} of the best checkpoint, over {found.episodes} new"
-                " episodes"
-            )
-        rows["steps"] = f"{self.env_steps:,} in {self.wall_s:.1f} s"
-        cells = "".join(f"<tr><th>{name}</th><td>{html.escape(value)}</td></tr>" for name, value in rows.items())
+        """Returns the lines of `print` without commands, and the learning curve, for notebooks."""
+        rows = [("environment", f"{self.env_id}, seed {self.seed}"), *self.results, ("run", self.run_dir)]
+        cells = "".join(f"<tr><th>{name}</th><td>{html.escape(value)}</td></tr>" for name, value in rows)
         cells = f'<tr><th colspan="2">{html.escape(self.verdict)}</th></tr>{cells}'
         try:
             curve = base64.b64encode(RunFolder(Path(self.run_dir)).learning_curve.read_bytes()).decode()

@@ -1,5 +1,6 @@
 """Learning curves are read from the metrics of runs, and drawn into files of the kinds that matplotlib knows."""
 
+from dataclasses import fields
 from pathlib import Path
 
 import matplotlib.image
@@ -9,8 +10,11 @@ import pytest
 from penstock.config import Config
 from penstock.errors import ConfigurationError
 from penstock.learning.durable.records import Record
+from penstock.learning.step.training_statistics import TrainingStatistics
+from penstock.local import learning_curves
 from penstock.local.learning_curves import Curve, draw, gather_by_settings, read_curve
 from penstock.runs.folder import RunFolder
+from penstock.types.statistics import LearningNumbers
 from tests.support.tiers import gate_of
 from tests.unit.runs.test_runs_metrics import write
 
@@ -57,6 +61,19 @@ def test_training_returns_are_those_of_the_episodes_that_ended(run: RunFolder) -
     assert curve.evaluation.tolist() == [[20.0, -3.0]]
     assert curve.details["entropy"].tolist() == [[10.0, 0.1], [20.0, 0.05], [30.0, 1.0 / 30.0]]
     assert len(curve.details["staleness_mean"]) == 0
+
+
+def test_each_number_of_training_is_drawn_under_a_name_that_records_have() -> None:
+    recorded = {each.name for kind in (TrainingStatistics, LearningNumbers) for each in fields(kind)}
+    assert learning_curves._DETAILS.keys() - recorded == {"env_steps_per_s", "samples_per_insert"}
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_run_without_a_finished_episode_is_drawn_without_a_warning(run: RunFolder, tmp_path: Path) -> None:
+    run.metrics.unlink()
+    write(run.root, Record("training", 10, {"return_mean": None, "value_loss": 0.5, "fresh_lag_mean": 1.0}))
+    draw([run], tmp_path / "curve.png")
+    assert (tmp_path / "curve.png").stat().st_size > 1_000
 
 
 def test_runs_of_earlier_releases_have_the_mean_of_the_last_episodes(run: RunFolder) -> None:

@@ -3,10 +3,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from penstock.cli.screen.coordination import show_end
 from penstock.config import RunConfig, build
 from penstock.errors import ConfigurationError
-from penstock.runs.summary import EvaluationOutcome, Summary, nothing_left, raised_limits
+from penstock.machine import installation
+from penstock.runs.summary import EvaluationOutcome, Summary, VariantOutcome, nothing_left, raised_limits
 from penstock.types.extents import RunLimit
 from penstock.types.statistics import Ages, CoordinatorStatistics, Drops, LearningNumbers, MeanTimes, Wait
 from penstock.types.waits import WaitReason
@@ -82,6 +85,32 @@ def test_a_summary_with_infinite_numbers_is_standard_json(tmp_path: Path) -> Non
 
     values = json.loads(path.read_text(), parse_constant=refuse)
     assert values["env_steps_per_s"] is values["evaluation"]["return_mean"] is None
+
+
+def test_a_printed_summary_is_what_the_command_prints_at_its_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "learning_curve.png").write_bytes(b"")
+    variant = VariantOutcome("size 3", 4, 9.0, EvaluationOutcome(1, 8.0, 0.0))
+    summary = replace(SUMMARY, run_dir=str(tmp_path), threshold=9.0, minutes=0.5, variants=(variant,))
+    print(summary)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "solved: 10.0 (threshold 9) after 1,000 steps, 30.0 s of training"
+    assert lines[1] == "return 10.0 ± 1.0 over 2 new episodes: best checkpoint (version 7)"
+    assert [line.split()[0] for line in lines[2:]] == ["variant", "ended", "run", "curve", "film", "plot", "more"]
+    show_end(Console(highlight=False), summary, penstock=installation.program())
+    ended = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("hint")]
+    assert ended == lines
+    assert repr(summary).startswith("Summary(run_dir=") and str(summary) == "\n".join(lines)
+
+
+def test_a_notebook_shows_the_results_and_the_curve_of_a_run(tmp_path: Path) -> None:
+    summary = replace(SUMMARY, run_dir=str(tmp_path), env_id="<Env>-v0")
+    shown = summary._repr_html_()
+    assert "<td>&lt;Env&gt;-v0, seed 1</td>" in shown and "<th>ended</th><td>by total_steps after 1,000" in shown
+    assert "CoordinatorStatistics" not in shown and "<img" not in shown
+    (tmp_path / "learning_curve.png").write_bytes(b"picture")
+    assert 'src="data:image/png;base64,cGljdHVyZQ=="' in summary._repr_html_()
 
 
 def test_the_time_of_a_command_counts_in_the_time_of_all_sessions() -> None:

@@ -1,8 +1,5 @@
 """Text output of a run's statistics and summary, for `penstock status` and the end of `penstock train`."""
 
-import shlex
-from pathlib import Path
-
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -11,14 +8,9 @@ from penstock.cli.screen.hints import ENOUGH_BATCHES, Hint, actors_waiting_share
 from penstock.cli.screen.lines import Line, named, show, show_command
 from penstock.cli.screen.replay_figures import effect_of_priorities, replay_figures
 from penstock.cli.screen.run_facts import limit_text
-from penstock.runs.folder import RunFolder
-from penstock.runs.metrics import return_text
-from penstock.runs.summary import EvaluationOutcome, Summary
+from penstock.runs.summary import CLOSING_LABEL, Summary
 from penstock.types.statistics import Ages, CoordinatorStatistics, Drops, LearningNumbers, Unit, declared
 from penstock.types.status import AT_A_LIMIT
-
-_CLOSING_LABEL = 7
-"""Columns of the labels at the end of a run; a command there fits into 80 columns with the usual names of runs."""
 
 _SHOWN_WAITS = 3
 _SMALLEST_SHARE = 0.005
@@ -97,7 +89,7 @@ def in_short(statistics: CoordinatorStatistics) -> list[Line]:
 def summary_lines(summary: Summary) -> list[Line]:
     """Returns everything about the result of a run as labelled lines, below the verdict."""
     statistics, lines = summary.statistics, [_verdict(summary)]
-    lines += [named(*line) for line in _returns(summary)]
+    lines += [named(*line) for line in summary.returns]
     lines.append(named("environment", f"{summary.env_id}, seed {summary.seed}"))
     speed = f"({summary.env_steps_per_s:,.0f}/s)"
     lines.append(named("steps", f"{summary.env_steps:,} {speed}, ended by {summary.stopped}"))
@@ -129,46 +121,15 @@ def show_end(console: Console, summary: Summary, *, penstock: str, trust: str = 
         trust: Option for commands that import the run's code.
         verbose: Whether to print everything that `penstock status` shows.
     """
-    folder = RunFolder(Path(summary.run_dir))
-    lines = [
-        *_returns(summary),
-        ("ended", f"by {summary.stopped} after {summary.env_steps:,} steps, {summary.wall_s:.1f} s in all"),
-        *(("hint", hint.text) for hint in hints_of(summary)),
-        ("run", summary.run_dir),
-        *(
-            (name, str(path))
-            for name, path in (("curve", folder.learning_curve), ("report", folder.report))
-            if path.exists()
-        ),
-    ]
-    short = [_verdict(summary), *(named(*line, width=_CLOSING_LABEL) for line in lines)]
+    lines = [*summary.results, *(("hint", hint.text) for hint in hints_of(summary)), *summary.places]
+    short = [_verdict(summary), *(named(*line, width=CLOSING_LABEL) for line in lines)]
     show(console, *(summary_lines(summary) if verbose else short))
-    run = shlex.quote(summary.run_dir)
-    for label, use in (
-        ("film", f"evaluate {run} --record-video{trust}"),
-        ("plot", f"plot {run}"),
-        ("more", f"status {run}"),
-    ):
-        show_command(console, f"{label:<{_CLOSING_LABEL}}", f"{penstock} {use}")
+    for label, command in summary.commands(penstock, trust):
+        show_command(console, f"{label:<{CLOSING_LABEL}}", command)
 
 
 def _verdict(summary: Summary) -> Line:
     return Line(Text(summary.verdict, "bold"))
-
-
-def _returns(summary: Summary) -> list[tuple[str, str]]:
-    """Returns the returns of the best checkpoint, in all environments and in each variant, with labels."""
-    lines = []
-    if outcome := summary.evaluation:
-        best = f": best checkpoint (version {summary.policy_version})"
-        if summary.best_evaluation:
-            best += f", chosen for {return_text(summary.best_evaluation.return_mean)} in an evaluation"
-        lines.append(("return", f"{_spread(outcome, 'new ')}{best}"))
-    for number, variant in enumerate(summary.variants):
-        found = variant.evaluation
-        shown = _spread(found) if found else "-"
-        lines.append((f"variant {number}", f"{shown}, {variant.arguments}"))
-    return lines
 
 
 def _usual(summary: Summary) -> list[Line]:
@@ -239,7 +200,3 @@ def _text(value: float | None, unit: Unit = "number") -> str:
             return f"{value:.0%}"
         case "number":
             return f"{value:.3g}"
-
-
-def _spread(outcome: EvaluationOutcome, kind: str = "") -> str:
-    return f"{return_text(outcome.return_mean, outcome.return_std)} over {outcome.episodes} {kind}episodes"
