@@ -30,7 +30,7 @@ from penstock.telemetry import metrics
 DOCS = Path(__file__).parents[1]
 FOLDER = DOCS / "reference"
 COMMANDS = (
-    *("train", "evaluate", "plot", "status", "launch slurm", "launch slurm-actors"),
+    *("train", "evaluate", "export", "push", "plot", "status", "launch slurm", "launch slurm-actors"),
     *("replay", "learner", "actor", "evaluator", "health", "doctor"),
 )
 HELP_TIMEOUT_S = 600.0

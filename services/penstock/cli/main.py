@@ -25,6 +25,8 @@ _COMMANDS = {
     "train": "train an agent, with all services as processes on this machine",
     "launch": "start a run on a cluster",
     "evaluate": "play episodes with a trained policy",
+    "export": "write a trained policy for programs without Penstock",
+    "push": "publish a trained policy in a folder or on the Hugging Face Hub",
     "plot": "draw the learning curves of runs",
     "status": "show the status of a run",
     "runs": "list the runs of this folder, or remove runs",
@@ -59,13 +61,11 @@ _ANSWERS = {
         ("tune", "optimize", "optimise", "hpo", "sweep"),
         "settings are not tuned yet; start a run for each with `penstock train`, and `penstock plot` compares them",
     ),
+    **dict.fromkeys(("onnx", "convert"), "`penstock export --onnx` writes a trained policy as an ONNX file"),
     **dict.fromkeys(
-        ("export", "onnx", "convert"),
-        "policies are not exported yet; in Python, penstock.load_policy(RUN).policy is the PyTorch module",
+        ("upload", "publish", "hub"), "`penstock push --to hf://USER/NAME` publishes a trained policy on a hub"
     ),
-    **dict.fromkeys(
-        ("push", "pull", "upload", "download", "hub"), "there is no hub; a run is its folder, which you copy"
-    ),
+    **dict.fromkeys(("pull", "download"), "a run is its folder, which you copy"),
     **dict.fromkeys(("install", "update", "upgrade"), "packages are installed with pip"),
     **dict.fromkeys(("environments", "envs"), "every environment of Gymnasium can be trained; name its id"),
     **dict.fromkeys(("check", "diagnose"), "`penstock doctor` checks this machine"),
