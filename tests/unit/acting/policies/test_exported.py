@@ -52,8 +52,8 @@ LAST_THREE = BoxSpace("float32", (9,), (-np.inf,) * 9, (np.inf,) * 9)
 
 
 def spec_of(observation: Space | Tree, action: Space | Tree, **more: Any) -> EnvironmentSpec:
-    trees = (each if isinstance(each, Tree) else Tree.of(each) for each in (observation, action))
-    return EnvironmentSpec("Example-v0", *trees, **more)
+    observed, acted = (each if isinstance(each, Tree) else Tree.of(each) for each in (observation, action))
+    return EnvironmentSpec("Example-v0", observed, acted, **more)
 
 
 class Branching(nn.Module):
@@ -187,7 +187,7 @@ def test_a_file_acts_without_penstock_as_load_policy_does(name: str, count: int,
     (tmp_path / "policy.onnx").write_bytes(exported.data)
     drawn = random_inputs(policy, count, np.random.default_rng(2))
     state = drawn.pop("state", None)
-    given = {key: values.reshape(STEPS, rows, *values.shape[1:]) for key, values in drawn.items()}
+    given: dict[str, Any] = {key: values.reshape(STEPS, rows, *values.shape[1:]) for key, values in drawn.items()}
     if state is not None:
         # An episode begins with a state of zeros.
         given["state"] = np.zeros((STEPS, rows, *state.shape[1:]), np.float32)

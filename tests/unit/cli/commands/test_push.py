@@ -87,13 +87,14 @@ def test_the_hub_reads_the_metadata_of_the_card(ended: RunFolder) -> None:
     from huggingface_hub import ModelCard
 
     text = card(Summary.read(ended.summary), EvaluationOutcome(20, -3.25, 0.5), "me/mine")
-    data = ModelCard(text).data
+    data: Any = ModelCard(text).data
     assert (data.library_name, data.pipeline_tag, data.model_name) == ("penstock", "reinforcement-learning", "PPO")
     (result,) = data.eval_results
     assert (result.task_type, result.dataset_type, result.dataset_name, result.metric_type, result.metric_value) == (
         *("reinforcement-learning", "CartPole-v1", "CartPole-v1", "mean_reward", "-3.25 +/- 0.50"),
     )
-    assert ModelCard(str(ModelCard(text))).data.to_dict() == data.to_dict()
+    again: Any = ModelCard(str(ModelCard(text))).data
+    assert again.to_dict() == data.to_dict()
 
 
 def test_what_cannot_be_pushed_is_refused_in_one_line(ended: RunFolder, tmp_path: Path) -> None:
