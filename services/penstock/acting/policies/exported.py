@@ -268,8 +268,10 @@ def _observations(
         values[:, order] = draw.normal(moments.mean[numbers], moments.variance[numbers].sqrt(), (count, size))
         values = np.clip(values if dtype.startswith("float") else np.rint(values), low, high)
         return values.reshape(count, *shape).astype(dtype)
-    integers = draw.integers(low.astype(np.int64), high.astype(np.int64), (count, low.size), endpoint=True)
-    return integers.reshape(count, *shape).astype(dtype)
+    kind: Any = np.dtype(dtype)
+    return draw.integers(low.astype(kind), high.astype(kind), (count, low.size), kind, endpoint=True).reshape(
+        count, *shape
+    )
 
 
 def _limits(space: Space) -> tuple[NDArray[Any], NDArray[Any]]:
