@@ -167,7 +167,7 @@ def _difference(values: NDArray[np.float64], exact: NDArray[np.float64]) -> floa
     with np.errstate(invalid="ignore"):
         apart = np.where(same, 0.0, np.abs(values - exact))
     largest = np.abs(exact[np.isfinite(exact)]).max(initial=1.0)
-    return float(np.nan_to_num(apart, nan=math.inf).max(initial=0.0) / largest)
+    return float(np.where(np.isnan(apart), math.inf, apart).max(initial=0.0) / largest)
 
 
 class _Greedy(nn.Module):

@@ -66,7 +66,7 @@ def test_a_run_without_a_film_is_pushed_with_a_note(
 ) -> None:
     (tmp_path / "pushed").mkdir()
     assert command([str(ended.root), "--to", str(tmp_path / "pushed")]) == 0
-    assert "without a film: `penstock evaluate" in capsys.readouterr().err
+    assert "--record-video` makes one of this policy" in capsys.readouterr().err
     assert not (tmp_path / "pushed" / "replay.mp4").exists()
 
 
@@ -134,7 +134,7 @@ class _Hub(BaseHTTPRequestHandler):
         server: Any = self.server
         if self.path.endswith("/repos/create"):
             server.created.append(json.loads(body)["name"])
-            self._answer({"url": f"http://hub/{server.created[-1]}", "id": "me/mine"})
+            self._answer({"url": f"{self._address}/me/{server.created[-1]}", "id": "me/mine"})
         elif "/preupload/" in self.path:
             given = [each["path"] for each in json.loads(body)["files"]]
             self._answer({"files": [{"path": path, "uploadMode": "regular", "shouldIgnore": False} for path in given]})
@@ -142,9 +142,14 @@ class _Hub(BaseHTTPRequestHandler):
             for line in map(json.loads, body.splitlines()):
                 if line["key"] == "file":
                     server.files[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
-            self._answer({"success": True, "commitUrl": "http://hub/me/mine/commit/0", "commitOid": "0"})
+            self._answer({"success": True, "commitUrl": f"{self._address}/me/mine/commit/0", "commitOid": "0"})
         else:
             self._answer({})
+
+    @property
+    def _address(self) -> str:
+        # The client takes the names of repositories from addresses of its hub alone.
+        return f"http://{self.headers['Host']}"
 
     def _answer(self, value: object) -> None:
         body = json.dumps(value).encode()
