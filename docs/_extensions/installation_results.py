@@ -23,6 +23,8 @@ PURPOSES = {
     "mujoco": "environments: HalfCheetah, Hopper, Ant and others",
     "remote": "`checkpoint.copy_to` with a URL; torch has installed it",
     "gpu": "the utilisation of a GPU as a metric",
+    "onnx": "policies as ONNX files: `penstock export --onnx`",
+    "hub": "policies on the Hugging Face Hub: `penstock push`",
 }
 """Uses of each extra, in the order of the table."""
 
@@ -53,7 +55,8 @@ def _extras(package: dict[str, Any]) -> str:
     rows = ["| extra | packages | for | adds |", "|---|---|---|---|"]
     for extra, purpose in PURPOSES.items():
         requirements = ", ".join(f"`{each}`" for each in project["optional-dependencies"][extra])
-        rows.append(f"| `{extra}` | {requirements} | {purpose} | {_size(sizes[extra])} |")
+        size = _size(sizes[extra]) if extra in sizes else "not measured"
+        rows.append(f"| `{extra}` | {requirements} | {purpose} | {size} |")
     return "\n".join(rows)
 
 

@@ -254,6 +254,8 @@ ONLY_IN: dict[str, set[str]] = {
     "matplotlib": {"local"},
     "moviepy": {"cli"},
     "fsspec": {"runs.remote_copies"},
+    "huggingface_hub": {"cli"},
+    "onnxruntime": {"acting.policies"},
     "pickle": set(),
 }
 SHARED = "tests.support"

@@ -93,7 +93,7 @@ TYPED = {
     "a_preset": Typed("presets pendulum", 0, ('^id = "Pendulum-v1"$',)),
     "the_version": Typed("version", 0, (r"^penstock \d",)),
     "a_list": refused("list", "there is no command 'list'; .* runs` lists the runs, .* presets` the presets"),
-    "an_export": refused("export", r"there is no command 'export'; policies are not exported yet"),
+    "an_export": refused("onnx", r"there is no command 'onnx'; `penstock export --onnx` writes a trained policy"),
     "a_search_of_settings": refused("tune", "there is no command 'tune'; settings are not tuned yet"),
     "a_tracker_as_a_command": refused("tensorboard", r"there is no command 'tensorboard'; there is no tracker yet"),
     "a_command_like_no_other": refused("deploy", "unknown command 'deploy'; choose from: train, "),

@@ -27,6 +27,8 @@ _COMMANDS = {
     "evaluate": "play episodes with a trained policy",
     "compare": "train two settings with the same seeds, and say which is better",
     "sweep": "train a grid of settings, and write the best to a file",
+    "export": "write a trained policy for programs without Penstock",
+    "push": "publish a trained policy in a folder or on the Hugging Face Hub",
     "plot": "draw the learning curves of runs",
     "report": "write a page about runs, or show it in a browser while they train",
     "status": "show the status of a run",
@@ -63,13 +65,11 @@ _ANSWERS = {
         ("tune", "optimize", "optimise", "hpo", "grid"),
         "`penstock sweep` trains a grid of settings, and `penstock compare` compares two",
     ),
+    **dict.fromkeys(("onnx", "convert"), "`penstock export --onnx` writes a trained policy as an ONNX file"),
     **dict.fromkeys(
-        ("export", "onnx", "convert"),
-        "policies are not exported yet; in Python, penstock.load_policy(RUN).policy is the PyTorch module",
+        ("upload", "publish", "hub"), "`penstock push --to hf://USER/NAME` publishes a trained policy on a hub"
     ),
-    **dict.fromkeys(
-        ("push", "pull", "upload", "download", "hub"), "there is no hub; a run is its folder, which you copy"
-    ),
+    **dict.fromkeys(("pull", "download"), "a run is its folder, which you copy"),
     **dict.fromkeys(("install", "update", "upgrade"), "packages are installed with pip"),
     **dict.fromkeys(("environments", "envs"), "every environment of Gymnasium can be trained; name its id"),
     **dict.fromkeys(("check", "diagnose"), "`penstock doctor` checks this machine"),

@@ -1,5 +1,6 @@
 """What a command means: a run by name or the newest one, settings by file or preset, an environment by its id."""
 
+import argparse
 import os
 import sys
 from collections.abc import Callable
@@ -48,6 +49,14 @@ def note_removed_settings(folder: RunFolder) -> None:
     """Prints a line about settings of an earlier release that a run records, which the command does not need."""
     if folder.config.exists() and (note := read_recorded(folder.config).removed):
         print(note, file=sys.stderr)
+
+
+def add_code_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that allow the code that a checkpoint or a run names."""
+    parser.add_argument("--policy.module", dest="module", metavar="NAME", help="module of the policy, if it has one")
+    parser.add_argument(
+        "--trust-code", action="store_true", help="import the modules and files that the run names (docs/security.md)"
+    )
 
 
 def with_known_environment(config: Config) -> tuple[Config, str]:

@@ -9,10 +9,14 @@ EXTRA_OF = {
     "Box2D": "box2d",
     "ale_py": "atari",
     "fsspec": "remote",
+    "huggingface_hub": "hub",
     "matplotlib": "plot",
     "minigrid": "minigrid",
     "moviepy": "video",
     "mujoco": "mujoco",
+    "onnx": "onnx",
+    "onnxruntime": "onnx",
+    "onnxscript": "onnx",
     "pygame": "video",
 }
 """Extras by the modules that they install. Their requirements are in pyproject.toml."""
@@ -20,8 +24,10 @@ EXTRA_OF = {
 _IN_IMAGE = {
     "atari": "ale-py",
     "box2d": "gymnasium[box2d]",
+    "hub": "huggingface_hub",
     "minigrid": "minigrid",
     "mujoco": "gymnasium[mujoco]",
+    "onnx": "onnx onnxruntime onnxscript",
     "plot": "matplotlib",
     "remote": "fsspec",
     "video": "gymnasium[classic-control] moviepy",

@@ -13,6 +13,7 @@ launch/                scripts, settings and job numbers of `penstock launch`
 copies.json            what `checkpoint.copy_to` has copied, and why it failed last
 end_sent.json          the end of the run that `run.on_end` was told of last
 videos/                recordings of `penstock evaluate --record-video`
+policy.onnx            written by `penstock export --onnx`
 versions.json, roster.json           numbers already assigned, so that none repeats, the run's identity and its key;
                                      roster.copy.json is a copy
 identity.json          the identity and its key once more, in case both are lost

@@ -21,10 +21,14 @@ DISTRIBUTIONS = {
     "Box2D": {"box2d", "box2d-py"},
     "ale_py": {"ale-py"},
     "fsspec": {"fsspec"},
+    "huggingface_hub": {"huggingface-hub"},
     "matplotlib": {"matplotlib"},
     "minigrid": {"minigrid"},
     "moviepy": {"moviepy"},
     "mujoco": {"mujoco"},
+    "onnx": {"onnx"},
+    "onnxruntime": {"onnxruntime"},
+    "onnxscript": {"onnxscript"},
     "pygame": {"pygame", "pygame-ce"},
 }
 """Names under which packages are installed, which depend on Gymnasium's release, by the modules that they contain."""

@@ -180,7 +180,10 @@ class PolicyRunner:
     def _before(self, count: int, begun: NDArray[np.bool_] | None) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns the states before padded rows, and which rows begin an episode."""
         assert self.state is not None
-        state = np.broadcast_to(self.state, (count, *self.state.shape[1:]))
+        state = self.state
+        if len(state) != count:
+            # torch warns about arrays that can't be written.
+            state = np.broadcast_to(state, (count, *state.shape[1:])).copy()
         first = np.zeros(count, np.bool_) if begun is None else begun
         return torch.from_numpy(_pad(state)), torch.from_numpy(_pad(first))
 

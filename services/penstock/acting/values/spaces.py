@@ -111,75 +111,99 @@ class ActionMap:
 
     Elements of boxes have the dtype of the spec, or float64 where a bound is not exact in float32 and rounding could
     exceed it. Choices are int64, and bits int8.
+
+    Attributes:
+        maps: The map of each leaf.
     """
 
     def __init__(self, tree: Tree, network: Network) -> None:
         """Prepares the actions of policies of this architecture."""
-        self._maps = [
-            _BoxMap(space, network) if isinstance(space, BoxSpace) else _ChoiceMap(space) for space in tree.spaces
-        ]
+        self.maps = tuple(
+            BoxMap(space, network) if isinstance(space, BoxSpace) else ChoiceMap(space) for space in tree.spaces
+        )
 
     def __call__(self, action: tuple[NDArray[np.generic], ...]) -> tuple[NDArray[np.generic], ...]:
         """Maps <int64>[N], <int64>[N, k] or <float32>[N, A] of each leaf to [N, ...] in the shape of its space."""
-        return tuple([mapped(leaf) for mapped, leaf in zip(self._maps, action, strict=True)])
+        return tuple([mapped(leaf) for mapped, leaf in zip(self.maps, action, strict=True)])
 
 
-class _ChoiceMap:
+class ChoiceMap:
+    """The map of one leaf of choices.
+
+    Attributes:
+        start: <int64>[] or <int64>[k] first value of each choice.
+        shape: Shape of one action of the environment.
+        dtype: Element type of the result.
+    """
+
     def __init__(self, space: DiscreteSpace | MultiDiscreteSpace | MultiBinarySpace) -> None:
-        self._start = np.zeros((), np.int64)
-        self._dtype: np.dtype[Any] = np.dtype(np.int64)
-        self._shape: tuple[int, ...] = ()
+        self.start = np.zeros((), np.int64)
+        self.dtype: np.dtype[Any] = np.dtype(np.int64)
+        self.shape: tuple[int, ...] = ()
         match space:
             case DiscreteSpace(start=start):
-                self._start = np.array(start, np.int64)
+                self.start = np.array(start, np.int64)
             case MultiDiscreteSpace(start=starts, shape=shape):
-                self._start, self._shape = np.array(starts, np.int64), shape
+                self.start, self.shape = np.array(starts, np.int64), shape
             case MultiBinarySpace(shape=shape):
-                self._shape, self._dtype = shape, np.dtype(np.int8)
+                self.shape, self.dtype = shape, np.dtype(np.int8)
             case _:
                 assert_never(space)
-        self._shifts = bool(self._start.any())
+        self._shifts = bool(self.start.any())
         self._is_same = isinstance(space, DiscreteSpace) and not self._shifts
 
     def __call__(self, action: NDArray[np.generic]) -> NDArray[np.generic]:
+        """Maps <int64>[N] or <int64>[N, k] to [N, *shape]."""
         if self._is_same:
             return action.astype(np.int64, copy=False)
         shifted = action.astype(np.int64, copy=False)
         if self._shifts:
-            shifted = shifted + self._start
-        shaped: NDArray[np.generic] = shifted.reshape(len(action), *self._shape).astype(self._dtype, copy=False)
+            shifted = shifted + self.start
+        shaped: NDArray[np.generic] = shifted.reshape(len(action), *self.shape).astype(self.dtype, copy=False)
         return shaped
 
 
-class _BoxMap:
+class BoxMap:
+    """The map of one leaf of continuous actions with A elements.
+
+    Attributes:
+        squashes: Whether elements that are scaled pass through a tanh.
+        scaled: <bool>[A] elements that are scaled to their bounds.
+        scale, centre, low, high: <float>[A], or [] if all are equal: scale, offset and bounds, in the element type in
+            which the map computes.
+        shape: Shape of one action of the environment.
+        dtype: Element type of the result.
+    """
+
     def __init__(self, space: BoxSpace, network: Network) -> None:
         low, high = bounds(space)
-        self._shape, self._scaled, self._squashes = space.shape, scaled(space, network.widest_range), False
+        self.shape, self.scaled, self.squashes = space.shape, scaled(space, network.widest_range), False
         if network.squash_actions:
-            self._squashes = bool(self._scaled.any())
-        unit_low, unit_high = np.where(self._scaled, low, -1.0), np.where(self._scaled, high, 1.0)
+            self.squashes = bool(self.scaled.any())
+        unit_low, unit_high = np.where(self.scaled, low, -1.0), np.where(self.scaled, high, 1.0)
         with np.errstate(over="ignore"):
             exact = all(np.array_equal(side, side.astype(np.float32)) for side in (low, high))
-        self._dtype = np.dtype(space.dtype if exact else np.float64)
+        self.dtype = np.dtype(space.dtype if exact else np.float64)
         # float64 takes twice the time, and is needed only where float32 can't hold the bounds.
         self._computed_as = np.dtype(np.float32 if exact else np.float64)
-        self._scale, self._centre, self._low, self._high = (
+        self.scale, self.centre, self.low, self.high = (
             _once(each.astype(self._computed_as))
             for each in ((unit_high - unit_low) / 2.0, (unit_high + unit_low) / 2.0, low, high)
         )
 
     def __call__(self, action: NDArray[np.generic]) -> NDArray[np.generic]:
-        if self._squashes:
-            action = np.where(self._scaled, np.tanh(action), action)
-        mapped = action.astype(self._computed_as, copy=False) * self._scale
-        np.add(mapped, self._centre, out=mapped)
+        """Maps <float32>[N, A] to [N, *shape]."""
+        if self.squashes:
+            action = np.where(self.scaled, np.tanh(action), action)
+        mapped = action.astype(self._computed_as, copy=False) * self.scale
+        np.add(mapped, self.centre, out=mapped)
         flat = mapped.ravel("K")
         # A sum of squares is NaN only if one of them is.
         if math.isnan(flat.dot(flat)):
-            mapped = np.where(np.isnan(mapped), self._centre, mapped)
-        np.maximum(mapped, self._low, out=mapped)
-        np.minimum(mapped, self._high, out=mapped)
-        shaped: NDArray[np.generic] = mapped.reshape(len(action), *self._shape).astype(self._dtype, copy=False)
+            mapped = np.where(np.isnan(mapped), self.centre, mapped)
+        np.maximum(mapped, self.low, out=mapped)
+        np.minimum(mapped, self.high, out=mapped)
+        shaped: NDArray[np.generic] = mapped.reshape(len(action), *self.shape).astype(self.dtype, copy=False)
         return shaped
 
 

@@ -5,7 +5,7 @@ import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
-from penstock.cli.named import chosen_run
+from penstock.cli.named import add_code_options, chosen_run
 from penstock.cli.one_line_parser import OneLineParser
 from penstock.errors import ConfigurationError
 from penstock.machine import extras
@@ -45,10 +45,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         metavar="MODULE",
         help="module or file to import first (default: the run's)",
     )
-    parser.add_argument("--policy.module", dest="module", metavar="NAME", help="module of the policy, if it has one")
-    parser.add_argument(
-        "--trust-code", action="store_true", help="import the modules and files that the run names (docs/security.md)"
-    )
+    add_code_options(parser)
     parser.add_argument("--variant", type=int, help="number of the environment variant to play (default: all in turn)")
     parser.add_argument(
         "--record-video", "--video", "--render", action="store_true", help="film one episode, in the run's videos/"

@@ -1,0 +1,308 @@
+"""Policies as ONNX files, which other runtimes run without Penstock and without torch.
+
+A file contains all that happens between an observation of `penstock.make` and a greedy action for `env.step`: offsets,
+normalisation, masks, memory and the range of the actions. `export` refuses to return a file whose results differ from
+the results of the policy in torch. This module needs the packages of the extra `onnx`.
+"""
+
+import contextlib
+import logging
+import math
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from penstock.acting.environments.offsets import stacked_offsets, subtracted
+from penstock.acting.policies.inference import PolicyRunner, one_thread
+from penstock.acting.values.leaves import ActionForm, flatten
+from penstock.acting.values.spaces import ActionMap, BoxMap, ChoiceMap
+from penstock.algo import weights as policy_weights
+from penstock.algo.distributions import Categorical, Joint, MultiCategorical
+from penstock.algo.encoders import Preparation
+from penstock.algo.policies import Policy
+from penstock.algo.published import METADATA_KEY
+from penstock.algo.spaces import alternatives, bounds
+from penstock.errors import ConfigurationError
+from penstock.machine import foreign_errors
+from penstock.types.run import Weights
+from penstock.types.spaces import BoxSpace, Leaf, Space
+
+ROWS = 256
+"""Random observations on which a file is checked."""
+
+TOLERANCE = 1e-6
+"""Largest difference from the results in torch, as a share of the largest magnitude of a result, or of 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """A policy as an ONNX file.
+
+    Attributes:
+        data: Bytes of the file.
+        inputs: The name, type and shape of each input.
+        outputs: The name, type and shape of each output.
+        difference: Largest difference from the results in torch (`differences`).
+    """
+
+    data: bytes
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    difference: float
+
+
+@one_thread()
+def export(weights: Weights, *, module: str | None = None) -> Exported:
+    """Converts a policy to an ONNX file, and checks it on random observations.
+
+    `module` is the only module that may be imported. Raises `ForeignCode` if the weights name another one, and
+    `ConfigurationError` if the policy can't be converted, or if the file differs from the policy.
+    """
+    runner = PolicyRunner(weights, module=module)
+    model, draw = _Greedy(runner.policy).eval(), np.random.default_rng(0)
+    example, batch = random_inputs(runner.policy, 3, draw), torch.export.Dim("batch")
+    try:
+        with torch.no_grad(), _quiet():
+            program = torch.onnx.export(
+                model,
+                tuple(torch.from_numpy(values) for values in example.values()),
+                dynamo=True,
+                input_names=list(example),
+                output_names=model.names,
+                dynamic_shapes={"inputs": ({0: batch},) * len(example)},
+                verbose=False,
+            )
+            assert program is not None
+            program.model.metadata_props[METADATA_KEY] = policy_weights.describe(runner.policy, runner.version)
+            data = program.model_proto.SerializeToString()
+            session = session_of(data)
+    except foreign_errors.MISBEHAVIOUR as error:
+        foreign_errors.let_ctrl_c_pass(error)
+        own = f", or change policy.module {module!r}, which may be the reason" if module is not None else ""
+        raise ConfigurationError(
+            f"this policy can't be converted to ONNX ({foreign_errors.describe(error.__cause__ or error)}); use it in"
+            f" Python with penstock.load_policy{own}"
+        ) from error
+    inputs = random_inputs(runner.policy, ROWS, draw)
+    apart = differences(runner.policy, session.run(None, inputs), results(runner, inputs))
+    worst = max(apart, key=lambda name: apart[name])
+    if not apart[worst] <= TOLERANCE:
+        raise ConfigurationError(
+            f"the ONNX file would differ from the policy by {apart[worst]:.1e} in {worst}, more than {TOLERANCE:g}, so"
+            " it is not kept; use the policy in Python with penstock.load_policy"
+        )
+    return Exported(data, _described(session.get_inputs()), _described(session.get_outputs()), apart[worst])
+
+
+def session_of(data: bytes) -> onnxruntime.InferenceSession:
+    """Opens the bytes of an ONNX file with onnxruntime, on one thread of the CPU."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = 1, 3
+    return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+
+
+def random_inputs(policy: Policy, count: int, draw: np.random.Generator) -> dict[str, NDArray[Any]]:
+    """Returns random inputs of a policy's file: `count` observations as in training, legal masks, and states."""
+    spec, first = policy.spec, 0
+    names = spec.observation.columns("observation")
+    offsets = stacked_offsets(spec, policy.network.observation_offsets)
+    inputs: dict[str, NDArray[Any]] = {}
+    for name, leaf, part, offset in zip(
+        names, spec.observation.leaves, policy.observer.preparations, offsets, strict=True
+    ):
+        size = math.prod(part.shape) if part.standardised else 0
+        values = _observations(leaf, part, policy, slice(first, first + size), count, draw)
+        inputs[name] = values if offset is None else values.astype(np.float64) + offset
+        first += size
+    if spec.mask_bits:
+        mask, start = draw.random((count, spec.mask_bits)) < 0.5, 0
+        for n in spec.action.choices:
+            mask[np.arange(count), start + draw.integers(n, size=count)] = True
+            start += n
+        inputs["action_mask"] = mask
+    if policy.memory_shape is not None:
+        inputs["state"] = draw.uniform(-1.0, 1.0, (count, *policy.memory_shape)).astype(np.float32)
+    return inputs
+
+
+def results(runner: PolicyRunner, inputs: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
+    """Returns the outputs that a policy's file must have for these inputs, computed by the code of actors."""
+    spec, network = runner.policy.spec, runner.network
+    raw = tuple(inputs[name] for name in spec.observation.columns("observation"))
+    leaves, mask = subtracted(raw, stacked_offsets(spec, network.observation_offsets)), inputs.get("action_mask")
+    runner.state = inputs.get("state")
+    scores = [score.numpy()[: len(raw[0])] for score in _scores(runner.distribution(leaves, mask=mask))]
+    actions = ActionMap(spec.action, network)(runner.act_greedily(leaves, mask=mask))
+    nested = ActionForm(spec.action, spec.action_types).batch(actions)
+    return [*flatten(spec.action, nested), *scores, *([] if runner.state is None else [runner.state])]
+
+
+def differences(policy: Policy, found: Sequence[NDArray[Any]], wanted: Sequence[NDArray[Any]]) -> dict[str, float]:
+    """Returns how far each output is from the wanted one, as a share of the largest magnitude in it, or of 1.
+
+    An output of another shape or type, or with other choices, is infinitely far. Where the two most likely choices are
+    within `TOLERANCE` in log probability, rounding decides, and either may be chosen.
+    """
+    spaces, apart = policy.spec.action.spaces, {}
+    for position, (name, values, exact) in enumerate(zip(_output_names(policy), found, wanted, strict=True)):
+        if values.shape != exact.shape or values.dtype != exact.dtype:
+            apart[name] = math.inf
+        elif position < len(spaces) and spaces[position].choices:
+            clear = _is_clear(wanted[len(spaces) + position]).reshape(len(exact), -1)
+            apart[name] = math.inf if (clear & (values != exact).reshape(clear.shape)).any() else 0.0
+        else:
+            apart[name] = _difference(values.astype(np.float64), exact.astype(np.float64))
+    return apart
+
+
+def _difference(values: NDArray[np.float64], exact: NDArray[np.float64]) -> float:
+    same = (values == exact) | (np.isnan(values) & np.isnan(exact))
+    with np.errstate(invalid="ignore"):
+        apart = np.where(same, 0.0, np.abs(values - exact))
+    largest = np.abs(exact[np.isfinite(exact)]).max(initial=1.0)
+    return float(np.where(np.isnan(apart), math.inf, apart).max(initial=0.0) / largest)
+
+
+class _Greedy(nn.Module):
+    """A policy that acts greedily, with the environment's side of its observations and actions, as one function.
+
+    Attributes:
+        names: Names of the results of `forward`.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        super().__init__()
+        spec, network = policy.spec, policy.network
+        self.policy, self.names = policy, _output_names(policy)
+        self._leaves = len(spec.observation.leaves)
+        for position, offset in enumerate(stacked_offsets(spec, network.observation_offsets)):
+            self.register_buffer(f"offset_{position}", None if offset is None else torch.from_numpy(offset))
+        types = spec.action_types or ("",) * len(spec.action.leaves)
+        maps = zip(ActionMap(spec.action, network).maps, types, strict=True)
+        self.actions = nn.ModuleList(_Action(mapped, name or mapped.dtype.name) for mapped, name in maps)
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """Returns the actions, [N, *shape] each, the `_scores` and, with memory, the states after the rows.
+
+        Args:
+            inputs: [N, *shape] raw observations, one tensor per leaf; with masks, <bool>[N, bits]; with memory,
+                <float32>[N, parts, H] states before the rows, which are zero before the first row of an episode.
+        """
+        leaves = tuple(
+            values if (offset := getattr(self, f"offset_{position}")) is None else values.double() - offset
+            for position, values in enumerate(inputs[: self._leaves])
+        )
+        mask = inputs[self._leaves] if self.policy.spec.mask_bits else None
+        state = inputs[-1] if self.policy.memory is not None else None
+        begun = None if state is None else torch.zeros_like(state[:, 0, 0], dtype=torch.bool)
+        joint, after = self.policy.act(leaves, mask, state, begun)
+        actions = [convert(leaf) for convert, leaf in zip(self.actions, joint.mode(), strict=True)]
+        return (*actions, *_scores(joint), *(() if after is None else (after,)))
+
+
+class _Action(nn.Module):
+    """`ActionMap` of one leaf in torch, with the element type of the environment's space."""
+
+    def __init__(self, mapped: BoxMap | ChoiceMap, dtype: str) -> None:
+        super().__init__()
+        self._map, self._dtype = mapped, getattr(torch, dtype)
+        names = ("start",) if isinstance(mapped, ChoiceMap) else ("scaled", "scale", "centre", "low", "high")
+        for name in names:
+            self.register_buffer(name, torch.from_numpy(np.array(getattr(mapped, name))))
+
+    def forward(self, action: Tensor) -> Tensor:
+        """Maps <int64>[N], <int64>[N, k] or <float32>[N, A] to [N, *shape]."""
+        if isinstance(self._map, ChoiceMap):
+            mapped = action + self.get_buffer("start")
+        else:
+            scaled, scale, centre = map(self.get_buffer, ("scaled", "scale", "centre"))
+            unit = torch.where(scaled, torch.tanh(action), action) if self._map.squashes else action
+            mapped = unit.to(scale.dtype) * scale + centre
+            mapped = torch.where(mapped.isnan(), centre, mapped)
+            mapped = torch.minimum(torch.maximum(mapped, self.get_buffer("low")), self.get_buffer("high"))
+        return mapped.reshape(-1, *self._map.shape).to(self._dtype)
+
+
+def _output_names(policy: Policy) -> list[str]:
+    tree = policy.spec.action
+    kinds = {kind: tree.columns(kind) for kind in ("action", "log_probs", "mean")}
+    scores = [
+        kinds["mean" if isinstance(space, BoxSpace) else "log_probs"][position]
+        for position, space in enumerate(tree.spaces)
+    ]
+    return [*kinds["action"], *scores, *([] if policy.memory is None else ["next_state"])]
+
+
+def _scores(joint: Joint) -> list[Tensor]:
+    """Returns the log probabilities of each leaf of choices, <float32>[N, n] or [N, k, n], and the means of each box,
+    <float32>[N, A], in units of the policy.
+    """
+    scores = []
+    for part in joint.parts:
+        categorical = part.choices if isinstance(part, MultiCategorical) else part
+        scores.append(categorical.log_probs if isinstance(categorical, Categorical) else categorical.mean)
+    return scores
+
+
+def _observations(
+    leaf: Leaf, part: Preparation, policy: Policy, numbers: slice, count: int, draw: np.random.Generator
+) -> NDArray[Any]:
+    """Returns random values of a leaf, [count, *shape]: normal ones with the moments of training, or integers.
+
+    `numbers` are the places of its elements in the moments.
+    """
+    dtype, shape = leaf.space.observation_array
+    low, high = _limits(leaf.space)
+    if part.standardised:
+        moments, size = policy.observation_moments, math.prod(shape)
+        # Moments are in the order in which the encoder reads the elements.
+        order = part.prepare(torch.arange(size).reshape(1, *shape)).reshape(-1).long().numpy()
+        values = np.empty((count, size))
+        values[:, order] = draw.normal(moments.mean[numbers], moments.variance[numbers].sqrt(), (count, size))
+        values = np.clip(values if dtype.startswith("float") else np.rint(values), low, high)
+        return values.reshape(count, *shape).astype(dtype)
+    kind: Any = np.dtype(dtype)
+    return draw.integers(low.astype(kind), high.astype(kind), (count, low.size), kind, endpoint=True).reshape(
+        count, *shape
+    )
+
+
+def _limits(space: Space) -> tuple[NDArray[Any], NDArray[Any]]:
+    if isinstance(space, BoxSpace):
+        return bounds(space)
+    integers = alternatives(space)
+    assert integers is not None
+    return integers[0], integers[0] + integers[1] - 1
+
+
+def _is_clear(log_probs: NDArray[Any]) -> NDArray[np.bool_]:
+    """Returns whether the most likely choice is more likely than all others by more than rounding."""
+    if log_probs.shape[-1] == 1:
+        return np.ones(log_probs.shape[:-1], np.bool_)
+    second, first = np.moveaxis(np.partition(log_probs, -2)[..., -2:], -1, 0)
+    clear: NDArray[np.bool_] = first - second > TOLERANCE * np.maximum(1.0, np.abs(first))
+    return clear
+
+
+def _described(ends: Any) -> tuple[str, ...]:
+    return tuple(f"{each.name} {each.type.removeprefix('tensor')}{each.shape}".replace("'", "") for each in ends)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Hides warnings about packages that the conversion does not need, such as torchvision."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
