@@ -147,9 +147,9 @@ class _Comparison:
         """Returns the lines of the report."""
         ways = [(f"A: {self._sides['a'].name}", result.a), (f"B: {self._sides['b'].name}", result.b)]
         rows = [["", *(name for name, _ in ways)]]
-        rows.append(["final return, interquartile mean", *(interval(means.final_return) for _, means in ways)])
+        rows.append(["final return", *(interval(means.final_return) for _, means in ways)])
         if self._threshold:
-            rows.append(["steps to threshold, geometric mean", *(steps(means) for _, means in ways)])
+            rows.append(["steps to threshold", *(steps(means) for _, means in ways)])
         level = f"{1 - ERROR:.0%}"
         differing = [["B over A (ratio) or B - A (difference)", f"{level} interval"]]
         differing += [[row.name, described(row)] for row in result.rows]
