@@ -245,8 +245,8 @@ figure{margin:0;min-width:0}figcaption{font-size:.85rem;font-weight:600}
 border-top:2px solid currentColor}
 .key::before{border-color:var(--k,currentColor)}.key.d1::before{border-top-style:dashed}
 .key.d2::before{border-top-style:dotted}.key.level::before{border-top-style:dashed}.key.faint::before{opacity:.45}
-.plot{position:relative;height:8.5rem;margin:.5rem .8rem 1.5rem 2.9rem}.large .plot{height:20rem}
-.large{padding-bottom:1px}
+.plot{position:relative;height:8.5rem;margin:.5rem .8rem 1.5rem 2.9rem}
+.large .plot{height:20rem}.large{padding-bottom:1px}
 svg{position:absolute;width:100%;height:100%;overflow:visible}
 svg path{fill:none;vector-effect:non-scaling-stroke;stroke-linejoin:round}
 svg .grid{stroke:var(--rule)}svg .level{stroke:var(--dim);stroke-dasharray:5 4}
