@@ -2,7 +2,8 @@
 
     python examples/penstock_in_one_file.py --env-id CartPole-v1 --degree 0
 
-It imports nothing of Penstock, and trains the same parameters, bit for bit (tests/exactness). The services add
+It imports nothing of Penstock. Given a run's random numbers, it trains the same parameters, bit for bit
+(tests/exactness); the command draws its own. The services add
 concurrency, transport, recovery from failures, further spaces, masks, memory, and care for absurd or shifted numbers.
 
 Shapes have N environments, T steps of a segment, F features, B segments of a batch, and M steps of a minibatch.
