@@ -308,6 +308,7 @@ PLACES = [
 OF_OTHERS = {
     # Files of a run, of a store, of a snapshot and of users, and names of other libraries.
     *("config.toml", "metrics.jsonl", "best.safetensors", "best.json", "summary.json", "versions.json"),
+    *("compare.json", "compare/NAME", "sweep/NAME/best.toml", "sweep/NAME/sweep.json"),
     *(
         "roster.json",
         "identity.json",

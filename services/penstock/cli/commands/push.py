@@ -18,6 +18,7 @@ from penstock.cli.named import chosen_run
 from penstock.cli.one_line_parser import OneLineParser
 from penstock.errors import ConfigurationError
 from penstock.machine import extras, foreign_errors
+from penstock.machine.files import READABLE_FILE, write_atomically
 from penstock.machine.installation import program
 from penstock.machine.system_errors import in_words
 from penstock.runs.folder import RunFolder, has_checkpoint
@@ -130,7 +131,7 @@ def _write(run: RunFolder, made: Path, repository: str) -> None:
         )
     folder = RunFolder(made)
     folder.checkpoints.mkdir()
-    folder.best_checkpoint.write_bytes(policy.weights.data)
+    write_atomically(folder.best_checkpoint, policy.weights.data, READABLE_FILE)
     shutil.copyfile(run.config, folder.config)
     dataclasses.replace(summary, run_dir=root.name).write(folder.summary)
     films = sorted((root / "videos").glob(f"version-{version}-*.mp4"), key=lambda film: film.stat().st_mtime)
