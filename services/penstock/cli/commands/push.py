@@ -139,7 +139,7 @@ def _write(run: RunFolder, made: Path, repository: str) -> None:
         shutil.copyfile(films[-1], made / "replay.mp4")
     else:
         print(f"without a film: `{program()} evaluate {root} --record-video` makes one of this policy", file=sys.stderr)
-    (made / "README.md").write_text(card(summary, summary.evaluation, repository))
+    write_atomically(made / "README.md", card(summary, summary.evaluation, repository).encode(), READABLE_FILE)
 
 
 def _upload(made: Path, repository: str) -> str:
