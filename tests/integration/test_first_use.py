@@ -55,11 +55,11 @@ TYPED = {
     "an_id_of_an_earlier_version": refused("train LunarLander-v2", "did you mean LunarLander-v3?"),
     "a_kind_of_environments_as_a_preset": refused("train --preset atari", "for Atari: pong, breakout; choose from: "),
     "a_preset_like_no_other": refused("train --preset mario", "unknown preset 'mario'; choose from: "),
-    "a_tracker": refused("train --wandb", r"--wandb: there is no tracker yet.*metrics\.jsonl"),
+    "a_tracker": refused("train --wandb", r"--wandb: every run has event files.*no other tracker yet; metrics\.jsonl"),
     "a_tracker_by_its_other_name": refused(
-        "train --use-wandb", r"--use-wandb: there is no tracker yet.*metrics\.jsonl"
+        "train --use-wandb", r"--use-wandb: every run has event files.*no other tracker yet; metrics\.jsonl"
     ),
-    "a_tracker_misspelt": refused("train --wandb-projct-name x", "there is no tracker yet"),
+    "a_tracker_misspelt": refused("train --wandb-projct-name x", "There is no other tracker yet"),
     "a_batch_size_in_a_section": refused(
         "train --ppo.batch-size 3", r"sampling\.batch_segments 64 .* about 8 steps, set --ppo\.minibatches 256$"
     ),
@@ -93,9 +93,11 @@ TYPED = {
     "a_preset": Typed("presets pendulum", 0, ('^id = "Pendulum-v1"$',)),
     "the_version": Typed("version", 0, (r"^penstock \d",)),
     "a_list": refused("list", "there is no command 'list'; .* runs` lists the runs, .* presets` the presets"),
-    "an_export": refused("onnx", r"there is no command 'onnx'; `penstock export --onnx` writes a trained policy"),
-    "a_search_of_settings": refused("tune", "there is no command 'tune'; settings are not tuned yet"),
-    "a_tracker_as_a_command": refused("tensorboard", r"there is no command 'tensorboard'; there is no tracker yet"),
+    "an_export": refused("onnx", r"there is no command 'onnx'; `.*penstock export --onnx` writes a trained policy"),
+    "a_search_of_settings": refused("tune", "there is no command 'tune'; `.*penstock sweep` trains a grid of settings"),
+    "a_tracker_as_a_command": refused(
+        "tensorboard", "there is no command 'tensorboard'; `tensorboard --logdir runs` shows every run"
+    ),
     "a_command_like_no_other": refused("deploy", "unknown command 'deploy'; choose from: train, "),
     "runs_for_a_program": Typed("runs --json", 0, (r'^\[\{"run": "runs/broken", .*"run": "runs/ended"',)),
     "runs_in_an_order": Typed("runs --sort best", 0, (r"^ended .*total_steps", "^broken .*interrupted")),
