@@ -121,15 +121,19 @@ class EventFiles:
         """Yields the journal's last records up to this step that no event file contains."""
         if env_steps == 0:
             return
+        last = known = 0
         try:
-            newest = max(self._folder.iterdir(), default=None)
-            steps = Counter(_steps_of(newest.read_bytes()) if newest is not None else ())
+            # A session that was killed early left no record, or only later ones, which readers drop.
+            for path in sorted(self._folder.iterdir(), reverse=True):
+                steps = Counter(step for step in _steps_of(path.read_bytes()) if step <= env_steps)
+                if steps:
+                    last = max(steps)
+                    known = steps[last]
+                    break
             records = records_of(self._journal)
         except OSError as error:
             self._notice(f"TensorBoard may lack some records: {in_words(error, self._folder)}")
             return
-        last = max((step for step in steps if step <= env_steps), default=0)
-        known = steps[last]
         for record in records:
             if last <= record["env_steps"] <= env_steps:
                 known -= record["env_steps"] == last

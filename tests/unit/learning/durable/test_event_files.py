@@ -119,6 +119,17 @@ def test_twenty_kills_lose_no_record_and_double_none(run: Run) -> None:
     assert run.steps() == run.recorded() and len(run.steps()) > 50
 
 
+def test_sessions_that_are_killed_before_a_checkpoint_double_no_record(run: Run) -> None:
+    records = run.session()
+    for step in (10, 20, 30):
+        records.write(training(step))
+    # The next session leaves no record, and the one after it only records that the last one drops.
+    run.session(20)
+    run.session(20).write(training(40))
+    run.session(20).write(training(50))
+    assert run.steps() == run.recorded() == [10, 20, 50]
+
+
 def test_a_record_that_a_kill_left_only_in_the_journal_is_added(run: Run) -> None:
     records = run.session()
     records.write(training(10))
