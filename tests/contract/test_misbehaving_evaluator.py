@@ -15,6 +15,7 @@ from tests.support.environments.tiny import spec_of
 from tests.support.machine.timing import start_patience_s
 from tests.support.services.processes import WITH_HELPERS
 from tests.support.services.servers import LiveRun, Loopback
+from tests.support.tiers import gate_of
 from tests.support.training.policies import fresh_weights
 
 
@@ -67,12 +68,15 @@ def test_an_evaluator_ends_on_a_signal_that_its_environments_ignore(server: Live
 
 @pytest.mark.parametrize(
     ("kind", "failure"),
-    [
-        ("raises", "RuntimeError: simulator lost and not found"),
-        pytest.param("exits", "SystemExit: no display", marks=pytest.mark.nightly),
-        pytest.param("interrupts", "KeyboardInterrupt", marks=pytest.mark.nightly),
-        pytest.param("reset raises", "RuntimeError: simulator lost at reset", marks=pytest.mark.nightly),
-    ],
+    gate_of(
+        1,
+        [
+            ("raises", "RuntimeError: simulator lost and not found"),
+            ("exits", "SystemExit: no display"),
+            ("interrupts", "KeyboardInterrupt"),
+            ("reset raises", "RuntimeError: simulator lost at reset"),
+        ],
+    ),
 )
 def test_an_environments_exception_fails_its_evaluation_and_not_the_next_one(
     kind: str, failure: str, server: LiveRun, tmp_path: Path

@@ -12,7 +12,6 @@ import pytest
 
 from penstock.runs.folder import RunFolder
 from tests.support.services.processes import WITH_HELPERS, Ended, EndedRun, run
-from tests.support.tiers import gate_without
 
 GRPC_ERROR = re.compile(r"E\d{4} [\d:.]+ +\d+ \w+\.cc:\d+\] ")
 ODD_SPACES = """
@@ -290,7 +289,9 @@ def results(place: Place, request: pytest.FixtureRequest) -> Iterator[dict[str, 
         yield {name: pool.submit(run_command, name) for name in dict.fromkeys([*asked, *LOOKED_AT])}
 
 
-@pytest.mark.parametrize("name", gate_without(MISTAKES.keys() - GATE, MISTAKES))
+@pytest.mark.parametrize(
+    "name", [name if name in GATE else pytest.param(name, marks=pytest.mark.nightly) for name in MISTAKES]
+)
 def test_a_mistake_is_reported_in_one_line(results: dict[str, Future[Result]], name: str) -> None:
     mistake, end = results[name].result().mistake, results[name].result().end
     assert end.code == 2, end.stderr

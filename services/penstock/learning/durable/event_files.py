@@ -19,14 +19,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.learning.durable.journal import append
+from penstock.learning.durable.journal import MAX_WAITING, append
 from penstock.learning.durable.records import Record
 from penstock.learning.durable.retried_writes import RetriedWrites
 from penstock.machine.system_errors import in_words
 from penstock.runs.metrics import records_of
-
-_MAX_WAITING = 10_000
-"""Records kept while the disk accepts none: some hours of records."""
 
 _ALL_UP_TO = 4096
 """Records of a session that are all written. Twice as many later ones add half as many: of 1, 2, 4, 8, ... one."""
@@ -89,7 +86,7 @@ class EventFiles:
         self._hyperparameters = hyperparameters
         # TensorBoard reads the files in the order of their names.
         self._path = folder / f"events.out.tfevents.{time.time_ns() // 1000:019d}.{socket.gethostname()}.{os.getpid()}"
-        self._waiting: deque[bytes] = deque(maxlen=_MAX_WAITING)
+        self._waiting: deque[bytes] = deque(maxlen=MAX_WAITING)
         self._written = self._count = 0
 
     def resume(self, env_steps: int) -> None:

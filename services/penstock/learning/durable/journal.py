@@ -23,7 +23,7 @@ from penstock.types.records import plain
 MOST_BYTES = 64 * 2**20
 """Size in bytes above which the journal is thinned to half of it: about a day of records, at one per second."""
 
-_MAX_WAITING = 10_000
+MAX_WAITING = 10_000
 """Records kept while the disk accepts none: some hours of records."""
 
 
@@ -43,7 +43,7 @@ class Journal:
     def __init__(self, path: Path, *, writes: RetriedWrites, notice: Callable[[str], None]) -> None:
         """Names the journal's file. `notice` notifies the user."""
         self._path, self._writes, self._notice = path, writes, notice
-        self._waiting: deque[bytes] = deque(maxlen=_MAX_WAITING)
+        self._waiting: deque[bytes] = deque(maxlen=MAX_WAITING)
         self._rewritten: bytes | None = None
         self._written = 0
 
