@@ -175,7 +175,9 @@ def _side(text: str) -> _Side:
         own = texts(folder.config)
         changed = [name for name in first if name not in OF_ONE_RUN and own.get(name) != first[name]]
         if changed:
-            raise ConfigurationError(f"the runs in {path} differ in {', '.join(changed)}; name those of one settings")
+            raise ConfigurationError(
+                f"the runs in {path} differ in {', '.join(changed)}; name a folder of runs with equal settings"
+            )
         if read_outcome(folder.root) is None:
             raise ConfigurationError(f"the run in {folder.root} has not ended; resume it, or remove it")
         seed = int(own["run.seed"])
@@ -186,7 +188,7 @@ def _side(text: str) -> _Side:
 
 
 def _common_seeds(sides: dict[str, _Side], seeds: Sequence[int]) -> Sequence[int]:
-    """Returns the seeds of the pairs: those of existing runs, or else the given ones."""
+    """Returns the seeds of the pairs: seeds that existing runs have in common, or else the given seeds."""
     given = [list(each.runs) for each in sides.values() if each.runs]
     if not given:
         return seeds
