@@ -44,8 +44,8 @@ IMPORT_OF_USERS = {
     "acting/environments/registry.py",  # makes the environments of a process's own settings, as the next two
     "acting/environments/vectors.py",
     "acting/environments/environment_check.py",
-    "cli/commands/film.py",  # after `played_episodes`
-    "cli/commands/played_episodes.py",  # after `refuse_foreign_code`
+    "cli/film.py",  # after `played_episodes`
+    "cli/played_episodes.py",  # after `refuse_foreign_code`
 }
 """Modules that import what a name of a user names."""
 
@@ -54,7 +54,7 @@ READ_SETTINGS = {
     "config/configuration.py",  # `Config.load` marks what the file names
     "config/recorded.py",  # returns values
     "cli/options.py",  # marks the settings of a run to resume, and those of `doctor --config`
-    "cli/commands/played_episodes.py",  # refuses what the run names
+    "cli/played_episodes.py",  # refuses what the run names
     "apps/environments.py",  # refuses what the run names
     "runs/services_file.py",  # reads limits
     "apps/earlier_session.py",  # compares

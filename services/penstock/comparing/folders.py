@@ -10,9 +10,9 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from penstock.comparing.many_runs import PlannedRun
 from penstock.config import Config
 from penstock.errors import ConfigurationError
-from penstock.local.many_runs import PlannedRun
 from penstock.machine.files import make_folder, write_atomically, write_json
 from penstock.machine.system_errors import in_words
 

@@ -99,13 +99,8 @@ def texts(file: Path) -> dict[str, str]:
     return texts_of(read_recorded(file).values)
 
 
-def default_texts() -> dict[str, str]:
-    """Returns the text of the default of every setting, as `texts` does for a run."""
-    return texts_of({})
-
-
 def texts_of(recorded: dict[str, object]) -> dict[str, str]:
-    """Returns the text of every setting as `texts` does, from the nested values of a file."""
+    """Returns the text of every setting as `texts` does, from the nested values of a file; of {}: the defaults."""
     values = merge(Sections().model_dump(mode="json"), recorded)
     given = {
         f"{section}.{key}": "none" if value in (None, NONE) else str(value)

@@ -19,6 +19,12 @@ from penstock.errors import ConfigurationError
 from penstock.machine.system_errors import in_words
 from penstock.runs.folder import RunFolder
 
+_TRAINING, _BEGINNING = b'"kind": "training"', 40
+"""Text by which a record of training is known without parsing, and the bytes of a line that may contain it."""
+
+Columns = Mapping[str, NDArray[np.float64]]
+"""Numbers by name, <float64>[N] each, in the order of the records; NaN where a record has no number."""
+
 
 def return_text(mean: float, std: float | None = None) -> str:
     """Returns a return, or the mean and the standard deviation of several, as text.
@@ -30,13 +36,6 @@ def return_text(mean: float, std: float | None = None) -> str:
     decimals = min(2 - math.floor(math.log10(largest)), 9) if small else 1
     shown = f"{mean:.{decimals}f}"
     return shown if std is None else f"{shown} ± {std:.{decimals}f}"
-
-
-_TRAINING, _BEGINNING = b'"kind": "training"', 40
-"""Text by which a record of training is known without parsing, and the bytes of a line that may contain it."""
-
-Columns = Mapping[str, NDArray[np.float64]]
-"""Numbers by name, <float64>[N] each, in the order of the records; NaN where a record has no number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +111,7 @@ class RecordReader:
         replaced, lines = self._lines()
         new = [line for line in lines if hash(line) not in self._known]
         self._known = {hash(line) for line in lines} | (set() if replaced else self._known)
-        return [record for line in new if (record := _record(line.decode(errors="replace"))) is not None]
+        return _records_in(new)
 
     def _lines(self) -> tuple[bool, list[bytes]]:
         """Returns whether the file is new, and its complete lines since the last call, or all lines of a new file."""

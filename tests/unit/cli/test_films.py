@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from penstock.acting.policies.trained import TrainedPolicy
-from penstock.cli.commands.film import check_film, film
+from penstock.cli.film import check_film, film
 from penstock.config import EnvironmentConfig
 from penstock.errors import ConfigurationError
 from tests.support.environments.tiny import spec_of

@@ -8,7 +8,10 @@ from typing import TypedDict
 
 from rich.console import Console
 
-from penstock.cli.commands.shown_runs import (
+from penstock.cli.named import settings_named
+from penstock.cli.one_line_parser import OneLineParser
+from penstock.cli.screen.lines import aligned, show
+from penstock.cli.shown_runs import (
     add_options,
     chosen_folder,
     chosen_processes,
@@ -18,9 +21,6 @@ from penstock.cli.commands.shown_runs import (
     steps,
     train_shown,
 )
-from penstock.cli.named import settings_named
-from penstock.cli.one_line_parser import OneLineParser
-from penstock.cli.screen.lines import aligned, show
 from penstock.comparing.comparison import OF_ONE_RUN, Result, compare, described, differences, write_table
 from penstock.comparing.folders import begin
 from penstock.comparing.outcomes import Outcome, read_outcome

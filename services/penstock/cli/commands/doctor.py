@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from penstock.cli.commands.containers import Finding, check_containers, check_passed_on
+from penstock.cli.containers import Finding, check_containers, check_passed_on
 from penstock.cli.one_line_parser import OneLineParser
 from penstock.cli.options import parse
 from penstock.cli.screen.lines import Line, show
@@ -233,7 +233,7 @@ def check_gpu(config: Config) -> Finding:
         return Finding("GPU", None, "not checked; torch, which a learner needs, is not installed")
     try:
         with loading():
-            from penstock.cli.commands.gpu import describe_gpu
+            from penstock.cli.gpu import describe_gpu
     except ConfigurationError as error:
         return Finding("GPU", False, str(error))
     fit, detail = describe_gpu()

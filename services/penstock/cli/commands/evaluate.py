@@ -18,7 +18,7 @@ def command(arguments: Sequence[str]) -> int:
     """Runs the command; returns its exit code."""
     named = _parse(arguments)
     # It imports Gymnasium, which --help and mistakes need not wait for.
-    from penstock.cli.commands.played_episodes import play
+    from penstock.cli.played_episodes import play
 
     play(named)
     return 0

@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from penstock.cli.commands import slurm_actors
-from penstock.cli.commands.following import Follower
+from penstock.cli.following import Follower
 from penstock.cli.one_line_parser import OneLineParser
 from penstock.cli.options import Options, parse
 from penstock.cli.screen.batch_line import batch_line, steps_line

@@ -7,7 +7,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from penstock.cli.commands.shown_runs import (
+from penstock.cli.named import settings_named
+from penstock.cli.one_line_parser import OneLineParser
+from penstock.cli.screen.lines import aligned, show, show_command
+from penstock.cli.setting_options import shown
+from penstock.cli.shown_runs import (
     add_options,
     chosen_folder,
     chosen_processes,
@@ -17,10 +21,6 @@ from penstock.cli.commands.shown_runs import (
     steps,
     train_shown,
 )
-from penstock.cli.named import settings_named
-from penstock.cli.one_line_parser import OneLineParser
-from penstock.cli.screen.lines import aligned, show, show_command
-from penstock.cli.setting_options import shown
 from penstock.comparing.folders import begin
 from penstock.comparing.grid import Cell, best, cells, with_cell
 from penstock.comparing.outcomes import Means, Outcome, means, read_outcome

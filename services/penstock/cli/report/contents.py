@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from penstock.cli.screen.coordination import hints_of
 from penstock.cli.screen.hints import Hint
 from penstock.cli.screen.run_facts import hints_now, limit_text
-from penstock.config.recorded import default_texts, texts
+from penstock.config.recorded import texts, texts_of
 from penstock.errors import ConfigurationError, PenstockError
 from penstock.local.learning_curves import Curve, read_curve
 from penstock.runs.folder import LEARNER, RunFolder
@@ -201,7 +201,7 @@ class ReportedRun:
 
 def read_runs(folders: Sequence[RunFolder]) -> list[ReportedRun]:
     """Reads what a report says about runs. Raises `ConfigurationError` if one has no metrics, or can't be read."""
-    defaults = default_texts()
+    defaults = texts_of({})
     return [_read(folder, defaults) for folder in folders]
 
 

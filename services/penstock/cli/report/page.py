@@ -10,7 +10,7 @@ from pathlib import Path
 from penstock.cli.report.charts import Line, chart, line_of
 from penstock.cli.report.contents import PANELS, Panel, ReportedRun, read_runs
 from penstock.cli.screen.replay_figures import replay_figures
-from penstock.config.recorded import default_texts
+from penstock.config.recorded import texts_of
 from penstock.errors import ConfigurationError, PenstockError
 from penstock.local.learning_curves import Curve, gather_by_settings
 from penstock.machine.files import write_atomically
@@ -198,7 +198,7 @@ def _details(runs: Sequence[ReportedRun]) -> str:
 
 def _settings(runs: Sequence[ReportedRun]) -> str:
     """Returns a table of the settings in which a run differs from the defaults."""
-    defaults, rows = default_texts(), []
+    defaults, rows = texts_of({}), []
     for name in dict.fromkeys(name for run in runs for name in run.settings):
         default = defaults.get(name, "-")
         values: dict[str, list[str]] = {}

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from penstock.cli.commands import doctor
-from penstock.cli.commands.gpu import describe_gpu
+from penstock.cli.gpu import describe_gpu
 from penstock.config import build
 from penstock.errors import ConfigurationError
 from penstock.machine.installation import INSTALLATION

@@ -54,7 +54,7 @@ def _play(named: argparse.Namespace, path: Path, policy: SavedPolicy, config: Se
         # They import torch, which this machine may lack.
         with loading():
             from penstock.acting.policies.trained import TrainedPolicy
-            from penstock.cli.commands.film import check_film, film
+            from penstock.cli.film import check_film, film
         filmed = TrainedPolicy(policy.weights, module=policy.network.module)
         check_film(filmed, environment, kwargs[0])
     seed_generators(seed, "evaluation")

@@ -13,11 +13,11 @@ from penstock.cli.one_line_parser import OneLineParser
 from penstock.cli.screen.lines import show, show_command
 from penstock.cli.screen.run_facts import duration
 from penstock.comparing.folders import planned
+from penstock.comparing.many_runs import PlannedRun, Progress, parallel_runs, train_all
 from penstock.comparing.outcomes import Means
 from penstock.comparing.statistics import Estimate
 from penstock.config import Config
 from penstock.errors import ConfigurationError
-from penstock.local.many_runs import PlannedRun, Progress, parallel_runs, train_all
 from penstock.machine.installation import program
 from penstock.runs.metrics import return_text
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli.commands.containers import COMPOSE_FILE, PUBLISHED, Finding, check_containers
+from penstock.cli.containers import COMPOSE_FILE, PUBLISHED, Finding, check_containers
 from tests.support.services.programs import program
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[3]
 ENGINE = {"ServerVersion": "27.1"}
 
 
