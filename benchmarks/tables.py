@@ -396,6 +396,41 @@ def sum_tree(document: Document) -> str:
     )
 
 
+def comparisons(document: Document) -> str:
+    """Returns the false verdicts between equal settings, and the pairs of runs that a real difference takes."""
+    null = {(each["kind"], each["pairs"], each["deviation"]): each["verdicts"] for each in document["null"]}
+    deviations = list(dict.fromkeys(key[2] for key in null))
+    rows = [
+        f"| {kind} | {'at most ' if kind == 'sequential' else ''}{size} |"
+        + "".join(f" {null[kind, size, each]:.1%} |" for each in deviations)
+        for kind, size in dict.fromkeys(key[:2] for key in null)
+    ]
+    found = [
+        f"| {each['deviation']:g} | {each['most']} | {each['power']:.1%} | {each['wrong']:.2%} |"
+        f" {each['mean_pairs']:.1f} | {each['fixed_pairs']} | {each['mean_pairs'] / each['fixed_pairs']:.2f} |"
+        for each in sorted(document["differences"], key=lambda each: (each["deviation"], each["most"]))
+    ]
+    return "\n".join(
+        [
+            "Verdicts between equal settings, by the deviation of the logarithm of a run's steps:",
+            "",
+            f"| comparison | pairs | {' | '.join(f'{each:g}' for each in deviations)} |",
+            f"|---|---|{'---|' * len(deviations)}",
+            *rows,
+            "",
+            f"Sequential comparisons of settings with a true ratio of {document['ratio']:g}, and the fixed number of"
+            " pairs that finds it as often:",
+            "",
+            "| deviation | most pairs | true verdicts | wrong direction | mean pairs | fixed pairs | share of runs |",
+            "|---|---|---|---|---|---|---|",
+            *found,
+            "",
+            f"{_place(document)}: {document['comparisons']:,} simulated comparisons in each case"
+            " ([result file](../results/compare.json)).",
+        ]
+    )
+
+
 def replay(result: str) -> Callable[[Document], str]:
     """Returns the function that shows a result of `make bench-replay`, with the name of its file."""
 
@@ -522,6 +557,7 @@ PARTS: Mapping[str, tuple[str, str, Callable[[Document], str]]] = {
     "installation": ("README.md", "development.json", installation),
     "defaults": ("docs/RESULTS.md", "zoo_tasks.json", rl_zoo_claim),
     "pace": ("docs/RESULTS.md", "loop.json", claims),
+    "comparisons": ("docs/comparing.md", "compare.json", comparisons),
     "rl-zoo": (RL_ZOO, "zoo_tasks.json", rl_zoo),
 }
 """Page, result file and text of each generated part, by its name. A part of README.md is empty if it may not quote the
