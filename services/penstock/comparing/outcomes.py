@@ -71,8 +71,8 @@ class Means:
 
     Attributes:
         runs: Number of runs.
-        final_return: Interquartile mean of the final returns, with a bootstrap interval. For few runs it is too narrow:
-            of five, it contains the true mean in about 83% of cases.
+        final_return: Interquartile mean of the final returns, with a bootstrap interval, which is too narrow for few
+            runs.
         steps_to_threshold: Geometric mean of the steps to the threshold, with a t interval. Runs that did not reach it
             count with the steps that they trained.
         reached: Number of runs that reached the threshold.
