@@ -6,6 +6,7 @@ checkpoint that this one resumes from. The journal owns the records: those that 
 added first.
 """
 
+import functools
 import itertools
 import os
 import socket
@@ -150,16 +151,15 @@ class EventFiles:
 def _scalars(kind: str, values: Mapping[str, float | None]) -> bytes:
     """Returns the fields of a `Summary` with the known numbers of a record."""
     return b"".join(
-        _field(1, _field(1, _tag(kind, name).encode()) + _float32(2, value))
-        for name, value in values.items()
-        if value is not None
+        _field(1, _tag(kind, name) + _float32(2, value)) for name, value in values.items() if value is not None
     )
 
 
-def _tag(kind: str, name: str) -> str:
-    if kind != "training":
-        return f"{kind}/{name}"
-    return f"{_GROUP_OF.get(name, 'time' if name.endswith('_s') else 'training')}/{name}"
+@functools.cache
+def _tag(kind: str, name: str) -> bytes:
+    """Returns the field of a value with its tag. Every record has the same ones."""
+    group = kind if kind != "training" else _GROUP_OF.get(name, "time" if name.endswith("_s") else "training")
+    return _field(1, f"{group}/{name}".encode())
 
 
 def _histogram(tag: str, values: NDArray[Any]) -> bytes:
@@ -230,9 +230,9 @@ def _framed(data: bytes) -> bytes:
 
 
 def _masked_crc(data: bytes) -> bytes:
-    crc = 0xFFFFFFFF
+    crc, table = 0xFFFFFFFF, _TABLE
     for byte in data:
-        crc = crc >> 8 ^ _TABLE[(crc ^ byte) & 255]
+        crc = crc >> 8 ^ table[(crc ^ byte) & 255]
     crc ^= 0xFFFFFFFF
     return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
 
