@@ -4,7 +4,9 @@
 """
 
 import io
+import tempfile
 from collections.abc import Callable
+from contextlib import chdir
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,6 +18,7 @@ from penstock.cli.screen.coordination import show_end
 from penstock.cli.screen.display import PanelDisplay
 from penstock.cli.screen.lines import show
 from penstock.presets import configured
+from penstock.runs.folder import RunFolder
 from penstock.runs.summary import EvaluationOutcome, Summary
 from penstock.types.evaluation import EvaluationSummary
 from penstock.types.extents import RunLimit
@@ -120,7 +123,7 @@ SUMMARIES = {
 
 
 def screens(width: int) -> dict[str, str]:
-    """Returns the screens in this number of columns, by name."""
+    """Returns the screens in this number of columns, by name; the folder of the run has a report."""
     draws: dict[str, Callable[[Console], None]] = {
         "opening": _opening,
         **{name: partial(_show_panel, status=status) for name, status in STATUSES.items()},
@@ -129,7 +132,11 @@ def screens(width: int) -> dict[str, str]:
         "solved, by a command in a folder": partial(show_end, summary=_SOLVED, penstock=".venv/bin/penstock"),
         "solved, verbose": partial(show_end, summary=_SOLVED, penstock="penstock", verbose=True),
     }
-    return {name: _drawn(width, draw) for name, draw in draws.items()}
+    with tempfile.TemporaryDirectory() as place, chdir(place):
+        report = RunFolder(Path(_SOLVED.run_dir)).report
+        report.parent.mkdir(parents=True)
+        report.touch()
+        return {name: _drawn(width, draw) for name, draw in draws.items()}
 
 
 def text() -> str:
