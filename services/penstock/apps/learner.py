@@ -6,6 +6,9 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
+
+import torch
 
 from penstock.algo.spaces import shown_encoders
 from penstock.apps.earlier_session import HOW_TO_BEGIN, changed_settings, log_resumed
@@ -19,6 +22,7 @@ from penstock.learning.durable.progress_log import ProgressLog
 from penstock.learning.members.replay_places import ReplayPlaces
 from penstock.learning.members.roster import Roster, spread_temperatures
 from penstock.learning.members.targets import Targets
+from penstock.learning.ranks.group import RankPlace
 from penstock.learning.report.statistics import RunStatistics
 from penstock.learning.run.assembly import core_is_faster, learner_of, open_session, training_run
 from penstock.learning.run.run_snapshots import RunSnapshots
@@ -49,11 +53,12 @@ from penstock.runs import remote_copies
 from penstock.runs.end import RunEnd, announce, obstacle, read_end
 from penstock.runs.folder import RunFolder, find_checkpoint
 from penstock.runs.services_file import ServicesFile, replay_peers
-from penstock.runs.summary import nothing_left
+from penstock.runs.summary import Summary, nothing_left
 from penstock.telemetry import metrics
 from penstock.telemetry.logs import Logger
 from penstock.types.location import Place
 from penstock.types.replay import Batch
+from penstock.types.spaces import EnvironmentSpec
 from penstock.types.waits import Awaited
 
 _ACTOR_WAIT_S = 0.05
@@ -63,7 +68,14 @@ _LAST_COPIES_S, _FAREWELL_COPIES_S = 60.0, 10.0
 
 _FASTER_ON_A_CORE = "a core trains so small a network faster than a GPU; learner.device cuda uses the GPU all the same"
 
-_Serving = tuple[LoopThread, RunServicer, RunSnapshots, ReplayPlaces]
+
+class _Serving(NamedTuple):
+    """What serves the run: its thread, its answers, its snapshots, and the places of its replay services."""
+
+    thread: LoopThread
+    servicer: RunServicer
+    snapshots: RunSnapshots
+    places: ReplayPlaces
 
 
 def run(config: Config) -> int:
@@ -74,7 +86,7 @@ def run(config: Config) -> int:
     Raises `ConfigurationError` if a folder, checkpoint, address or device can't be used, or the replay service refuses
     the plan, `TrainingFailed` for the same after a batch was trained, and `RankLost` if another rank ends early.
     """
-    settings, started, place = config.learner, time.monotonic(), own_place()
+    started, place = time.monotonic(), own_place()
     if place.rank:
         return follow(config, place)
     with (
@@ -87,19 +99,8 @@ def run(config: Config) -> int:
             _announce(config, service, read_end(RunFolder(Path(str(config.run.dir)))))
             return 0
         show_run(folder.root.name, config.environment.short_name)
-        device = torch_device(*device_name(config, place))
-        check_execution(device, settings.execution, lead.ranks)
-        use_precision(device, settings.precision)
-        use_threads(settings.threads)
-        copy_to = config.checkpoint.copy_to
-        # A storage that fails for a while must not keep a run from its continuation.
-        if copy_to is not None and not service.supervised and folder.newest_checkpoint_steps() is None:
-            remote_copies.check(copy_to)
-        session = open_session(config, folder, checkpoints.recover(folder, config.policy.module))
-        if not service.supervised:
-            log_resumed(folder, session.recovered, config, service.logger)
-            if reason := obstacle(config.run.on_end):
-                service.logger.warning("the end would not be announced", reason=reason)
+        device = _prepared_device(config, place, lead)
+        session = _opened_session(config, folder, service)
         roster = _roster_of(session)
         with (
             _listed_for_prometheus(session, service) as targets,
@@ -108,10 +109,10 @@ def run(config: Config) -> int:
         ):
             service.logger.info(
                 "serving",
-                listen=str(serving[1].server.address),
+                listen=str(serving.servicer.server.address),
                 device=str(device),
-                execution=settings.execution,
-                precision=settings.precision,
+                execution=config.learner.execution,
+                precision=config.learner.precision,
                 ranks=place.count,
                 resumed_from=str(path) if (path := session.recovered.path) else None,
             )
@@ -119,56 +120,97 @@ def run(config: Config) -> int:
             if roster.schema is None or roster.spec is None:
                 return service.stop_code
             session.statistics.waits("its policy")
-            # The first actor's spaces, so that the learner's machine needs no environment.
-            continued = _continued(session)
-            network = None if continued is None else checkpoints.read_network(continued)
-            choosing = settings.device == "auto" and device.type == "cuda" and place.alone
-            if choosing and core_is_faster(config, roster.spec, network):
-                device = torch_device("cpu")
-                service.logger.info("device chosen", device="cpu", reason=_FASTER_ON_A_CORE)
-            if missing := export_gpu_metrics(device):
-                service.logger.warning("GPU utilisation not exported", reason=missing)
-            learner = learner_of(config, roster.spec, device, lead.ranks, network)
-            metrics.LEARNER_DEVICE.labels(device.type).set(1)
+            learner = _built_learner(session, service, roster.spec, device, lead)
             check_schema(roster.schema, learner.policy, config.ppo.burn_in_steps)
-            metrics.LEARNER_EXECUTION.labels(learner.execution).set(1)
-            service.logger.info(
-                "policy built",
-                parameters=learner.parameters.numel(),
-                device=str(device),
-                execution=learner.execution,
-            )
-            if session.recovered.path is not None:
-                checkpoints.restore(learner, session.recovered.path)
-            elif continued is not None:
-                checkpoints.start_from(learner, continued)
-            session.statistics.notice(shown_encoders(roster.spec, learner.policy.network.encoders))
             lead.open(config, roster.schema, learner)
             if not service.wait_until(partial(_all_awaited_are_here, session, watch, lead), _ACTOR_WAIT_S):
                 return service.stop_code
             copying = _copying(session)
-            try:
-                conclusion = _train(session, service, serving, roster, learner, lead)
-            except PenstockError:
-                metrics.LEARNER_RUN_END.labels("error").set(1)
-                service.await_scrape()
-                raise
-            metrics.LEARNER_RUN_END.labels(conclusion.stopped).set(1)
+            conclusion = _train(session, service, serving, roster, learner, lead)
             summary = summary_of(session, conclusion, time.monotonic() - started)
-            session.writes.write(folder.summary.name, partial(summary.write, folder.summary))
-            if conclusion.stopped != "interrupted":
-                session.statistics.enters("finished")
-                metrics.LEARNER_RUN_FINISHED.set(1)
-                serving[1].finish(conclusion.stopped, _FAREWELL_S)
-            roster.dismiss()
-            session.writes.finish(f"the checkpoints are saved in {folder.checkpoints}")
-            if copying is not None:
-                copying.close(_LAST_COPIES_S if conclusion.stopped != "interrupted" else _FAREWELL_COPIES_S)
+            _end(session, conclusion, summary, serving, roster, copying)
             if conclusion.stopped == "interrupted":
                 return service.stop_code
             _announce(config, service, RunEnd.of_summary(folder, summary))
             service.await_scrape()
             return 0
+
+
+def _prepared_device(config: Config, place: RankPlace, lead: Lead) -> torch.device:
+    """Returns the device of the settings, with their precision and threads in use."""
+    settings = config.learner
+    device = torch_device(*device_name(config, place))
+    check_execution(device, settings.execution, lead.ranks)
+    use_precision(device, settings.precision)
+    use_threads(settings.threads)
+    return device
+
+
+def _opened_session(config: Config, folder: RunFolder, service: Service) -> Session:
+    """Opens the run in its folder, at the newest sound checkpoint if there is one, and logs where it resumes."""
+    copy_to = config.checkpoint.copy_to
+    # A storage that fails for a while must not keep a run from its continuation.
+    if copy_to is not None and not service.supervised and folder.newest_checkpoint_steps() is None:
+        remote_copies.check(copy_to)
+    session = open_session(config, folder, checkpoints.recover(folder, config.policy.module))
+    if not service.supervised:
+        log_resumed(folder, session.recovered, config, service.logger)
+        if reason := obstacle(config.run.on_end):
+            service.logger.warning("the end would not be announced", reason=reason)
+    return session
+
+
+def _built_learner(
+    session: Session, service: Service, spec: EnvironmentSpec, device: torch.device, lead: Lead
+) -> Learner:
+    """Builds the learner for the first actor's spaces, so that its machine needs no environment.
+
+    It continues the policy of the session's checkpoint, if there is one. Where the device is "auto", a
+    core replaces the GPU for a small network that it trains faster.
+    """
+    config = session.config
+    continued = _continued(session)
+    network = None if continued is None else checkpoints.read_network(continued)
+    choosing = config.learner.device == "auto" and device.type == "cuda" and lead.link is None
+    if choosing and core_is_faster(config, spec, network):
+        device = torch.device("cpu")
+        service.logger.info("device chosen", device="cpu", reason=_FASTER_ON_A_CORE)
+    if missing := export_gpu_metrics(device):
+        service.logger.warning("GPU utilisation not exported", reason=missing)
+    learner = learner_of(config, spec, device, lead.ranks, network)
+    metrics.LEARNER_DEVICE.labels(device.type).set(1)
+    metrics.LEARNER_EXECUTION.labels(learner.execution).set(1)
+    service.logger.info(
+        "policy built", parameters=learner.parameters.numel(), device=str(device), execution=learner.execution
+    )
+    if session.recovered.path is not None:
+        checkpoints.restore(learner, session.recovered.path)
+    elif continued is not None:
+        checkpoints.start_from(learner, continued)
+    session.statistics.notice(shown_encoders(spec, learner.policy.network.encoders))
+    return learner
+
+
+def _end(
+    session: Session,
+    conclusion: Conclusion,
+    summary: Summary,
+    serving: _Serving,
+    roster: Roster,
+    copying: Copying | None,
+) -> None:
+    """Writes the summary and last files, tells the services that the run is done if it is, and ends the copies."""
+    folder, interrupted = session.folder, conclusion.stopped == "interrupted"
+    metrics.LEARNER_RUN_END.labels(conclusion.stopped).set(1)
+    session.writes.write(folder.summary.name, partial(summary.write, folder.summary))
+    if not interrupted:
+        session.statistics.enters("finished")
+        metrics.LEARNER_RUN_FINISHED.set(1)
+        serving.servicer.finish(conclusion.stopped, _FAREWELL_S)
+    roster.dismiss()
+    session.writes.finish(f"the checkpoints are saved in {folder.checkpoints}")
+    if copying is not None:
+        copying.close(_FAREWELL_COPIES_S if interrupted else _LAST_COPIES_S)
 
 
 def _copying(session: Session) -> Copying | None:
@@ -274,7 +316,7 @@ def _serving(session: Session, roster: Roster, targets: Targets, service: Servic
     thread.run(servicer.server.start(settings.listen, ready_file, settings.health_listen))
     disk_watch = DiskWatch(session.folder.root, lambda sound: thread.run(servicer.server.report_storage(sound)))
     try:
-        yield thread, servicer, snapshots, places
+        yield _Serving(thread, servicer, snapshots, places)
     finally:
         disk_watch.close()
         thread.run(servicer.server.stop())
@@ -309,7 +351,7 @@ def _train(
     session: Session, service: Service, serving: _Serving, roster: Roster, learner: Learner, lead: Lead
 ) -> Conclusion:
     """Trains until the run is done or the service is stopped."""
-    (thread, servicer, snapshots, _), config = serving, session.config
+    config, servicer = session.config, serving.servicer
     assert roster.schema is not None
 
     def largest_window() -> int:
@@ -325,12 +367,13 @@ def _train(
             lead.link.send(batch)
 
     with (
+        _showing_an_error(service),
         restored_after(ConfigurationError, session.folder.config),
         _failing_after_a_batch(session.statistics),
         contextlib.closing(BatchFeed(learner.parameters.device)) as feed,
         contextlib.closing(
             open_batch_source(
-                thread,
+                serving.thread,
                 replay_peers(config.learner),
                 roster.schema,
                 prefetch_batches=config.learner.prefetch_batches,
@@ -351,7 +394,7 @@ def _train(
             source=source,
             sink=servicer,
             desk=servicer,
-            snapshots=snapshots,
+            snapshots=serving.snapshots,
             stopping=stopping,
             others=lead.link,
             identity=roster.identity,
@@ -370,7 +413,8 @@ def _seen_by_others(session: Session, service: Service, serving: _Serving, targe
 
     Unless a launcher does, it also logs progress, and lists the services' addresses in the run's folder.
     """
-    (thread, servicer, _, places), settings, writes = serving, session.config.learner, session.writes
+    servicer, places, writes = serving.servicer, serving.places, session.writes
+    settings = session.config.learner
     own = Place(advertised(servicer.server.address, settings.advertise), servicer.identity)
     service.check_names(own.addresses)
     file = ServicesFile(session.folder, own, places, certified=service.credentials is not None)
@@ -385,13 +429,24 @@ def _seen_by_others(session: Session, service: Service, serving: _Serving, targe
             )
 
     note_places()
-    watch = ReplayWatch(thread, replay_peers(settings), places, note_places, partial(targets.put, "replay"))
+    watch = ReplayWatch(serving.thread, replay_peers(settings), places, note_places, partial(targets.put, "replay"))
     with contextlib.ExitStack() as stay:
         if not service.supervised:
             stay.callback(file.remove)
             stay.enter_context(contextlib.closing(ProgressLog(session.statistics.status, service.logger)))
         stay.enter_context(contextlib.closing(watch))
         yield watch
+
+
+@contextlib.contextmanager
+def _showing_an_error(service: Service) -> Iterator[None]:
+    """Shows an error that ends the context in the metrics, until Prometheus has read them."""
+    try:
+        yield
+    except PenstockError:
+        metrics.LEARNER_RUN_END.labels("error").set(1)
+        service.await_scrape()
+        raise
 
 
 @contextlib.contextmanager
