@@ -8,9 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
-
-from penstock.algo.spaces import shown_encoders
 from penstock.apps.earlier_session import HOW_TO_BEGIN, changed_settings, log_resumed
 from penstock.apps.ranks import device_name, follow, leading, own_place
 from penstock.apps.run_summary import summary_of
@@ -22,21 +19,13 @@ from penstock.learning.durable.progress_log import ProgressLog
 from penstock.learning.members.replay_places import ReplayPlaces
 from penstock.learning.members.roster import Roster, spread_temperatures
 from penstock.learning.members.targets import Targets
-from penstock.learning.ranks.group import RankPlace
 from penstock.learning.report.statistics import RunStatistics
-from penstock.learning.run.assembly import core_is_faster, learner_of, open_session, training_run
+from penstock.learning.run.assembly import open_session, opened_learner, training_run
 from penstock.learning.run.run_snapshots import RunSnapshots
 from penstock.learning.run.session import Lead, LearnerParts, Session
 from penstock.learning.run.training import Conclusion
 from penstock.learning.step.batches import BatchFeed, check_schema
-from penstock.learning.step.devices import (
-    check_execution,
-    export_gpu_metrics,
-    payload_memory,
-    torch_device,
-    use_precision,
-    use_threads,
-)
+from penstock.learning.step.devices import payload_memory, prepared_device
 from penstock.learning.step.learner import Learner
 from penstock.machine.addresses import advertised
 from penstock.machine.files import READABLE_FILE, remove_leftovers, restored_after, write_atomically, write_json
@@ -51,22 +40,19 @@ from penstock.rpc.servicers.run import RunServicer
 from penstock.rpc.servicers.run_snapshots import RunSnapshotServicer
 from penstock.runs import remote_copies
 from penstock.runs.end import RunEnd, announce, obstacle, read_end
-from penstock.runs.folder import RunFolder, find_checkpoint
+from penstock.runs.folder import RunFolder
 from penstock.runs.services_file import ServicesFile, replay_peers
 from penstock.runs.summary import Summary, nothing_left
 from penstock.telemetry import metrics
 from penstock.telemetry.logs import Logger
 from penstock.types.location import Place
 from penstock.types.replay import Batch
-from penstock.types.spaces import EnvironmentSpec
 from penstock.types.waits import Awaited
 
 _ACTOR_WAIT_S = 0.05
 _FAREWELL_S = 3.0
 _LAST_COPIES_S, _FAREWELL_COPIES_S = 60.0, 10.0
 """Seconds for which the end of a run, or of a process that is stopped, waits for its last copies."""
-
-_FASTER_ON_A_CORE = "a core trains so small a network faster than a GPU; learner.device cuda uses the GPU all the same"
 
 
 class _Serving(NamedTuple):
@@ -99,7 +85,7 @@ def run(config: Config) -> int:
             _announce(config, service, read_end(RunFolder(Path(str(config.run.dir)))))
             return 0
         show_run(folder.root.name, config.environment.short_name)
-        device = _prepared_device(config, place, lead)
+        device = prepared_device(config.learner, *device_name(config, place), ranks=lead.ranks)
         session = _opened_session(config, folder, service)
         roster = _roster_of(session)
         with (
@@ -120,7 +106,7 @@ def run(config: Config) -> int:
             if roster.schema is None or roster.spec is None:
                 return service.stop_code
             session.statistics.waits("its policy")
-            learner = _built_learner(session, service, roster.spec, device, lead)
+            learner = opened_learner(session, roster.spec, device, lead, service.logger)
             check_schema(roster.schema, learner.policy, config.ppo.burn_in_steps)
             lead.open(config, roster.schema, learner)
             if not service.wait_until(partial(_all_awaited_are_here, session, watch, lead), _ACTOR_WAIT_S):
@@ -136,16 +122,6 @@ def run(config: Config) -> int:
             return 0
 
 
-def _prepared_device(config: Config, place: RankPlace, lead: Lead) -> torch.device:
-    """Returns the device of the settings, with their precision and threads in use."""
-    settings = config.learner
-    device = torch_device(*device_name(config, place))
-    check_execution(device, settings.execution, lead.ranks)
-    use_precision(device, settings.precision)
-    use_threads(settings.threads)
-    return device
-
-
 def _opened_session(config: Config, folder: RunFolder, service: Service) -> Session:
     """Opens the run in its folder, at the newest sound checkpoint if there is one, and logs where it resumes."""
     copy_to = config.checkpoint.copy_to
@@ -158,37 +134,6 @@ def _opened_session(config: Config, folder: RunFolder, service: Service) -> Sess
         if reason := obstacle(config.run.on_end):
             service.logger.warning("the end would not be announced", reason=reason)
     return session
-
-
-def _built_learner(
-    session: Session, service: Service, spec: EnvironmentSpec, device: torch.device, lead: Lead
-) -> Learner:
-    """Builds the learner for the first actor's spaces, so that its machine needs no environment.
-
-    It continues the policy of the session's checkpoint, if there is one. Where the device is "auto", a
-    core replaces the GPU for a small network that it trains faster.
-    """
-    config = session.config
-    continued = _continued(session)
-    network = None if continued is None else checkpoints.read_network(continued)
-    choosing = config.learner.device == "auto" and device.type == "cuda" and lead.link is None
-    if choosing and core_is_faster(config, spec, network):
-        device = torch.device("cpu")
-        service.logger.info("device chosen", device="cpu", reason=_FASTER_ON_A_CORE)
-    if missing := export_gpu_metrics(device):
-        service.logger.warning("GPU utilisation not exported", reason=missing)
-    learner = learner_of(config, spec, device, lead.ranks, network)
-    metrics.LEARNER_DEVICE.labels(device.type).set(1)
-    metrics.LEARNER_EXECUTION.labels(learner.execution).set(1)
-    service.logger.info(
-        "policy built", parameters=learner.parameters.numel(), device=str(device), execution=learner.execution
-    )
-    if session.recovered.path is not None:
-        checkpoints.restore(learner, session.recovered.path)
-    elif continued is not None:
-        checkpoints.start_from(learner, continued)
-    session.statistics.notice(shown_encoders(spec, learner.policy.network.encoders))
-    return learner
 
 
 def _end(
@@ -327,12 +272,6 @@ def _serving(session: Session, roster: Roster, targets: Targets, service: Servic
 def _has_begun(roster: Roster, lead: Lead) -> bool:
     lead.check()
     return roster.schema is not None
-
-
-def _continued(session: Session) -> Path | None:
-    """Returns the checkpoint whose policy this session trains on; None: a new policy."""
-    begun = session.config.run.start_from
-    return session.recovered.path or (None if begun is None else find_checkpoint(Path(begun)))
 
 
 def _all_awaited_are_here(session: Session, watch: ReplayWatch, lead: Lead) -> bool:

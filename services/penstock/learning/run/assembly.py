@@ -1,12 +1,14 @@
 """Assembles a session of a run from its settings, for the learner's service, for studies and for tests."""
 
 import dataclasses
+from pathlib import Path
 
 import torch
 
 from penstock.algo.network import Network
-from penstock.algo.spaces import encoders_of_new
+from penstock.algo.spaces import encoders_of_new, shown_encoders
 from penstock.config import Config
+from penstock.learning.durable import checkpoints
 from penstock.learning.durable.checkpoints import Recovered
 from penstock.learning.durable.event_files import EventFiles
 from penstock.learning.durable.journal import Journal
@@ -17,10 +19,13 @@ from penstock.learning.ranks.ranks import ALONE, Ranks
 from penstock.learning.report.return_curve import ReturnCurve
 from penstock.learning.report.statistics import RunStatistics
 from penstock.learning.run.evaluations import Evaluations
-from penstock.learning.run.session import LearnerParts, Session
+from penstock.learning.run.session import Lead, LearnerParts, Session
 from penstock.learning.run.training import TrainingRun
+from penstock.learning.step.devices import export_gpu_metrics
 from penstock.learning.step.learner import Learner
-from penstock.runs.folder import RunFolder
+from penstock.runs.folder import RunFolder, find_checkpoint
+from penstock.telemetry import metrics
+from penstock.telemetry.logs import Logger
 from penstock.types.spaces import EnvironmentSpec
 
 _COMPARED = ("ppo", "policy", "sampling", "actor")
@@ -56,6 +61,7 @@ def open_session(config: Config, folder: RunFolder, recovered: Recovered) -> Ses
     return Session(config, folder, recovered, statistics, RetriedWrites(statistics.notice, folder=folder.root))
 
 
+_FASTER_ON_A_CORE = "a core trains so small a network faster than a GPU; learner.device cuda uses the GPU all the same"
 _WORK_OF_A_CORE = 16_000 * 512
 """Parameters times rows of a minibatch up to which one core takes a gradient step sooner than a GPU.
 
@@ -107,6 +113,36 @@ def core_is_faster(config: Config, spec: EnvironmentSpec, continued: Network | N
     learner = learner_of(config, spec, torch.device("cpu"), ALONE, continued)
     rows = config.sampling.batch_segments * config.actor.unroll_length / config.ppo.minibatches
     return learner.execution == "direct" and learner.parameters.numel() * rows <= _WORK_OF_A_CORE
+
+
+def opened_learner(
+    session: Session, spec: EnvironmentSpec, device: torch.device, lead: Lead, logger: Logger
+) -> Learner:
+    """Builds the learner for the first actor's spaces, so that its machine needs no environment.
+
+    It continues the policy of the session's checkpoint, if there is one. Where the device is "auto", a
+    core replaces the GPU for a small network that it trains faster.
+    """
+    config = session.config
+    begun = config.run.start_from
+    continued = session.recovered.path or (None if begun is None else find_checkpoint(Path(begun)))
+    network = None if continued is None else checkpoints.read_network(continued)
+    choosing = config.learner.device == "auto" and device.type == "cuda" and lead.link is None
+    if choosing and core_is_faster(config, spec, network):
+        device = torch.device("cpu")
+        logger.info("device chosen", device="cpu", reason=_FASTER_ON_A_CORE)
+    if missing := export_gpu_metrics(device):
+        logger.warning("GPU utilisation not exported", reason=missing)
+    learner = learner_of(config, spec, device, lead.ranks, network)
+    metrics.LEARNER_DEVICE.labels(device.type).set(1)
+    metrics.LEARNER_EXECUTION.labels(learner.execution).set(1)
+    logger.info("policy built", parameters=learner.parameters.numel(), device=str(device), execution=learner.execution)
+    if session.recovered.path is not None:
+        checkpoints.restore(learner, session.recovered.path)
+    elif continued is not None:
+        checkpoints.start_from(learner, continued)
+    session.statistics.notice(shown_encoders(spec, learner.policy.network.encoders))
+    return learner
 
 
 def training_run(session: Session, parts: LearnerParts) -> TrainingRun:

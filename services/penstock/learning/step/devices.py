@@ -5,7 +5,7 @@ import contextlib
 import torch
 from torch import Tensor
 
-from penstock.config import Execution, Precision
+from penstock.config import Execution, LearnerConfig, Precision
 from penstock.errors import ConfigurationError
 from penstock.learning.ranks.ranks import ALONE, Ranks
 from penstock.telemetry import metrics
@@ -31,6 +31,18 @@ def torch_device(name: str, number: int | None = None) -> torch.device:
             f"learner.device {name!r} can't be used: {str(error).splitlines()[0]}; use auto, cpu, or cuda:N with the"
             " number of a GPU that nvidia-smi shows"
         ) from None
+    return device
+
+
+def prepared_device(settings: LearnerConfig, name: str, number: int | None, ranks: Ranks) -> torch.device:
+    """Returns the device as `torch_device`, with the precision and the threads of the settings in use.
+
+    Raises `ConfigurationError` if it can't be used, or not with the execution or precision of the settings.
+    """
+    device = torch_device(name, number)
+    check_execution(device, settings.execution, ranks)
+    use_precision(device, settings.precision)
+    use_threads(settings.threads)
     return device
 
 
