@@ -8,7 +8,7 @@ ARGS ?=
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help help-all install train test test-all nightly mutation test-oldest test-newest all-environments package check format docs pictures e2e e2e-presets e2e-week e2e-nodes e2e-slurm e2e-swarm clean proto dashboards compose-settings swarm-configs kubernetes-rules lock torture
+.PHONY: help help-all install train test test-all nightly mutation test-oldest test-newest all-environments package check format docs pictures gallery e2e e2e-presets e2e-week e2e-nodes e2e-slurm e2e-swarm clean proto dashboards compose-settings swarm-configs kubernetes-rules lock torture
 
 TABLE := awk -F '|' '{ printf "%-28s %s\n", $$1, $$2 }'
 
@@ -110,6 +110,10 @@ pictures: install ### record the terminal and the film of README.md, and draw th
 	rm -rf build/picture
 	for seed in 1 2 3; do $(BIN)/penstock train CartPole-v1 --seed $$seed --run-dir build/picture/$$seed || exit 1; done
 	$(BIN)/penstock plot build/picture/* --output docs/images/cartpole.png
+
+# The films need the extras box2d and mujoco, and a library of OpenGL without a display: libegl1 or libosmesa6.
+gallery: install ### train and film every preset for docs/gallery.md
+	$(BIN)/python -m benchmarks.gallery $(ARGS)
 
 format: install ## format the code and apply safe lint fixes
 	$(BIN)/ruff format .

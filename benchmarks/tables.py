@@ -431,6 +431,33 @@ def comparisons(document: Document) -> str:
     )
 
 
+def gallery(document: Document) -> str:
+    """Returns the presets with their films, returns, steps and wall times."""
+    rows = []
+    for row in document["rows"]:
+        threshold, reached = row["threshold"], row["env_steps_to_threshold"]
+        cells = (
+            f"![{row['env_id']}](images/gallery/{row['preset']}.webp)",
+            f"{row['env_id']}<br>`{row['command']}`",
+            f"{row['return_mean']:,.4g} ± {row['return_std']:,.2g}",
+            f"{threshold:,g} after {reached:,}" if reached else f"{threshold:,g} not reached",
+            f"{row['env_steps']:,}",
+            f"{row['wall_s'] / 60.0:,.1f}",
+        )
+        rows.append(f"| {' | '.join(cells)} |")
+    commits = dict.fromkeys(_short(row["provenance"]["commit"]) for row in document["rows"])
+    return "\n".join(
+        [
+            "| film | environment, command | return | threshold | environment steps | minutes |",
+            "|---|---|---|---|---|---|",
+            *rows,
+            "",
+            f"Measured on {document['provenance']['machine']}, at commit `{', `'.join(commits)},"
+            f" {document['provenance']['date'][:10]} ([result file](../results/gallery.json)).",
+        ]
+    )
+
+
 def replay(result: str) -> Callable[[Document], str]:
     """Returns the function that shows a result of `make bench-replay`, with the name of its file."""
 
@@ -557,6 +584,7 @@ PARTS: Mapping[str, tuple[str, str, Callable[[Document], str]]] = {
     "installation": ("README.md", "development.json", installation),
     "defaults": ("docs/RESULTS.md", "zoo_tasks.json", rl_zoo_claim),
     "pace": ("docs/RESULTS.md", "loop.json", claims),
+    "gallery": ("docs/gallery.md", "gallery.json", gallery),
     "comparisons": ("docs/comparing.md", "compare.json", comparisons),
     "rl-zoo": (RL_ZOO, "zoo_tasks.json", rl_zoo),
 }
