@@ -3,8 +3,8 @@
     make gallery                                      # every preset that names an environment
     make gallery ARGS='--presets cartpole pendulum'   # these alone; the result keeps its other rows
 
-Runs are in build/gallery. A run that has ended is kept, so that the command continues after an interruption. The films
-are docs/images/gallery/PRESET.webp. Then `python -m benchmarks.tables --adopt build/bench/gallery.json` writes the page.
+Runs are in build/gallery. A run that has ended is kept, so that the command continues after an interruption. Films are
+docs/images/gallery/PRESET.webp. Then `python -m benchmarks.tables --adopt build/bench/gallery.json` writes the page.
 Some presets need extras: penstock[atari], penstock[box2d], penstock[mujoco].
 """
 
@@ -44,7 +44,7 @@ def trained(name: str, config: Config) -> dict[str, object]:
     place, trust = (ROOT / "examples", ["--trust-code"]) if config.environment.imports else (ROOT, [])
     if not folder.summary.exists():
         _run(["train", "--preset", name, "--run-dir", str(folder.root)], place)
-    film = folder.root / "videos" / "gallery.mp4"
+    film = folder.root / "film.mp4"
     _run(["evaluate", str(folder.root), *trust, "--output", str(film)], place)
     FILMS.mkdir(parents=True, exist_ok=True)
     write_film(film, FILMS / f"{name}.webp")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from penstock.acting.policies.trained import TrainedPolicy
+from penstock.cli.commands import evaluate
 from penstock.cli.film import check_film, film
 from penstock.config import EnvironmentConfig
 from penstock.errors import ConfigurationError
@@ -71,3 +72,8 @@ def test_what_a_film_needs_is_said_before_an_episode_is_played(
         ConfigurationError, match=rf"can't film {env_id}: .*{reason}.*; a film needs an environment whose"
     ):
         check_film(TrainedPolicy(fresh_weights(spec_of(ENV_ID))), EnvironmentConfig(id=env_id), {})
+
+
+def test_a_missing_folder_of_the_film_is_an_error_before_an_episode_is_played(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"none, the folder of --output, does not exist"):
+        evaluate.command(["--output", str(tmp_path / "none" / "film.mp4")])

@@ -54,6 +54,8 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("-o", "--output", type=Path, metavar="MP4", help="file of the film (implies --record-video)")
     parser.add_argument("--checkpoint", metavar="FILE", help="checkpoint file, in place of RUN")
     named: argparse.Namespace = parser.parse_args(list(arguments))
+    if named.output is not None and not (place := named.output.parent).is_dir():
+        raise ConfigurationError(f"{place}, the folder of --output, does not exist; create it, or name another")
     if named.run is not None and named.checkpoint is not None:
         raise ConfigurationError(f"both {named.run} and --checkpoint {named.checkpoint} are given; give one of them")
     named.run = chosen_run(named.run or named.checkpoint, has_checkpoint, "a checkpoint")
