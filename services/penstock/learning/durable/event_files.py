@@ -12,7 +12,7 @@ import os
 import socket
 import struct
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.learning.durable.journal import MAX_WAITING, append
+from penstock.learning.durable.journal import Waiting, append
 from penstock.learning.durable.records import Record
 from penstock.learning.durable.retried_writes import RetriedWrites
 from penstock.machine.system_errors import in_words
@@ -87,14 +87,15 @@ class EventFiles:
         self._hyperparameters = hyperparameters
         # TensorBoard reads the files in the order of their names.
         self._path = folder / f"events.out.tfevents.{time.time_ns() // 1000:019d}.{socket.gethostname()}.{os.getpid()}"
-        self._waiting: deque[bytes] = deque(maxlen=MAX_WAITING)
+        self._waiting = Waiting(self._path, notice)
+        self._head = b""
         self._written = self._count = 0
 
     def resume(self, env_steps: int) -> None:
         """Implements `RecordSink`."""
-        self._waiting.append(_framed(_event(0, file_version=b"brain.Event:2")))
-        self._waiting.append(_framed(_event(env_steps + 1, session_log=_number(1, 1))))
-        self._waiting.append(_framed(_event(0, summary=_hyperparameters_of(self._hyperparameters))))
+        beginning = _event(env_steps + 1, session_log=_number(1, 1))
+        settings = _event(0, summary=_hyperparameters_of(self._hyperparameters))
+        self._head = b"".join(map(_framed, [_event(0, file_version=b"brain.Event:2"), beginning, settings]))
         for line in self._missing(env_steps):
             values = {name: value for name, value in line.items() if isinstance(value, int | float)}
             del values["env_steps"]
@@ -144,7 +145,8 @@ class EventFiles:
     def _write(self) -> None:
         """Writes the waiting events. The next write overwrites one that failed halfway. Raises `OSError`."""
         self._folder.mkdir(exist_ok=True)
-        self._written = append(self._path, b"".join(self._waiting), at=self._written)
+        head = b"" if self._written else self._head
+        self._written = append(self._path, head + self._waiting.data(), at=self._written)
         self._waiting.clear()
 
 

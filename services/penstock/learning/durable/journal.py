@@ -24,7 +24,7 @@ MOST_BYTES = 64 * 2**20
 """Size in bytes above which the journal is thinned to half of it: about a day of records, at one per second."""
 
 MAX_WAITING = 10_000
-"""Records kept while the disk accepts none: some hours of records."""
+"""Records kept while the disk accepts none: some hours of records. Then the oldest are dropped."""
 
 
 _THINNED = {"evaluation": 0.5, "training": 1.0}
@@ -37,13 +37,39 @@ _LEAST = 2
 """Records of a kind that are never removed: the first and the last."""
 
 
+class Waiting:
+    """Records that a file does not have yet, at most `MAX_WAITING`."""
+
+    def __init__(self, path: Path, notice: Callable[[str], None]) -> None:
+        """Names the file. `notice` notifies the user of dropped records, once the file has the others."""
+        self._path, self._notice = path, notice
+        self._records: deque[bytes] = deque(maxlen=MAX_WAITING)
+        self._dropped = 0
+
+    def append(self, record: bytes) -> None:
+        """Adds a record; drops the oldest one if there are too many."""
+        self._dropped += len(self._records) == MAX_WAITING
+        self._records.append(record)
+
+    def data(self) -> bytes:
+        """Returns the records."""
+        return b"".join(self._records)
+
+    def clear(self) -> None:
+        """Forgets the records, which the file has."""
+        self._records.clear()
+        if self._dropped:
+            self._notice(f"{self._path} lacks {self._dropped:,} records of the time in which the disk accepted none")
+            self._dropped = 0
+
+
 class Journal:
     """Sink of records that writes whole lines, later if they can't be written now. Used by one thread."""
 
     def __init__(self, path: Path, *, writes: RetriedWrites, notice: Callable[[str], None]) -> None:
         """Names the journal's file. `notice` notifies the user."""
         self._path, self._writes, self._notice = path, writes, notice
-        self._waiting: deque[bytes] = deque(maxlen=MAX_WAITING)
+        self._waiting = Waiting(path, notice)
         self._rewritten: bytes | None = None
         self._written = 0
 
@@ -85,8 +111,7 @@ class Journal:
         if self._rewritten is not None:
             write_atomically(self._path, self._rewritten)
             self._rewritten = None
-        data = b"".join(self._waiting)
-        self._written = append(self._path, data, at=self._written)
+        self._written = append(self._path, self._waiting.data(), at=self._written)
         self._waiting.clear()
         if self._written > MOST_BYTES:
             self._thin()

@@ -1,6 +1,7 @@
 """metrics.jsonl loses no line without a notice and contains no incomplete line."""
 
 import errno
+import itertools
 import json
 import os
 from pathlib import Path
@@ -180,6 +181,28 @@ def test_a_full_disk_delays_the_thinning_and_loses_no_record(
     sink.write(record(last + 1_000))
     assert path.stat().st_size <= small
     assert steps_of(path)[-1] == last + 1_000
+
+
+def test_records_that_a_disk_refuses_for_too_long_are_dropped_with_a_notice(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "MAX_WAITING", 3)
+    hours, notices = itertools.count(0.0, 3_600.0), list[str]()
+    sink = open_journal(path, notices=notices, writes=RetriedWrites(notices.append, clock=lambda: next(hours)))
+    with monkeypatch.context() as disk:
+
+        def refuse(*arguments: object, **options: object) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        disk.setattr(journal, "append", refuse)
+        for env_steps in range(1, 6):
+            sink.write(record(env_steps))
+    assert not any("lacks" in notice for notice in notices)
+    sink.write(record(6))
+    assert steps_of(path) == [4, 5, 6]
+    assert [notice for notice in notices if "lacks" in notice] == [
+        f"{path} lacks 3 records of the time in which the disk accepted none"
+    ]
 
 
 def test_a_reader_sees_every_new_record_once_while_a_journal_is_thinned(path: Path, small: int) -> None:
