@@ -20,11 +20,9 @@ from penstock.comparing.statistics import (
     stratified_bootstrap,
     t_interval,
 )
+from penstock.config.recorded import OF_ONE_RUN
 from penstock.errors import ConfigurationError
 from penstock.machine.files import write_json
-
-OF_ONE_RUN = ("run.seed", "run.dir", "run.on_end", "checkpoint.copy_to")
-"""Settings in which runs may differ that count as repetitions."""
 
 _ENVIRONMENT = ("environment.id", "environment.kwargs", "environment.variants")
 

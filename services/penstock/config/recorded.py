@@ -29,6 +29,9 @@ LIMITS = tuple(
 )
 """Settings that end a run."""
 
+OF_ONE_RUN = ("run.seed", "run.dir", "run.on_end", "checkpoint.copy_to")
+"""Settings in which runs may differ that count as repetitions."""
+
 
 _OF_EVERY_RUN = Sections.model_fields.keys() - {"security"}
 """Sections in the file of every run, since the first release."""

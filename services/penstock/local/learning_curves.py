@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.config import read_settings
-from penstock.config.recorded import texts
+from penstock.config.recorded import OF_ONE_RUN, texts
 from penstock.errors import ConfigurationError
 from penstock.machine import extras
 from penstock.machine.files import READABLE_FILE, write_atomically
@@ -50,9 +50,6 @@ _MARGINS = {"left": 0.11, "right": 0.98, "top": 0.955, "bottom": 0.04, "hspace":
 
 X_AXES = {"steps": "environment steps", "seconds": "seconds of training"}
 """Quantities over which curves can be drawn, with their labels."""
-
-_OF_ONE_RUN = ("run.seed", "run.dir")
-"""Settings in which the runs of one curve differ."""
 
 _MOST_MARKERS = 60
 """Most points of a curve that are marked. A curve with one point is invisible without a marker."""
@@ -101,7 +98,7 @@ def read_curve(
     training = "episode_return_mean" if "episode_return_mean" in metrics.training else "return_mean"
     return Curve(
         environment_id=read.environment.short_name,
-        settings=tuple((name, text) for name, text in texts(folder.config).items() if name not in _OF_ONE_RUN),
+        settings=tuple((name, text) for name, text in texts(folder.config).items() if name not in OF_ONE_RUN),
         seed=read.run.seed,
         threshold=read.evaluation.threshold,
         training=_points(metrics.training, training, x, smooth),

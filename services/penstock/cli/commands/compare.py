@@ -21,12 +21,12 @@ from penstock.cli.shown_runs import (
     steps,
     train_shown,
 )
-from penstock.comparing.comparison import OF_ONE_RUN, Result, compare, described, differences, write_table
+from penstock.comparing.comparison import Result, compare, described, differences, write_table
 from penstock.comparing.folders import begin
 from penstock.comparing.outcomes import Outcome, read_outcome
 from penstock.comparing.statistics import ERROR, FIRST_LOOK
 from penstock.config import Config, parse_toml
-from penstock.config.recorded import texts, texts_of
+from penstock.config.recorded import OF_ONE_RUN, texts, texts_of
 from penstock.errors import ConfigurationError
 from penstock.runs.known import known_runs
 

@@ -81,8 +81,6 @@ _MOST_TRAINING = 800
 """Records of training that are read: two for each point of the longest curve. Parsing all takes up to seconds."""
 
 _ANSWER_S = 1.0
-_OF_FOLDER = "run.dir"
-"""Setting that every run has for itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +205,7 @@ def read_runs(folders: Sequence[RunFolder]) -> list[ReportedRun]:
 
 def _read(folder: RunFolder, defaults: dict[str, str]) -> ReportedRun:
     curve = read_curve(folder, details=_NAMES, most_training=_MOST_TRAINING)
-    settings = {name: text for name, text in texts(folder.config).items() if name != _OF_FOLDER}
+    settings = {name: text for name, text in texts(folder.config).items() if name != "run.dir"}
     changed = {name: text for name, text in settings.items() if text != defaults.get(name)}
     if folder.services.exists():
         return ReportedRun(folder, curve, changed, None, *_status(folder))
