@@ -1,11 +1,13 @@
 """Tests the session record, which has typed fields and two copies in a file."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from penstock.errors import DamagedFile
-from penstock.replay.store.layout import RECORDS_BYTES, SESSION, session_copies
-from penstock.replay.store.records import KeptTwice, SessionRecord, make_record, session_of
+from penstock.replay.store.layout import RECORDS_BYTES, RECORDS_FILE, SESSION, session_copies
+from penstock.replay.store.records import KeptTwice, SessionRecord, make_record, read_identity, session_of
 from tests.support.segments.segments import make_store
 
 FIELDS = [name for name in SESSION.names or () if name not in ("checksum", "sequence")]
@@ -63,3 +65,13 @@ def test_a_store_is_used_once_it_has_a_learner_or_a_segment() -> None:
     assert session.used
     session.inserted, session.session = 0, 7
     assert session.used
+
+
+def test_the_identity_of_a_store_is_read_from_its_folder(tmp_path: Path) -> None:
+    store = make_store(4, tmp_path)
+    file = tmp_path / RECORDS_FILE
+    assert read_identity(tmp_path) == store.session.identity > 0
+    file.write_bytes(file.read_bytes()[:-1])
+    assert read_identity(tmp_path) == 0
+    file.unlink()
+    assert read_identity(tmp_path) == 0
