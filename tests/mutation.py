@@ -1,9 +1,10 @@
 """`make mutation`: changes the package in one place at a time, and reports which changes no test notices.
 
 Each mutant is a copy of the package with one comparison, operator, constant or condition changed, chosen by a seed. The
-test file of its module (`tests/architecture/test_where_tested.py`) runs against it, and then those of `ALSO`. If all
-pass, they run again with their nightly tests. A mutant that passes these too survives: a test is missing, or the change
-has no effect. The report is build/mutation.md, and the exit code is 1 if a mutant survived.
+test file of its module (`tests/architecture/test_where_tested.py`) runs against it, then those of `ALSO`, and then each
+that imports the module. If all pass, the first ones run again with their nightly tests. A mutant that passes these too
+survives: a test is missing, or the change has no effect. The report is build/mutation.md, and the exit code is 1 if a
+mutant survived.
 """
 
 import argparse
@@ -165,15 +166,23 @@ def failing(files: Iterable[Path], mutant: Mutant | None = None, options: Sequen
     return None
 
 
+def importing(module: str) -> list[Path]:
+    """Returns the test files that import a module of the package."""
+    name = f"penstock.{module.removesuffix('.py').replace('/', '.')} import"
+    return [path for path in sorted(TESTS.rglob("test_*.py")) if name in path.read_text()]
+
+
 def killer_of(mutant: Mutant) -> str:
     """Returns the test file that notices a mutant, and whether its nightly tests do; empty if none does."""
-    files = test_files(mutant)
-    if file := failing(files, mutant):
+    own = test_files(mutant)
+    if file := failing(own, mutant):
         return str(file.relative_to(TESTS))
-    file = failing(files, mutant, NIGHTLY)
-    if file is None or failing([file], options=NIGHTLY):
-        return ""
-    return f"{file.relative_to(TESTS)}, nightly"
+    others = [path for path in importing(mutant.module) if path not in own]
+    for files, options, when in ((others, GATE, ""), (own, NIGHTLY, ", nightly")):
+        file = failing(files, mutant, options)
+        if file is not None and not failing([file], options=options):
+            return f"{file.relative_to(TESTS)}{when}"
+    return ""
 
 
 def main() -> int:
