@@ -177,7 +177,7 @@ def saved(policy: Policy, folder: Path) -> Path:
     return file
 
 
-@pytest.mark.parametrize("name", gate_of(4, KINDS))
+@pytest.mark.parametrize("name", gate_of(1, KINDS))
 def test_a_file_acts_without_penstock_as_load_policy_does(name: str, tmp_path: Path) -> None:
     spec, network = KINDS[name]
     policy, rows = trained_policy(spec, network), COUNT // STEPS
