@@ -62,7 +62,7 @@ ELSEWHERE = {
     "cli/commands/status.py": "integration/test_interruptions.py",
     "cli/commands/train.py": "integration/test_train.py",
     "cli/commands/launch.py": "unit/launch/test_slurm_launch.py",
-    "cli/commands/slurm_actors.py": "unit/launch/test_slurm_launch.py",
+    "cli/slurm_actors.py": "unit/launch/test_slurm_launch.py",
     "cli/following.py": "integration/test_launched_runs.py",
     "config/answers.py": "unit/config/test_names.py",
     "config/checks.py": "unit/config/test_config.py",
