@@ -28,7 +28,7 @@ def begin(folder: Path, command: str, design: Design, settings: Mapping[str, Con
     Raises `ConfigurationError` if the folder has others, or can't be written.
     """
     table, files = folder / f"{command}.json", {f"{label}.toml": config.to_toml() for label, config in settings.items()}
-    found = {path.name for path in folder.iterdir()} if folder.exists() else set[str]()
+    found = {path.name for path in folder.iterdir()} if folder.is_dir() else set[str]()
     if found:
         own = _read(table).get("design")
         other = [

@@ -4,6 +4,7 @@ A list is a choice, and a table with `low` and `high` a range, in which each num
 magnitude, is as likely. A range of whole numbers may have a `step`.
 """
 
+import contextlib
 import json
 import math
 from collections.abc import Mapping
@@ -14,7 +15,6 @@ from penstock.config import Config
 from penstock.config.names import in_sections, suggestions
 from penstock.config.sections import setting_names
 from penstock.errors import ConfigurationError
-from penstock.machine.environment_arguments import NONE
 
 DEFAULT_SPACE = """\
 # The default search space of `penstock tune`.
@@ -79,10 +79,6 @@ class Choice:
     """Values of equal probability, as texts in JSON."""
 
     texts: tuple[str, ...]
-
-    def contains(self, value: object) -> bool:
-        """Returns whether a value can be drawn."""
-        return json.dumps(value) in self.texts
 
     def __str__(self) -> str:
         return ", ".join(self.texts)
@@ -167,7 +163,15 @@ def _ends(dimension: Range | Choice) -> list[object]:
 
 def values_in(base: Config, space: Space) -> Cell:
     """Returns the values of settings in `base` that its space contains."""
-    own = base.model_dump(mode="json")
-    given = {name: own[section][key] for name in space for section, _, key in [name.partition(".")]}
-    texts = {name: NONE if value is None else value for name, value in given.items()}
-    return {name: value for name, value in texts.items() if space[name].contains(value)}
+    own, found = base.model_dump(mode="json"), dict[str, object]()
+    for name, dimension in space.items():
+        section, _, key = name.partition(".")
+        if isinstance(dimension, Range):
+            found |= {name: own[section][key]} if dimension.contains(own[section][key]) else {}
+            continue
+        for value in _ends(dimension):
+            # A choice may be written in other words, such as auto or none.
+            with contextlib.suppress(ConfigurationError):
+                if with_cell(base, {name: value}) == base:
+                    found[name] = value
+    return found
