@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def records(study: Path) -> list[dict[str, object]]:
+def records(study: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (study / "study.journal").read_text().splitlines()]
 
 

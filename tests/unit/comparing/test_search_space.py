@@ -1,5 +1,7 @@
 """Search spaces: what is refused before the first trial, and what the default space contains."""
 
+from pathlib import Path
+
 import pytest
 
 from penstock.cli.named import settings_named
@@ -24,7 +26,9 @@ def test_ranges_and_choices_are_read_under_the_names_of_options() -> None:
         "ppo.epochs": Range(2, 8, step=2),
         "policy.hidden_sizes": Choice(("[64]", "[64, 64]")),
     }
-    assert [found["ppo.epochs"].contains(value) for value in (2, 3, 8, 10, True)] == [True, False, True, False, False]
+    epochs = found["ppo.epochs"]
+    assert isinstance(epochs, Range)
+    assert [epochs.contains(value) for value in (2, 3, 8, 10, True)] == [True, False, True, False, False]
 
 
 @pytest.mark.parametrize(
@@ -66,3 +70,8 @@ def test_the_values_to_start_from_are_those_that_the_space_contains() -> None:
     space = space_of("[ppo]\nlearning_rate = { low = 1e-4, high = 1e-2 }\ndiscount = [0.9]\ntarget_kl = [0.1, 'none']")
     base = Config(ppo={"learning_rate": 1e-3, "discount": 0.99, "target_kl": None})
     assert values_in(base, space) == {"ppo.learning_rate": 1e-3, "ppo.target_kl": "none"}
+
+
+def test_the_documentation_has_the_default_space() -> None:
+    page = Path(__file__).parents[3] / "docs" / "tuning.md"
+    assert DEFAULT_SPACE.partition("\n")[2] in page.read_text()

@@ -12,9 +12,8 @@ from rich.console import Console
 from penstock.cli.commands.train import raise_interrupts
 from penstock.cli.named import settings_named
 from penstock.cli.one_line_parser import OneLineParser
-from penstock.cli.report.study_page import write_study
+from penstock.cli.report.study_page import value_text, write_study
 from penstock.cli.screen.lines import show, show_command
-from penstock.cli.setting_options import shown
 from penstock.cli.shown_runs import chosen_folder, chosen_processes, chosen_seeds
 from penstock.comparing.search_space import DEFAULT_SPACE, Space, read_space
 from penstock.comparing.study import Study, Trial
@@ -48,7 +47,9 @@ def command(arguments: Sequence[str]) -> int:
     seeds = chosen_seeds(named.first_seed, named.seeds, 1)
     base = _base(named.base, named.steps)
     space = _space(named.space, base)
-    parallel = chosen_processes(named.parallel, [base], "--parallel")
+    # The cores of this machine say nothing about the nodes of a cluster.
+    given = 1 if named.parallel is None and named.on == "slurm" else named.parallel
+    parallel = chosen_processes(given, [base], "--parallel")
     folder = chosen_folder(_ROOT, named.name, Path(named.base).stem)
     study = Study(folder, base, space, seeds=seeds, seed=named.seed, prunes=not named.no_pruning)
     console = Console(highlight=False)
@@ -91,7 +92,7 @@ def _parser() -> OneLineParser:
         "--parallel",
         type=int,
         metavar="N",
-        help="trials at the same time in this process (default: cores / train.actors)",
+        help="trials at the same time in this process (default: cores / train.actors; 1 in each job)",
     )
     parser.add_argument("--name", metavar="NAME", help="name of the study's folder (default: from BASE; below tune/)")
     group = parser.add_argument_group("Slurm")
@@ -220,7 +221,7 @@ class _Screen:
         compared = "" if base is None or best.number == 0 else f" (settings to start from: {return_text(base.rank[0])})"
         lines = [
             f"best: trial {best.number} with a return of {return_text(best.rank[0])}{compared}",
-            *(f"  {name} = {shown(value)}" for name, value in best.cell.items()),
+            *(f"  {name} {value_text(value)}" for name, value in best.cell.items()),
             f"settings {study.best_settings}",
             f"page     {study.page}",
         ]

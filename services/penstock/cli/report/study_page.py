@@ -48,7 +48,8 @@ def study_page(study: Study) -> str:
         f"<h2>Trials</h2>{_table(study, trials)}",
     ]
     if best is not None:
-        body.append(f"<h2>Settings of the best trial</h2><pre>{escape(study.settings_of(best).to_toml())}</pre>")
+        command = f"penstock train --preset none --config {study.best_settings}"
+        body.append(f"<p>All settings of the best trial are in a file: <code>{escape(command)}</code></p>")
     return document(f"{heading}: {verdict}", "".join(body))
 
 
@@ -96,10 +97,15 @@ def _table(study: Study, trials: Sequence[Trial]) -> str:
         cells = [
             each.state if each.state == "complete" or not each.reason else f"{each.state}: {each.reason}",
             _value(each),
-            *(shown(values[section][key]) for section, _, key in (name.partition(".") for name in names)),
+            *(value_text(values[section][key]) for section, _, key in (name.partition(".") for name in names)),
         ]
         rows.append(f"<tr><th>{escape(_name(each))}</th>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>")
     return f'<div class=wide><table class="settings"><thead><tr>{head}</tr></thead>{"".join(rows)}</table></div>'
+
+
+def value_text(value: object) -> str:
+    """Returns the value of a setting with four digits, if it is not whole."""
+    return f"{value:.4g}" if isinstance(value, float) else shown(value)
 
 
 def _name(trial: Trial) -> str:
