@@ -23,6 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from penstock.comparing.claims import Claims
 from penstock.comparing.folders import begin
 from penstock.comparing.grid import Cell, with_cell
@@ -107,7 +109,7 @@ class Study:
             base: Settings that the trials change, with run.total_steps.
             space: The settings to search.
             seeds: Seeds of the runs of each trial, at least one.
-            seed: Seed of the search.
+            seed: Seed of the search, not negative.
             prunes: Whether trials are pruned.
 
         Raises:
@@ -217,7 +219,7 @@ class Study:
         with self._in_words(), self._lock():
             own = self._optuna_trial(trial.number)
             own.set_user_attr("mean_return", statistics.fmean(curves))
-            self._study.tell(own, statistics.median(each.final_return for each in ended))
+            self._study.tell(own, statistics.median(each.final_return for each in ended), skip_if_finished=True)
             self._claims.release(trial.folder)
         self.keep_best()
 
@@ -301,8 +303,9 @@ class Study:
         """
         import optuna
 
+        seed = int(np.random.SeedSequence([self._seed, number]).generate_state(1)[0])
         sampler: optuna.samplers.BaseSampler = optuna.samplers.TPESampler(
-            seed=hash((self._seed, number)) % 2**32, multivariate=False, constant_liar=True
+            seed=seed, multivariate=False, constant_liar=True
         )
         own = values_in(self.base, self.space) if number == 0 else self.space
         if number == 0:
@@ -374,11 +377,9 @@ class Study:
         if not self._study.pruner.prune(self._study, reported):
             return ""
         others = [each for each in self.trials() if each.state == "complete" and step in each.reports]
-        best, median = (
-            max(reported.intermediate_values.values()),
-            statistics.median(each.reports[step] for each in others),
-        )
-        return f"best return {return_text(best)} by {step:,} steps, below the median {return_text(median)}"
+        median = return_text(statistics.median(each.reports[step] for each in others))
+        best = return_text(max(reported.intermediate_values.values()))
+        return f"best return {best} by {step:,} steps, below the median {median}"
 
     def _ended(self, trial: Trial, state: Literal["PRUNED", "FAIL"], **attributes: str) -> None:
         import optuna

@@ -315,6 +315,7 @@ def test_bad_input_is_one_line_with_the_remedy(
     monkeypatch.setattr("penstock.cli.commands.tune.Tuning.train", lambda self, look: pytest.fail("a trial began"))
     assert "BASE is missing" in refusal(capsys)
     assert "--trials must be" in refusal(capsys, "base.toml", "--trials", "0")
+    assert "--seed must be" in refusal(capsys, "base.toml", "--seed", "-1")
     assert "--parallel must be" in refusal(capsys, "base.toml", "--parallel", "0")
     assert "give --steps" in refusal(capsys, "none.toml")
     assert "missing.toml" in refusal(capsys, "base.toml", "--space", "missing.toml")

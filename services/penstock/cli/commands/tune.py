@@ -44,6 +44,8 @@ def command(arguments: Sequence[str]) -> int:
         raise ConfigurationError("BASE is missing; name a preset or a TOML file with the settings to start from")
     if named.trials < 1:
         raise ConfigurationError(f"--trials must be a number from 1; got {named.trials}")
+    if named.seed < 0:
+        raise ConfigurationError(f"--seed must be a number from 0; got {named.seed}")
     seeds = chosen_seeds(named.first_seed, named.seeds, 1)
     base = _base(named.base, named.steps)
     space = _space(named.space, base)
