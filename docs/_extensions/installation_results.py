@@ -25,6 +25,7 @@ PURPOSES = {
     "gpu": "the utilisation of a GPU as a metric",
     "onnx": "policies as ONNX files: `penstock export --onnx`",
     "hub": "policies on the Hugging Face Hub: `penstock push`",
+    "tune": "searches for settings by Optuna: `penstock tune`",
 }
 """Uses of each extra, in the order of the table."""
 

@@ -255,6 +255,7 @@ ONLY_IN: dict[str, set[str]] = {
     "moviepy": {"cli"},
     "fsspec": {"runs.remote_copies"},
     "huggingface_hub": {"cli"},
+    "optuna": {"comparing"},
     "onnxruntime": {"acting.policies"},
     "pickle": set(),
 }

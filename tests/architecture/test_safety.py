@@ -62,6 +62,7 @@ READ_SETTINGS = {
     "cli/commands/runs.py",
     "cli/commands/status.py",
     "local/learning_curves.py",
+    "cli/commands/tune.py",  # a search space, which the user names as the file of --config
 }
 """Modules that read the settings of a run from a file."""
 

@@ -309,6 +309,7 @@ OF_OTHERS = {
     # Files of a run, of a store, of a snapshot and of users, and names of other libraries.
     *("config.toml", "metrics.jsonl", "best.safetensors", "best.json", "summary.json", "versions.json"),
     *("compare.json", "compare/NAME", "sweep/NAME/best.toml", "sweep/NAME/sweep.json"),
+    *("tune.json", "base.toml", "best.toml", "tune/NAME", "tune/NAME/slurm.sh", "trials/N/seed-S"),
     *(
         "roster.json",
         "identity.json",

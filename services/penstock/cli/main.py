@@ -27,6 +27,7 @@ _COMMANDS = {
     "evaluate": "play episodes with a trained policy",
     "compare": "train two settings with the same seeds, and say which is better",
     "sweep": "train a grid of settings, and write the best to a file",
+    "tune": "search for settings, and write the best to a file",
     "export": "write a trained policy for programs without Penstock",
     "push": "publish a trained policy in a folder or on the Hugging Face Hub",
     "plot": "draw the learning curves of runs",
@@ -62,8 +63,8 @@ _ANSWERS = {
         " metrics.jsonl of a run, which any program can read",
     ),
     **dict.fromkeys(
-        ("tune", "optimize", "optimise", "hpo", "grid"),
-        "`penstock sweep` trains a grid of settings, and `penstock compare` compares two",
+        ("optimize", "optimise", "optuna", "hpo", "search", "grid"),
+        "`penstock tune` searches for settings, `penstock sweep` trains a grid, and `penstock compare` compares two",
     ),
     **dict.fromkeys(("onnx", "convert"), "`penstock export --onnx` writes a trained policy as an ONNX file"),
     **dict.fromkeys(

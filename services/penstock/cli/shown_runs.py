@@ -36,10 +36,10 @@ def add_options(parser: OneLineParser, *, seeds: int, names: str) -> None:
     parser.add_argument("--name", metavar="NAME", help=f"name of the folder ({names})")
 
 
-def chosen_processes(given: int | None, configs: Sequence[Config]) -> int:
+def chosen_processes(given: int | None, configs: Sequence[Config], option: str = "--processes") -> int:
     """Returns the number of runs at the same time. Raises `ConfigurationError` if the given one is not positive."""
     if given is not None and given < 1:
-        raise ConfigurationError(f"--processes must be a number from 1; got {given}")
+        raise ConfigurationError(f"{option} must be a number from 1; got {given}")
     return given or min(map(parallel_runs, configs))
 
 

@@ -28,21 +28,29 @@ def begin(folder: Path, command: str, design: Design, settings: Mapping[str, Con
     Raises `ConfigurationError` if the folder has others, or can't be written.
     """
     table, files = folder / f"{command}.json", {f"{label}.toml": config.to_toml() for label, config in settings.items()}
-    if folder.exists() and any(folder.iterdir()):
+    found = {path.name for path in folder.iterdir()} if folder.is_dir() else set[str]()
+    if found:
         own = _read(table).get("design")
-        other = [] if own == dict(design) else [f"{table.name} has {own}, not {dict(design)}" if own else "no design"]
-        other += [f"other settings in {name}" for name, text in files.items() if _text(folder / name) != text]
+        other = [
+            f"other settings in {name}" for name in sorted(found & files.keys()) if _text(folder / name) != files[name]
+        ]
+        if isinstance(own, dict):
+            names = [name for name in {**own, **design} if own.get(name) != design.get(name)]
+            other += [f"{table.name} has {name} {own.get(name)}, not {design.get(name)}" for name in names]
+        elif {name for name in found if not name.startswith(".")} - {"logs", *files}:
+            other.append("no design")
         if other:
             raise ConfigurationError(
                 f"{folder} has other runs ({'; '.join(other)}); repeat its own command to continue it, or choose"
                 " another --name"
             )
-        return
+        if own is not None:
+            return
     try:
         make_folder(folder / "logs")
         for name, text in files.items():
             write_atomically(folder / name, text.encode())
-        # Last, because a folder with it is complete.
+        # Last, because a folder with it is complete. One without it, after a kill, is completed.
         write_json(table, {"design": design})
     except OSError as error:
         raise ConfigurationError(f"can't write {folder}: {in_words(error, folder, 'choose another --name')}") from None

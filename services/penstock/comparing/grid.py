@@ -30,16 +30,21 @@ def cells(dimensions: Sequence[str]) -> list[Cell]:
         setting = setting_of(name.strip()) or name.strip()
         if not equals or not given.strip():
             raise ConfigurationError(f"--grid {text!r} has no values; write it as 'ppo.learning_rate=1e-4,3e-4'")
-        if setting in ("run.seed", "run.dir") or setting.startswith(("environment.", "evaluation.")):
-            raise ConfigurationError(
-                f"--grid can't change {setting}, because runs with other values can't be compared; seeds are set by"
-                " --seeds, and the others in the file"
-            )
+        check_comparable(setting, "--grid")
         values = _values(given)
         if setting in named or any(values.count(each) > 1 for each in values):
             raise ConfigurationError(f"--grid {text!r} repeats a setting or a value; give each once")
         named[setting] = values
     return [dict(zip(named, each, strict=True)) for each in itertools.product(*named.values())]
+
+
+def check_comparable(setting: str, source: str) -> None:
+    """Raises `ConfigurationError` if runs with other values of a setting can't be compared. `source` gives them."""
+    if setting in ("run.seed", "run.dir") or setting.startswith(("environment.", "evaluation.")):
+        raise ConfigurationError(
+            f"{source} can't change {setting}, because runs with other values can't be compared; seeds are set by"
+            " --seeds, and the others in the file"
+        )
 
 
 def with_cell(base: Config, cell: Cell) -> Config:

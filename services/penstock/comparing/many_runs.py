@@ -105,9 +105,12 @@ def train_all(runs: Sequence[PlannedRun], processes: int, observer: Callable[[Pr
     """
     seconds = [found.total_wall_s for run in runs if (found := run.summary())]
     waiting = deque(run for run in runs if run.summary() is None)
-    with _Crew() as crew:
+    with Crew() as crew:
         while True:
-            seconds += crew.ended()
+            for run, error in crew.ended():
+                if error is not None:
+                    raise error
+                seconds += [found.total_wall_s for found in [run.summary()] if found]
             if not observer(_progress(len(runs), seconds, crew.active_s(), processes)):
                 return
             while waiting and len(crew.members) < processes:
@@ -134,7 +137,7 @@ class _Member:
     began: float
 
 
-class _Crew(AbstractContextManager["_Crew"]):
+class Crew(AbstractContextManager["Crew"]):
     """The active runs, which all end with this context."""
 
     def __init__(self) -> None:
@@ -181,9 +184,15 @@ class _Crew(AbstractContextManager["_Crew"]):
             process = CommandProcess(run.command(), stdout=file, environment=dict(os.environ))
             self.members.append(_Member(run, log, ProcessGroup(process, self._guard), time.monotonic()))
 
-    def ended(self) -> list[float]:
-        """Returns the seconds of each run that has ended since the last call. Raises an error if one has failed."""
-        seconds = []
+    def stop(self, run: PlannedRun) -> None:
+        """Asks an active run to save a checkpoint and end."""
+        for each in self.members:
+            if each.run is run:
+                each.group.terminate()
+
+    def ended(self) -> list[tuple[PlannedRun, PenstockError | None]]:
+        """Returns the runs that have ended since the last call, with the error of each that failed or was stopped."""
+        found = list[tuple[PlannedRun, PenstockError | None]]()
         for each in [*self.members]:
             code = each.group.exit_code
             if code is None:
@@ -191,10 +200,10 @@ class _Crew(AbstractContextManager["_Crew"]):
             self.members.remove(each)
             each.group.end(0.0)
             each.log.close()
-            summary = each.run.summary()
-            if code or summary is None:
+            error = None
+            if code or each.run.summary() is None:
                 how = each.log.cause() if code else "it was stopped"
                 kind = ConfigurationError if code == USAGE_ERROR else PenstockError
-                raise kind(f"{each.run.name} ended with {describe_exit(code)}: {how} (see {each.log.path})")
-            seconds.append(summary.total_wall_s)
-        return seconds
+                error = kind(f"{each.run.name} ended with {describe_exit(code)}: {how} (see {each.log.path})")
+            found.append((each.run, error))
+        return found

@@ -4,8 +4,9 @@
 """
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from penstock.errors import ConfigurationError
 from penstock.launch import slurm_templates as templates
@@ -126,6 +127,50 @@ def actors_script(run: SlurmRun) -> str:
     return "\n\n".join(parts)
 
 
+def tuning_script(
+    folder: Path,
+    arguments: Sequence[str],
+    *,
+    jobs: int,
+    cores: int,
+    options: JobOptions,
+    setup: Sequence[str],
+    penstock: Sequence[str],
+) -> str:
+    """Returns the script of an array of jobs, each of which trains trials of one study.
+
+    Args:
+        folder: Folder of the study, which all nodes share, with an absolute path.
+        arguments: Arguments of `penstock tune`, which the jobs run in the present folder.
+        jobs: Number of jobs.
+        cores: Processor cores of each job.
+        options: Resources of each job.
+        setup: Shell lines that prepare a node.
+        penstock: Command that runs Penstock.
+
+    Raises:
+        ConfigurationError: An option or the path can't be written into a script.
+    """
+    directives = _directives(
+        f"--job-name=penstock-{folder.name}",
+        f"--array=0-{jobs - 1}",
+        _output_in(folder / "logs", "slurm-%a.log"),
+        "--nodes=1",
+        "--ntasks=1",
+        f"--cpus-per-task={cores}",
+        *_asked(options),
+    )
+    command = " ".join(map(shlex.quote, penstock))
+    parts = [
+        f"#!/bin/bash\n# Trials of the study {folder}.\n# Written by `penstock tune --on slurm`.",
+        directives,
+        "\n".join([*setup, templates.TASK, f"penstock=({command})"]),
+        templates.KEEP.format(restarts=_RESTARTS),
+        templates.TUNING.format(arguments=shlex.join(arguments)),
+    ]
+    return "\n\n".join(parts)
+
+
 def _directives(*options: str) -> str:
     common = ("--open-mode=append", "--requeue", "--signal=B:TERM@30")
     return "\n".join(f"#SBATCH {_quoted(option)}" for option in (*common, *options))
@@ -156,10 +201,13 @@ def _quoted(option: str) -> str:
 
 def _output(run: SlurmRun, name: str) -> str:
     """Returns the option for a file of output. Raises `ConfigurationError` if Slurm would write to another one."""
-    logs = run.folder.logs
+    return _output_in(run.folder.logs, name)
+
+
+def _output_in(logs: Path, name: str) -> str:
     if "%" in str(logs) or "\\" in str(logs):
         raise ConfigurationError(
-            f"Slurm replaces % and \\ in paths, and the run is in {logs.parent}; choose another --run-dir"
+            f"Slurm replaces % and \\ in paths, and the logs are in {logs}; choose another --run-dir or --name"
         )
     return f"--output={logs / name}"
 

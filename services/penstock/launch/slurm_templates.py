@@ -88,6 +88,17 @@ others+=("-$!")
 
 REMOVE_STORE = 'rm -rf -- "$store"\n'
 
+TUNING = """\
+# Processes of a study, each of which may be taken away at any time.
+"${{penstock[@]}}" tune {arguments} &
+first=("-$!")
+[[ -z $warned ]] || kill -TERM -- "${{first[@]}}"
+await_end "${{first[0]#-}}"
+
+if [[ $warned ]] && another_turn; then exit 0; fi
+exit $code
+"""
+
 ACTORS = """\
 actors=()
 for _ in {numbers}; do

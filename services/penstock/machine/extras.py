@@ -17,6 +17,7 @@ EXTRA_OF = {
     "onnx": "onnx",
     "onnxruntime": "onnx",
     "onnxscript": "onnx",
+    "optuna": "tune",
     "pygame": "video",
 }
 """Extras by the modules that they install. Their requirements are in pyproject.toml."""
@@ -30,6 +31,7 @@ _IN_IMAGE = {
     "onnx": "onnx onnxruntime onnxscript",
     "plot": "matplotlib",
     "remote": "fsspec",
+    "tune": "optuna",
     "video": "gymnasium[classic-control] moviepy",
 }
 """Packages of the extras as arguments of an image's build, which installs Penstock itself later."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli.commands import launch
+from penstock.cli.commands import launch, tune
 from penstock.config import Config, load_toml
 from penstock.errors import ConfigurationError, PenstockError
 from penstock.launch import slurm
@@ -31,6 +31,7 @@ fi
 case "$name $*" in
 sbatch*services.sh) echo 41 ;;
 sbatch*actors.sh) echo "42;cluster" ;;
+sbatch*slurm.sh) echo 43 ;;
 *) cat "$SLURM_FAKE/$name" 2>/dev/null ;;
 esac
 exit 0
@@ -273,3 +274,20 @@ def test_actors_that_follow_the_learner_need_their_largest_number(cluster: Slurm
 def test_several_replay_services_are_refused(cluster: Slurm) -> None:
     with pytest.raises(ConfigurationError, match=r"has one replay service, and train.replay_shards is 2; set it to 1"):
         launched("--train.replay-shards=2")
+
+
+def test_a_study_is_trained_by_jobs_that_repeat_its_command(
+    cluster: Slurm, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["cartpole", "--trials", "8", "--parallel", "2", "--on", "slurm", "--jobs", "5", "--sbatch=--qos=high"]
+    assert tune.command([*words, "--print"]) == 0
+    assert capsys.readouterr().out.startswith("#!/bin/bash\n# Trials of the study")
+    assert cluster.calls() == []
+    assert tune.command(words) == 0
+    script = tmp_path / "tune" / "cartpole" / "slurm.sh"
+    assert cluster.calls() == [f"sbatch --parsable {script}"]
+    shown = capsys.readouterr().out
+    assert "job 43: an array of 5 tasks" in shown and "scancel 43" in shown
+    text = script.read_text()
+    assert f"tune {' '.join(words)} --parallel 2 --on here &" in text
+    assert "#SBATCH --qos=high" in text

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import ConfigurationError
-from penstock.launch.slurm_scripts import JobOptions, SlurmRun, actors_script, services_script
+from penstock.launch.slurm_scripts import JobOptions, SlurmRun, actors_script, services_script, tuning_script
 from penstock.runs.folder import RunFolder
 from tests.support.machine.timing import PATIENCE_S, wait_for
 
@@ -113,6 +113,41 @@ class Job:
     def lines(self, kind: str) -> list[str]:
         path = self._calls.with_suffix(f".{kind}")
         return path.read_text().splitlines() if path.exists() else []
+
+
+def tuning(folder: Path, **changes: object) -> str:
+    program = folder / "penstock of mine"
+    values: dict[str, object] = {"jobs": 3, "cores": 4, "options": JobOptions(more=("--time=1:00",)), "setup": ()}
+    words = ["my 'base'.toml", "--parallel", "2"]
+    return tuning_script(folder / "a study", words, **(values | {"penstock": (str(program),)} | changes))  # type: ignore[arg-type]
+
+
+def test_jobs_of_a_study_run_its_command_and_want_another_turn_when_they_are_preempted(
+    made: Change, tmp_path: Path
+) -> None:
+    script = tuning(tmp_path)
+    assert "#SBATCH --array=0-2\n" in script and "#SBATCH --cpus-per-task=4\n#SBATCH --time=1:00\n" in script
+    made()
+    job = Job(script, tmp_path)
+    job.until_started("tune")
+    assert job.lines("arguments") == ["tune my 'base'.toml --parallel 2"]
+    job.warn()
+    assert job.end() == 0
+    assert job.lines("stopped") == ["tune"]
+    assert job.lines("slurm") == ["squeue --noheader --jobs=77_3 --format=%T", "scontrol requeue 77_3"]
+
+
+@pytest.mark.parametrize("code", [0, 2])
+def test_a_job_of_a_study_ends_with_the_code_of_its_command(made: Change, tmp_path: Path, code: int) -> None:
+    script = tuning(tmp_path)
+    made()
+    assert Job(script, tmp_path, CODE_tune=str(code)).end() == code
+
+
+@pytest.mark.parametrize("name", ["50%j", "a\\b"])
+def test_a_study_whose_name_slurm_would_change_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigurationError, match="choose another --run-dir or --name"):
+        tuning(tmp_path / name)
 
 
 def test_bash_accepts_both_scripts(made: Change) -> None:

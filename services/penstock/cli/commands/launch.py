@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from penstock.cli.commands import slurm_actors
+from penstock.cli import slurm_actors
 from penstock.cli.following import Follower
 from penstock.cli.one_line_parser import OneLineParser
 from penstock.cli.options import Options, parse

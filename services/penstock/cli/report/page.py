@@ -77,12 +77,17 @@ def page(runs: Sequence[ReportedRun]) -> str:
         parts.append(_charts(name, there))
     parts.append(_waits(only) if only else _details(runs))
     parts.append(_settings(runs))
+    return document(f"{heading}: {opening}", "".join(parts))
+
+
+def document(title: str, body: str) -> str:
+    """Returns a complete HTML document with the style of reports. `title` is not escaped, and `body` is HTML."""
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(f'{heading}: {opening}')}</title><style>{_STYLE}</style></head>"
-        f"<body><main>{''.join(parts)}</main></body></html>\n"
+        f"<title>{escape(title)}</title><style>{_STYLE}</style></head>"
+        f"<body><main>{body}</main></body></html>\n"
     )
 
 
