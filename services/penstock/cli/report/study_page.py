@@ -99,7 +99,8 @@ def _table(study: Study, trials: Sequence[Trial]) -> str:
             _value(each),
             *(value_text(values[section][key]) for section, _, key in (name.partition(".") for name in names)),
         ]
-        rows.append(f"<tr><th>{escape(_name(each))}</th>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>")
+        number = f"{each.number}" if each.number else "0, the start"
+        rows.append(f"<tr><th>{number}</th>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>")
     return f'<div class=wide><table class="settings"><thead><tr>{head}</tr></thead>{"".join(rows)}</table></div>'
 
 
