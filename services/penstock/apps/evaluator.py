@@ -4,6 +4,7 @@ from functools import partial
 
 from penstock.acting.evaluator import Evaluator
 from penstock.apps.environments import make_configured
+from penstock.apps.evaluation_films import FilmedEvaluations
 from penstock.config import Config
 from penstock.errors import RunFinished
 from penstock.process.service import Service
@@ -42,12 +43,14 @@ def run(config: Config) -> int:
         work = EvaluationWork(
             thread, learner_of(settings), hello, give_up_after_s=patience_s(settings, supervised=service.supervised)
         )
+        films = FilmedEvaluations(work, config, service.logger)
         try:
-            evaluator.run(work)
+            evaluator.run(films if settings.film_every else work)
             return service.stop_code
         except RunFinished:
             return 0
         finally:
+            films.close()
             work.close()
             evaluator.close()
             thread.run(server.stop())
