@@ -1,16 +1,18 @@
 """`penstock evaluator`: plays the episodes that the learner requests."""
 
 from functools import partial
+from pathlib import Path
 
+from penstock.acting.evaluation_films import FilmedEvaluations
 from penstock.acting.evaluator import Evaluator
 from penstock.apps.environments import make_configured
-from penstock.apps.evaluation_films import FilmedEvaluations
 from penstock.config import Config
 from penstock.errors import RunFinished
 from penstock.process.service import Service
 from penstock.rpc.clients.evaluation_work import EvaluationWork
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.server import serve_health_only
+from penstock.runs.folder import RunFolder
 from penstock.runs.services_file import learner_of, patience_s
 from penstock.types.evaluation import EvaluatorHello
 
@@ -43,9 +45,16 @@ def run(config: Config) -> int:
         work = EvaluationWork(
             thread, learner_of(settings), hello, give_up_after_s=patience_s(settings, supervised=service.supervised)
         )
-        films = FilmedEvaluations(work, config, service.logger)
+        root = settings.run or config.run.dir
+        films = FilmedEvaluations(
+            work,
+            None if root is None else RunFolder(Path(root).absolute()).videos,
+            every=settings.film_every,
+            limit_s=settings.timeout_s,
+            log=service.logger,
+        )
         try:
-            evaluator.run(films if settings.film_every else work)
+            evaluator.run(films)
             return service.stop_code
         except RunFinished:
             return 0

@@ -15,10 +15,8 @@ from pathlib import Path
 from typing import IO
 
 from penstock.acting.protocols import EvaluationQueue, Log
-from penstock.config import Config
 from penstock.machine.files import write_atomically
 from penstock.machine.system_errors import in_words
-from penstock.runs.folder import RunFolder
 from penstock.types.evaluation import EvaluationResult, EvaluationTask
 
 _KEPT = 20
@@ -39,12 +37,22 @@ class FilmedEvaluations:
     shows the next evaluation after that one. After a failure there are no more films, and the log has the reason.
     """
 
-    def __init__(self, queue: EvaluationQueue, config: Config, log: Log, *, command: Sequence[str] = _COMMAND) -> None:
-        """Makes films in the folder of the run, by the program `command`."""
-        root = config.evaluation.run or config.run.dir
-        self._queue, self._every, self._log, self._command = queue, config.evaluation.film_every, log, command
-        self._folder = None if root is None else RunFolder(Path(root).absolute())
-        self._limit_s = config.evaluation.timeout_s
+    def __init__(
+        self,
+        queue: EvaluationQueue,
+        videos: Path | None,
+        *,
+        every: int | None,
+        limit_s: float,
+        log: Log,
+        command: Sequence[str] = _COMMAND,
+    ) -> None:
+        """Makes films in `videos` in the folder of the run (None: it is not known), by the program `command`.
+
+        `every` is the number of evaluations per film (None: no films), and `limit_s` the most seconds for one.
+        """
+        self._queue, self._every, self._limit_s = queue, every, limit_s
+        self._videos, self._log, self._command = videos, log, command
         self._task: EvaluationTask | None = None
         self._evaluations, self._is_due = 0, False
         self._film: _Film | None = None
@@ -75,14 +83,15 @@ class FilmedEvaluations:
             self._log.info("film dropped at the end of the evaluator", file=str(self._film.file))
 
     def _begin(self, task: EvaluationTask) -> None:
-        if self._folder is None or not self._folder.root.is_dir():
-            where = "the run's folder is unknown" if self._folder is None else f"{self._folder.root} does not exist"
+        videos = self._videos
+        if videos is None or not videos.parent.is_dir():
+            where = "the run's folder is not known" if videos is None else f"{videos.parent} does not exist"
             self._give_up(f"{where}; name the run's folder with --evaluation.run, or unset evaluation.film_every")
             return
         try:
-            self._film = _Film(self._folder, task, self._command, time.monotonic() + self._limit_s)
+            self._film = _Film(videos, task, self._command, time.monotonic() + self._limit_s)
         except OSError as error:
-            self._give_up(f"can't film in {self._folder.videos}: {in_words(error, self._folder.videos)}")
+            self._give_up(f"can't film in {videos}: {in_words(error, videos)}")
 
     def _look(self) -> None:
         """Notes the end of the film that is being made."""
@@ -106,12 +115,12 @@ class FilmedEvaluations:
 class _Film:
     """A film that is being made by a process. Raises `OSError` if it can't begin."""
 
-    def __init__(self, folder: RunFolder, task: EvaluationTask, command: Sequence[str], ends_by: float) -> None:
-        folder.videos.mkdir(exist_ok=True)
+    def __init__(self, videos: Path, task: EvaluationTask, command: Sequence[str], ends_by: float) -> None:
+        videos.mkdir(exist_ok=True)
         version = task.weights.version
-        self.file, self.ends_by = folder.videos / f"version-{version}{_SUFFIX}", ends_by
+        self.file, self.ends_by = videos / f"version-{version}{_SUFFIX}", ends_by
         # `penstock evaluate` finds the settings of the run two levels above a checkpoint.
-        self._policy = folder.videos / f".version-{version}.safetensors"
+        self._policy = videos / f".version-{version}.safetensors"
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         try:
             write_atomically(self._policy, task.weights.data)

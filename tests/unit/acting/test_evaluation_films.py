@@ -9,8 +9,8 @@ import structlog
 from structlog.testing import capture_logs
 
 from penstock.acting.environments.vectors import make_environments
+from penstock.acting.evaluation_films import FilmedEvaluations
 from penstock.acting.evaluator import play
-from penstock.apps.evaluation_films import FilmedEvaluations
 from penstock.config import Config
 from penstock.runs.folder import RunFolder
 from penstock.types.evaluation import EvaluationResult, EvaluationTask
@@ -43,12 +43,12 @@ class Queue:
 class Evaluator:
     """An evaluator of a run whose films a program in Python makes; None: `penstock evaluate`."""
 
-    def __init__(self, root: Path, program: str | None, **settings: Any) -> None:
+    def __init__(self, root: Path, program: str | None, *, every: int = 1, **given: Any) -> None:
         self.queue, self.folder = Queue(), RunFolder(root)
-        config = Config(environment={"id": ENV_ID}, evaluation={"film_every": 1, **settings}, run={"dir": str(root)})
-        self.folder.config.write_text(config.to_toml())
-        own = {} if program is None else {"command": (sys.executable, "-c", program)}
-        self.films = FilmedEvaluations(self.queue, config, structlog.get_logger(), **own)
+        self.folder.config.write_text(Config(environment={"id": ENV_ID}).to_toml())
+        command = {} if program is None else {"command": (sys.executable, "-c", program)}
+        chosen = {"videos": self.folder.videos, "limit_s": 600.0, **command, **given}
+        self.films = FilmedEvaluations(self.queue, every=every, log=structlog.get_logger(), **chosen)
         self.environments = make_environments(ENV_ID, 2, kwargs={})
 
     def evaluate(self) -> EvaluationTask:
@@ -73,7 +73,7 @@ class Evaluator:
 
 
 def test_the_first_and_then_every_third_evaluation_is_filmed(tmp_path: Path) -> None:
-    evaluator = Evaluator(tmp_path, FILMS, film_every=3)
+    evaluator = Evaluator(tmp_path, FILMS, every=3)
     for _ in range(5):
         evaluator.evaluate()
         evaluator.await_film()
@@ -110,17 +110,22 @@ def test_the_newest_twenty_films_of_evaluations_are_kept_and_other_films_are_not
 
 
 @pytest.mark.parametrize(
-    ("program", "settings", "reason"),
+    ("program", "given", "reason"),
     [
         (FAILS, {}, "penstock: CartPole-v1 has no renderer; install one"),
-        (HANGS, {"timeout_s": 0.1}, "a film took longer than 0.1 s; raise evaluation.timeout_s"),
-        (FILMS, {"run": "elsewhere"}, "elsewhere does not exist; name the run's folder with --evaluation.run"),
+        (HANGS, {"limit_s": 0.1}, "a film took longer than 0.1 s; raise evaluation.timeout_s"),
+        (
+            FILMS,
+            {"videos": Path("elsewhere/videos")},
+            "elsewhere does not exist; name the run's folder",
+        ),
+        (FILMS, {"videos": None}, "not known; name the run's folder with --evaluation.run"),
     ],
 )
 def test_a_fault_is_logged_once_with_its_remedy_and_evaluations_go_on(
-    program: str, settings: dict[str, object], reason: str, tmp_path: Path
+    program: str, given: dict[str, Any], reason: str, tmp_path: Path
 ) -> None:
-    evaluator = Evaluator(tmp_path, program, **settings)
+    evaluator = Evaluator(tmp_path, program, **given)
     with capture_logs() as events:
         for _ in range(3):
             evaluator.evaluate()
