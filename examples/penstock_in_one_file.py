@@ -3,17 +3,14 @@
     python examples/penstock_in_one_file.py --env-id CartPole-v1 --degree 0
 
 It imports nothing of Penstock. Given a run's random numbers, it trains the same parameters, bit for bit
-(tests/exactness); the command draws its own. The services add
-concurrency, transport, recovery from failures, further spaces, masks, memory, and care for absurd or shifted numbers.
+(tests/exactness); the command draws its own. The services add concurrency, transport, recovery from failures, further
+spaces and options, masks, memory, and care for absurd or shifted numbers.
 
 Shapes have N environments, T steps of a segment, F features, B segments of a batch, and M steps of a minibatch.
 """
 
 import argparse
-import itertools
 import math
-import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -55,7 +52,6 @@ class Settings:
     discount: float = 0.99
     trace_decay: float = 0.98
     clip_range: float = 0.2
-    value_clip_range: float = math.inf
     value_coefficient: float = 0.5
     entropy_coefficient: float = 0.0
     max_gradient_norm: float = 0.5
@@ -77,22 +73,28 @@ class Segments(NamedTuple):
     version: Tensor  # <int64>[B] of the policy that acted
 
 
-Noise = Callable[[int], NDArray[np.float32]]
-"""Function from the steps taken to uniform numbers, <float32>[N, T, 1], from which the next actions are sampled."""
-
-
 class Run:
-    """A run. `train` is the algorithm, and the other parts follow in the order in which it uses them."""
+    """A run. `train` is the algorithm, and the other parts follow in the order in which it uses them.
 
-    def __init__(self, settings: Settings, seeds: Sequence[int] = (), noise: Noise | None = None) -> None:
-        """Resets the environments with `seeds` and samples actions from `noise`; without these, by the run's seed."""
+    The environments are reset with `seeds`, and actions are sampled from `noise`, a function from the steps taken to
+    uniform numbers, <float32>[N, T, 1]. Without these, the run's seed decides.
+    """
+
+    def __init__(
+        self, settings: Settings, seeds: Sequence[int] = (), noise: Callable[[int], NDArray[np.float32]] | None = None
+    ) -> None:
         s = self.settings = settings
-        self.envs = environments_of(s, s.environments)
+        # They are reset by the step after the last one of an episode.
+        makers, mode = [lambda: gymnasium.make(s.env_id)] * s.environments, AutoresetMode.NEXT_STEP
+        self.envs: SyncVectorEnv[Any, Any] = SyncVectorEnv(makers, autoreset_mode=mode)
         self.observation, _ = self.envs.reset(seed=[*seeds] if seeds else s.seed)
-        self.ended, self.discounted = np.zeros(s.environments, np.bool_), np.zeros(s.environments, np.float32)
+        self.ended = np.zeros(s.environments, np.bool_)
+        self.total, self.discounted = np.zeros((2, s.environments), np.float32)
+        self.returns: list[float] = []  # of the episodes that have ended
         torch.manual_seed(s.seed)
         self.policy = Policy(s, self.envs)
-        self.optimizer = torch.optim.Adam([flat(self.policy)], eps=1e-5, fused=True)
+        self.parameters = [flat(self.policy.actor), flat(self.policy.critic)]
+        self.optimizer = torch.optim.Adam(self.parameters, eps=1e-5, fused=True)
         self.shuffling, generator = torch.Generator().manual_seed(s.seed), np.random.default_rng(s.seed)
         self.noise = noise or (lambda _: generator.random((s.environments, s.unroll_length, 1), np.float32))
         self.replay, self.version, self.env_steps, self.steps_taken = Replay(s), 0, 0, 0
@@ -119,41 +121,42 @@ class Run:
         noise = torch.from_numpy(self.noise(self.steps_taken))
         for t in range(s.unroll_length):
             observation = torch.tensor(self.observation, dtype=torch.float32)
-            log_probs, valid = policy.log_probs(policy.normalised(observation)), ~self.ended
+            (log_probs, _), valid = policy(observation), ~self.ended
             action = (log_probs.exp().cumsum(-1)[:, :-1] <= noise[:, t]).sum(-1)
             self.observation, earned, terminated, truncated, _ = self.envs.step(action.numpy() + policy.start)
             self.ended, reward = terminated | truncated, earned.astype(np.float32)
-            self.discounted = self.discounted * np.float32(s.discount) + reward
+            self.total, self.discounted = self.total + reward, self.discounted * np.float32(s.discount) + reward
             outcomes = (reward, self.discounted, terminated, truncated, valid)
-            columns.append((observation, action, of_actions(log_probs, action), *map(torch.tensor, outcomes)))
-            self.discounted = np.where(self.ended, np.float32(0.0), self.discounted)
+            columns.append(
+                (observation, action, log_probs.gather(-1, action[:, None])[:, 0], *map(torch.tensor, outcomes))
+            )
+            self.returns += self.total[self.ended].tolist()
+            self.total[self.ended] = self.discounted[self.ended] = 0.0
         self.steps_taken += s.unroll_length
-        observations, *others = zip(*columns, strict=True)
-        observations = (*observations, torch.tensor(self.observation, dtype=torch.float32))
-        stacked = [torch.stack(each, 1) for each in (observations, *others)]
-        return Segments._make([*stacked, torch.full((s.environments,), self.version)])
+        observations, *others = (torch.stack(column, 1) for column in zip(*columns, strict=True))
+        after = torch.tensor(self.observation, dtype=torch.float32)[:, None]
+        version = torch.full((s.environments,), self.version)
+        return Segments._make((torch.cat((observations, after), 1), *others, version))
 
     def learn(self, segments: Segments, probability: NDArray[np.float64], progress: float) -> NDArray[np.float64]:
-        """Trains on segments, the fresh ones first, and returns their new priorities, <float64>[B].
-
-        `probability`, <float64>[B], is of their draws, and `progress` is the share of the run that is done.
-        """
+        """Trains on drawn segments, the fresh ones first, and returns their new priorities, <float64>[B]."""
         s, policy, valid, behaviour = self.settings, self.policy, segments.valid, segments.log_prob
         fresh = valid & (torch.arange(len(valid)) < s.environments)[:, None]  # Normalisers count each step once.
         if s.normalise_returns:
             policy.returns.update(segments.discounted[fresh])
-        observation = policy.normalised(segments.observation)
         with torch.no_grad():  # Of the proximal policy, which is the policy before the batch.
-            value, log_probs = policy.value(observation), policy.log_probs(observation[:, :-1])
-        log_prob, reward = of_actions(log_probs, segments.action), segments.reward * policy.returns.scale()
+            log_probs, value = policy(segments.observation)
+        log_prob = log_probs[:, :-1].gather(-1, segments.action[..., None])[..., 0]
+        reward = segments.reward * policy.returns.scale()
         log_ratio = torch.where(valid, log_prob - behaviour, 0.0)
         advantage, correction = v_trace(s, segments, value, reward, log_ratio)
         anchor = torch.lerp(log_prob, behaviour, s.clip_anchor)
-        weight = ratio_of(anchor - behaviour).clamp(max=s.behaviour_weight_clip)
+        # Logarithms of ratios are bounded, so that products of ratios are finite.
+        weight = (anchor - behaviour).clamp(-20.0, 20.0).exp().clamp(max=s.behaviour_weight_clip)
         age, beta = self.version - segments.version, s.beta[0] + (s.beta[1] - s.beta[0]) * progress
         omega = importance_weights(s, probability, age, beta)[:, None].expand_as(valid)
-        before, inputs = value[:, :-1], (observation[:, :-1], segments.action)
-        every = (*inputs, before, anchor, advantage, before + correction, omega, omega * weight, log_prob)
+        observation, target = segments.observation[:, :-1], value[:, :-1] + correction
+        every = (observation, segments.action, anchor, advantage, target, omega, omega * weight, log_prob)
         *steps, proximal = (column[valid] for column in every)
         linear = s.learning_rate_schedule == "linear"
         self.optimizer.param_groups[0]["lr"] = s.learning_rate * (1.0 - progress if linear else 1.0)
@@ -165,28 +168,28 @@ class Run:
                 log_prob, loss = ppo_loss(s, policy, [column[rows] for column in steps])
                 self.optimizer.zero_grad(set_to_none=False)
                 loss.backward()  # type: ignore[no-untyped-call]
-                clip_gradient(policy, s.max_gradient_norm)
+                for part in self.parameters:
+                    assert part.grad is not None
+                    nn.utils.clip_grads_with_norm_(part, s.max_gradient_norm, part.grad.double().norm().float())
                 self.optimizer.step()
                 moved.append(log_prob.detach() - proximal[rows])
             change = torch.cat(moved)
-            if float((ratio_of(change) - 1.0 - change).mean()) > s.target_kl:
+            if float((change.clamp(-20.0, 20.0).exp() - 1.0 - change).mean()) > s.target_kl:
                 break
         if s.normalise_observations:  # After the epochs, in which the inputs of the networks stay the same.
-            policy.observations.update(segments.observation[:, :-1][fresh])
+            policy.observations.update(observation[fresh])
         return torch.where(valid, advantage.abs(), 0.0).mean(1).double().numpy()
 
 
 class Replay:
     """The newest segments. They are fresh until they are trained, and then drawn by their masses.
 
-    The masses are the leaves of a binary tree of sums, in which draws and updates take few steps: node 1 is the root,
-    nodes 2 i and 2 i + 1 are the children of node i, and leaf i is node `width + i`.
+    Their sums over 1, 2, 4, ... rows are the levels of a binary tree, in which a draw takes few steps.
     """
 
     def __init__(self, s: Settings) -> None:
-        self.s, self.columns, self.depth = s, Segments(*[torch.empty(0)] * 9), (s.capacity_segments - 1).bit_length()
-        self.fresh, self.added, self.reference, self.width = 0, 0, 0, 2**self.depth
-        self.sums = np.zeros(2 * self.width)
+        self.s, self.columns, self.fresh, self.added = s, Segments(*[torch.empty(0)] * 9), 0, 0
+        self.masses, self.reference = np.zeros(2 ** (s.capacity_segments - 1).bit_length()), 0
 
     def add(self, window: Segments) -> None:
         """Stores fresh segments in place of the oldest."""
@@ -195,24 +198,26 @@ class Replay:
         rows = np.arange(self.added, self.added + len(window.version)) % self.s.capacity_segments
         for column, values in zip(self.columns, window, strict=True):
             column[rows] = values
-        self._set(rows, np.zeros(len(rows)))
+        self.masses[rows] = 0.0
         self.fresh, self.added = self.fresh + len(rows), self.added + len(rows)
 
     def draw(self, version: int) -> tuple[NDArray[np.int64], NDArray[np.float64], Segments]:
         """Returns the N oldest fresh segments, then drawn ones: their rows, their probabilities, and their columns."""
-        s, count, total = self.s, round(self.s.environments * (1.0 / self.s.fresh_fraction - 1.0)), self.sums[1]
-        trained = self.added - self.fresh
+        s, trained, levels = self.s, self.added - self.fresh, [self.masses]
+        while len(levels[-1]) > 1:
+            levels.append(levels[-1][::2] + levels[-1][1::2])
+        count, total = round(s.environments * (1.0 / s.fresh_fraction - 1.0)), levels[-1][0]
         rows = np.arange(trained, trained + s.environments) % s.capacity_segments
         probability = np.ones(len(rows))
         if count and trained >= s.min_replay_segments and total > 0.0:
             generator = np.random.Generator(np.random.Philox(key=s.seed, counter=[version, 0, 0, 0]))
             # One draw from each of `count` equal parts of the sum.
-            target, nodes = (np.arange(count) + generator.random(count)) * (total / count), np.ones(count, np.int64)
-            for _ in range(self.depth):
-                left = self.sums[2 * nodes]
-                right = (target >= left) & (self.sums[2 * nodes + 1] > 0.0)
-                target, nodes = np.where(right, target - left, target), 2 * nodes + right
-            rows, probability = np.append(rows, nodes - self.width), np.append(probability, self.sums[nodes] / total)
+            target, drawn = (np.arange(count) + generator.random(count)) * (total / count), np.zeros(count, np.int64)
+            for sums in levels[-2::-1]:
+                left = sums[2 * drawn]
+                right = (target >= left) & (sums[2 * drawn + 1] > 0.0)
+                target, drawn = np.where(right, target - left, target), 2 * drawn + right
+            rows, probability = np.append(rows, drawn), np.append(probability, self.masses[drawn] / total)
         return rows, probability, Segments(*(column[rows] for column in self.columns))
 
     def commit(self, rows: NDArray[np.int64], priorities: NDArray[np.float64], version: int) -> None:
@@ -223,35 +228,26 @@ class Replay:
         s, versions = self.s, self.columns.version.numpy()
         self.fresh -= s.environments
         if version - self.reference >= 256 * s.half_life:  # Long before a power of 2 overflows.
-            self.sums *= 2.0 ** ((self.reference - version) / s.half_life)
+            self.masses *= 2.0 ** ((self.reference - version) / s.half_life)
             self.reference = version
-        self._set(rows, (priorities + s.epsilon) ** s.alpha * np.exp2((versions[rows] - self.reference) / s.half_life))
-        too_old = np.flatnonzero(versions < version - s.max_staleness)
-        self._set(too_old, np.zeros(len(too_old)))
-
-    def _set(self, rows: NDArray[np.int64], masses: NDArray[np.float64]) -> None:
-        nodes = rows + self.width
-        self.sums[nodes] = masses
-        for _ in range(self.depth):
-            nodes //= 2
-            self.sums[nodes] = self.sums[2 * nodes] + self.sums[2 * nodes + 1]
+        exponent = (versions[rows] - self.reference) / s.half_life
+        self.masses[rows] = (priorities + s.epsilon) ** s.alpha * np.exp2(exponent)
+        self.masses[: len(versions)][versions < version - s.max_staleness] = 0.0
 
 
 def importance_weights(s: Settings, probability: NDArray[np.float64], age: Tensor, beta: float) -> Tensor:
-    """Returns weights, <float32>[B], that correct draws by priority: min(10, c p^-beta), 1 for fresh segments.
+    """Returns weights, <float32>[B], of mean 1 that correct draws by priority: min(10, c p^-beta), 1 if fresh.
 
-    Here p is the factor of the priority in a probability. The factor of the age is intended. Weights have mean 1.
+    Here p is the factor of the priority in a probability (Schaul et al. 2016). The factor of the age is intended.
     """
-    weights, new = torch.ones(len(age), dtype=torch.float64), s.environments
-    if len(age) > new:
-        drawn = torch.from_numpy(probability[new:]).clamp(min=1e-300)
-        logarithm = -beta * (torch.log(drawn) + age[new:].double() * (math.log(2.0) / s.half_life))
-        raw = torch.exp(logarithm - logarithm.amax())
-        # If the k largest are cut to 10, the others have the sum n - 10 k: for the first k that leaves none above 10.
-        largest_first = raw.sort(descending=True).values
-        factors = (len(raw) - 10.0 * torch.arange(len(raw)).double()) / largest_first.flip(0).cumsum(0).flip(0)
-        weights[new:] = (raw * factors[(factors * largest_first <= 10.0).int().argmax()]).clamp(max=10.0)
-    return weights.float()
+    drawn = torch.from_numpy(probability[s.environments :]).clamp(min=1e-300)
+    logarithm = -beta * (torch.log(drawn) + age[s.environments :].double() * (math.log(2.0) / s.half_life))
+    raw = torch.exp(logarithm - logarithm.amax()) if len(drawn) else drawn
+    # If the k largest are cut to 10, the others have the sum n - 10 k: for the first k that leaves none above 10.
+    largest_first = raw.sort(descending=True).values
+    factors = (len(raw) - 10.0 * torch.arange(len(raw)).double()) / largest_first.flip(0).cumsum(0).flip(0)
+    cut = [(raw * factor).clamp(max=10.0) for factor in factors[factors * largest_first <= 10.0][:1]]
+    return torch.cat([torch.ones(s.environments), *cut]).float()
 
 
 def v_trace(s: Settings, segments: Segments, value: Tensor, reward: Tensor, log_ratio: Tensor) -> tuple[Tensor, Tensor]:
@@ -264,7 +260,7 @@ def v_trace(s: Settings, segments: Segments, value: Tensor, reward: Tensor, log_
     The ratio is of the proximal policy to the one that acted. Where they are the same, A and D are GAE. A truncated
     episode would have gone on, so its last step counts the value of the observation after it.
     """
-    rho = ratio_of(log_ratio).clamp(max=1.0)
+    rho = log_ratio.clamp(-20.0, 0.0).exp()
     delta = reward + torch.where(segments.terminated, 0.0, s.discount * value[:, 1:]) - value[:, :-1]
     delta = torch.where(segments.valid, delta, 0.0)
     goes_on = segments.valid & ~(segments.terminated | segments.truncated)
@@ -272,15 +268,9 @@ def v_trace(s: Settings, segments: Segments, value: Tensor, reward: Tensor, log_
     advantage, correction, following = torch.empty_like(delta), torch.empty_like(delta), torch.zeros(len(delta))
     for t in reversed(range(s.unroll_length)):
         advantage[:, t] = delta[:, t] + decay[:, t] * following
-        # rho_t A_t, in two products.
-        following = rho[:, t] * delta[:, t] + decay[:, t] * rho[:, t] * following
+        following = rho[:, t] * delta[:, t] + decay[:, t] * rho[:, t] * following  # rho_t A_t, in two products
         correction[:, t] = following
     return advantage, correction
-
-
-def ratio_of(log_ratio: Tensor) -> Tensor:
-    """Returns a ratio of probabilities, bounded so that products of ratios are finite."""
-    return log_ratio.clamp(-20.0, 20.0).exp()
 
 
 def ppo_loss(s: Settings, policy: "Policy", steps: list[Tensor]) -> tuple[Tensor, Tensor]:
@@ -289,56 +279,36 @@ def ppo_loss(s: Settings, policy: "Policy", steps: list[Tensor]) -> tuple[Tensor
     The anchor is between the proximal policy and the one that acted. The weight, which is the clipped ratio of anchor
     and the latter, corrects for it (Hilton, Cobbe & Schulman 2021), and omega corrects for the draws.
     """
-    observation, action, before, anchor, advantage, target, omega, weight = steps
-    log_probs = policy.log_probs(observation)
-    log_prob, entropy = of_actions(log_probs, action), -(log_probs.exp() * log_probs).sum(-1).mean()
+    observation, action, anchor, advantage, target, omega, weight = steps
+    log_probs, value = policy(observation)
+    log_prob, entropy = log_probs.gather(-1, action[:, None])[:, 0], -(log_probs.exp() * log_probs).sum(-1).mean()
     advantage = advantage - (omega * advantage).sum() / omega.sum()
     advantage = advantage / (((omega * advantage.square()).sum() / omega.sum()).sqrt() + 1e-8)
-    ratio = ratio_of(log_prob - anchor)
+    ratio = (log_prob - anchor).clamp(-20.0, 20.0).exp()
     clipped = ratio.clamp(1.0 - s.clip_range, 1.0 + s.clip_range)
     policy_loss = -(weight * torch.minimum(ratio * advantage, clipped * advantage)).mean()
-    value = policy.value(observation)
-    error = (value - target).square()
-    if s.value_clip_range < math.inf:
-        change = (value - before).clamp(-s.value_clip_range, s.value_clip_range)
-        error = torch.maximum(error, (before + change - target).square())
-    value_loss = (omega * 0.5 * error).mean()
+    value_loss = (omega * 0.5 * (value - target).square()).mean()
     return log_prob, policy_loss + s.value_coefficient * value_loss - s.entropy_coefficient * entropy
 
 
-def of_actions(log_probs: Tensor, action: Tensor) -> Tensor:
-    """Returns the log probabilities, <float32>[...], of actions, <int64>[...]."""
-    return log_probs.gather(-1, action.unsqueeze(-1)).squeeze(-1)
-
-
-def clip_gradient(policy: "Policy", most: float) -> None:
-    """Scales the gradients of both networks to norms of at most `most`."""
-    for part in (policy.actor, policy.critic):
-        gradients = [each.grad for each in part.parameters() if each.grad is not None]
-        norm = torch.cat([each.flatten() for each in gradients]).double().norm().float()
-        for each in gradients:
-            each *= (most / (norm + 1e-6)).clamp(max=1.0)
-
-
 def flat(module: nn.Module) -> nn.Parameter:
-    """Moves the parameters of a module, and their gradients, into one tensor each, for which Adam takes one call."""
-    sizes = [math.ceil(each.numel() / 16) * 16 for each in module.parameters()]  # At multiples of 64 bytes.
-    joined, gradients = torch.zeros(2, sum(sizes))
-    parts = zip(module.parameters(), joined.split(sizes), gradients.split(sizes), strict=True)
-    for each, value, gradient in parts:
-        value[: each.numel()] = each.detach().flatten()
-        each.data, each.grad = value[: each.numel()].view_as(each), gradient[: each.numel()].view_as(each)
-    result = nn.Parameter(joined)
-    result.grad = gradients
-    return result
+    """Moves the parameters of a module, and their gradients, into one tensor each, at multiples of 64 bytes."""
+    sizes = [math.ceil(each.numel() / 16) * 16 for each in module.parameters()]
+    joined = nn.Parameter(torch.zeros(sum(sizes)))
+    joined.grad = torch.zeros(sum(sizes))
+    for each, *parts in zip(
+        module.parameters(), torch.split(joined.data, sizes), torch.split(joined.grad, sizes), strict=True
+    ):
+        value, gradient = (part[: each.numel()].view_as(each) for part in parts)
+        each.data, each.grad = value.copy_(each.detach()), gradient
+    return joined
 
 
 class Moments:
     """Running mean and variance, which normalise (Chan, Golub & LeVeque 1979)."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
-        self.mean, self.variance = torch.zeros(shape).double(), torch.ones(shape).double()
-        self.count = 0.0
+        self.mean, self.variance, self.count = torch.zeros(shape).double(), torch.ones(shape).double(), 0.0
 
     def update(self, values: Tensor) -> None:
         """Adds values, <float32>[n, *shape]."""
@@ -355,13 +325,12 @@ class Moments:
 
 def network(*sizes: int, gain: float) -> nn.Sequential:
     """Returns layers of these widths with tanh between them, and orthogonal weights (Saxe et al. 2014)."""
-    layers: list[nn.Module] = []
-    for before, after in itertools.pairwise(sizes):
-        linear, last = nn.Linear(before, after), len(layers) == 2 * len(sizes) - 4
-        nn.init.orthogonal_(linear.weight, gain if last else math.sqrt(2.0))
-        nn.init.zeros_(linear.bias)
-        layers += [linear] if last else [linear, nn.Tanh()]
-    return nn.Sequential(*layers)
+    layers: list[Any] = []
+    for before, after, own in zip(sizes, sizes[1:], [math.sqrt(2.0)] * (len(sizes) - 2) + [gain], strict=False):
+        layers += [nn.Linear(before, after), nn.Tanh()]
+        nn.init.orthogonal_(layers[-2].weight, own)
+        nn.init.zeros_(layers[-2].bias)
+    return nn.Sequential(*layers[:-1])
 
 
 class Policy(nn.Module):
@@ -377,66 +346,33 @@ class Policy(nn.Module):
         self.critic = network(features, *s.hidden_sizes, 1, gain=1.0)
         self.observations, self.returns, self.normalises = Moments((features,)), Moments(()), s.normalise_observations
 
-    def normalised(self, observation: Tensor) -> Tensor:
-        """Returns observations, <float32>[..., F], relative to their mean in deviations, clipped at 10."""
-        centred = observation - self.observations.mean.float()
-        return (centred * self.observations.scale()).clamp(-10.0, 10.0) if self.normalises else observation
+    def forward(self, observation: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the log probabilities of all actions, <float32>[..., A], and the values, <float32>[...].
 
-    def value(self, observation: Tensor) -> Tensor:
-        """Returns the values, <float32>[...], of normalised observations."""
-        values: Tensor = self.critic(observation)
-        return values.squeeze(-1)
-
-    def log_probs(self, observation: Tensor) -> Tensor:
-        """Returns the log probabilities of all actions, <float32>[..., A]."""
-        return torch.log_softmax(self.actor(observation), -1)
-
-
-def environments_of(s: Settings, count: int) -> "SyncVectorEnv[Any, Any]":
-    """Returns environments that are reset by the step after the last one of an episode."""
-    return SyncVectorEnv([lambda: gymnasium.make(s.env_id)] * count, autoreset_mode=AutoresetMode.NEXT_STEP)
-
-
-@torch.no_grad()
-def evaluate(run: Run, episodes: int = 20) -> float:
-    """Returns the mean return of episodes with the likeliest actions, in environments of their own."""
-    envs = environments_of(run.settings, episodes)
-    observation, _ = envs.reset(seed=run.settings.seed + 1_000_000 + run.version * episodes)
-    total, playing = np.zeros(episodes), np.ones(episodes, np.bool_)
-    while playing.any():
-        log_probs = run.policy.log_probs(run.policy.normalised(torch.tensor(observation, dtype=torch.float32)))
-        observation, reward, terminated, truncated, _ = envs.step(log_probs.argmax(-1).numpy() + run.policy.start)
-        total += np.where(playing, reward, 0.0)
-        playing &= ~(terminated | truncated)
-    envs.close()
-    return float(total.mean())
+        Observations, <float32>[..., F], are taken relative to their mean, in deviations, and clipped at 10.
+        """
+        if self.normalises:
+            centred = observation - self.observations.mean.float()
+            observation = (centred * self.observations.scale()).clamp(-10.0, 10.0)
+        return torch.log_softmax(self.actor(observation), -1), self.critic(observation).squeeze(-1)
 
 
 def main() -> None:
-    """Trains by the options of the command line, and prints an evaluation about every 2,048 steps."""
-    parser, defaults = argparse.ArgumentParser(description="Trains a policy by the algorithm of Penstock."), Settings()
-    parser.add_argument("--env-id", default=defaults.env_id, help="Gymnasium id of the environment")
+    """Trains by the options of the command line, and prints the mean return of the last 100 episodes."""
+    parser = argparse.ArgumentParser(description="Trains a policy by the algorithm of Penstock.")
+    parser.add_argument("--env-id", default="CartPole-v1", help="Gymnasium id of the environment")
     parser.add_argument("--degree", type=int, default=0, help="batches that collection may run ahead of training")
-    parser.add_argument("--seed", type=int, default=defaults.seed)
-    parser.add_argument("--steps", type=int, default=defaults.total_steps, help="environment steps")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--steps", type=int, default=30_000, help="environment steps")
     given = parser.parse_args()
     torch.set_num_threads(1)  # More threads make such small networks slower.
-    began, evaluated = time.monotonic(), 0
-
-    def report(run: Run) -> None:
-        nonlocal evaluated
-        if run.env_steps - evaluated >= 2_048 or run.env_steps >= given.steps:
-            evaluated = run.env_steps
-            seconds = time.monotonic() - began
-            print(f"{run.env_steps:,} steps  return {evaluate(run):.1f}  {seconds:.1f} s", flush=True)
-
     try:
-        if not (0 <= given.degree <= defaults.max_staleness and given.steps > 0 <= given.seed):
+        if not (0 <= given.degree <= 64 and given.steps > 0 <= given.seed):
             raise ValueError("--degree must be from 0 to 64, --steps above 0, and --seed 0 or above")
-        Run(Settings(given.env_id, given.seed, given.steps, off_policy_degree=given.degree)).train(report)
+        run = Run(Settings(given.env_id, given.seed, given.steps, off_policy_degree=given.degree))
     except (ValueError, gymnasium.error.Error) as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)
-        sys.exit(2)
+        parser.exit(2, f"{parser.prog}: {error}\n")
+    run.train(lambda run: print(f"{run.env_steps:,} steps  return {np.mean(run.returns[-100:]):.1f}", flush=True))
 
 
 if __name__ == "__main__":

@@ -161,7 +161,6 @@ def algorithm_in_one_file(config: Config) -> one_file.Run:
             "environments": ENVIRONMENTS,
             "beta": (config.sampling.beta, config.sampling.final_beta),
             "target_kl": math.inf if ppo.target_kl is None else ppo.target_kl,
-            "value_clip_range": math.inf if ppo.value_clip_range is None else ppo.value_clip_range,
         }
     )
     streams, noise = randomness(config, NoiseKind.UNIFORM)
@@ -170,7 +169,7 @@ def algorithm_in_one_file(config: Config) -> one_file.Run:
     return run
 
 
-def randomness(config: Config, kind: NoiseKind) -> tuple[Streams, one_file.Noise]:
+def randomness(config: Config, kind: NoiseKind) -> tuple[Streams, textbook_ppo.Noise]:
     """Returns the streams of a run's environments, and the noise of their actions."""
     streams = Streams(config.run.seed, 1, np.arange(ENVIRONMENTS, dtype=np.uint32))
     return streams, lambda first: streams.draw((Noise(kind, 1),), first, config.actor.unroll_length)
@@ -290,18 +289,32 @@ def test_the_settings_of_the_one_file_are_those_of_its_preset() -> None:
     defaults, config = dataclasses.asdict(one_file.Settings()), preset("cartpole")
     sections = (config.sampling, config.ppo, config.policy)
     shared = [(name, getattr(each, name)) for name in defaults for each in sections if hasattr(each, name)]
-    own = {"off_policy_degree": 0, "beta": (0.4, 1.0), "value_clip_range": math.inf}
+    assert config.ppo.value_clip_range is None
+    own = {"off_policy_degree": 0, "beta": (0.4, 1.0)}
     assert len(shared) > 20 and {name: value for name, value in defaults.items() if name in dict(shared)} == {
         **dict(shared),
         **own,
     }
 
 
+@torch.no_grad()
+def likeliest_return(run: one_file.Run, episodes: int) -> float:
+    """Returns the mean return of episodes with the likeliest actions, in environments that have other seeds."""
+    env, total = gymnasium.make(run.settings.env_id), 0.0
+    for seed in range(episodes):
+        (observation, _), ended = env.reset(seed=1_000_000 + seed), False
+        while not ended:
+            log_probs, _ = run.policy(torch.tensor(observation, dtype=torch.float32))
+            observation, reward, terminated, truncated, _ = env.step(int(log_probs.argmax()) + run.policy.start)
+            total, ended = total + float(reward), terminated or truncated
+    return total / episodes
+
+
 @pytest.mark.nightly
 def test_the_one_file_learns_cartpole_with_old_data() -> None:
     run = one_file.Run(one_file.Settings(off_policy_degree=4))
     run.train()
-    assert one_file.evaluate(run) >= 475.0
+    assert likeliest_return(run, 20) >= 475.0
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,10 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from examples.penstock_in_one_file import Moments, Noise
+from examples.penstock_in_one_file import Moments
+
+Noise = Callable[[int], NDArray[np.float32]]
+"""Function from the steps taken to the noise of the next actions, <float32>[N, T, size]."""
 
 Layout = Callable[[nn.Module], nn.Parameter]
 """Function that moves the parameters of a module into one tensor."""

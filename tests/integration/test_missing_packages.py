@@ -18,7 +18,8 @@ SHORT = ("--env-id=CartPole-v1", "--preset=none", "--total-steps=4096", "--evalu
 def bare_run(tmp_path_factory: pytest.TempPathFactory) -> EndedRun:
     """A run that was trained without any optional package."""
     folder, site = tmp_path_factory.mktemp("runs") / "bare", tmp_path_factory.mktemp("site")
-    end = run("train", *SHORT, "--run-dir", str(folder), environment=hiding(site, *EXTRA_OF))
+    films = "--evaluation.film-every=1"
+    end = run("train", *SHORT, films, "--run-dir", str(folder), environment=hiding(site, *EXTRA_OF))
     return EndedRun(folder, end, set())
 
 
@@ -31,6 +32,12 @@ def test_training_needs_no_optional_package_and_says_once_how_to_get_the_curve(b
     assert bare_run.end.stdout.count("penstock[plot]") == 1 and said in bare_run.end.stdout
     folder = RunFolder(bare_run.folder)
     assert folder.summary.exists() and not folder.learning_curve.exists()
+
+
+def test_films_that_were_asked_for_are_left_out_with_the_remedy(bare_run: EndedRun) -> None:
+    said = "evaluations will not be filmed, because films need moviepy; install it with: pip install 'penstock[video]'"
+    assert bare_run.end.stdout.count(said) == 1
+    assert not [*RunFolder(bare_run.folder).videos.glob("*")]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,9 @@
 """`penstock evaluator`: plays the episodes that the learner requests."""
 
 from functools import partial
+from pathlib import Path
 
+from penstock.acting.evaluation_films import FilmedEvaluations
 from penstock.acting.evaluator import Evaluator
 from penstock.apps.environments import make_configured
 from penstock.config import Config
@@ -10,6 +12,7 @@ from penstock.process.service import Service
 from penstock.rpc.clients.evaluation_work import EvaluationWork
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.server import serve_health_only
+from penstock.runs.folder import RunFolder
 from penstock.runs.services_file import learner_of, patience_s
 from penstock.types.evaluation import EvaluatorHello
 
@@ -42,12 +45,21 @@ def run(config: Config) -> int:
         work = EvaluationWork(
             thread, learner_of(settings), hello, give_up_after_s=patience_s(settings, supervised=service.supervised)
         )
+        root = settings.run or config.run.dir
+        films = FilmedEvaluations(
+            work,
+            None if root is None else RunFolder(Path(root).absolute()).videos,
+            every=settings.film_every,
+            limit_s=settings.timeout_s,
+            log=service.logger,
+        )
         try:
-            evaluator.run(work)
+            evaluator.run(films)
             return service.stop_code
         except RunFinished:
             return 0
         finally:
+            films.close()
             work.close()
             evaluator.close()
             thread.run(server.stop())

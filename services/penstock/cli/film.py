@@ -17,7 +17,7 @@ from penstock.acting.environments.frames import with_frames
 from penstock.acting.environments.registry import find, make
 from penstock.acting.environments.single_environments import SingleEnvironments
 from penstock.acting.evaluation import evaluate
-from penstock.acting.policies.trained import TrainedPolicy
+from penstock.acting.policies.saved_policies import SavedPolicy
 from penstock.acting.values import masks
 from penstock.acting.values.leaves import flatten
 from penstock.acting.values.spaces import describe
@@ -27,14 +27,18 @@ from penstock.errors import ConfigurationError, PenstockError
 from penstock.machine import extras
 from penstock.machine.files import temporary_of
 from penstock.machine.foreign_errors import describe as describe_error
-from penstock.machine.module_imports import import_modules
+from penstock.machine.module_imports import import_modules, loading
 from penstock.machine.system_errors import in_words
 from penstock.types.evaluation import EvaluationTask
 from penstock.types.spaces import is_image
 
 _FRAMES_PER_S = 15
 """Frames per second of a film of observations: Atari renders 60, and its policies receive every fourth."""
+_RENDERED_PER_S = 30
+"""Frames per second of the film of an environment whose metadata has no render_fps."""
 _ENLARGEMENT = 4
+_MOST_PICTURES = 10_000
+"""Pictures after which a film ends before its episode, which may never end. Atari's longest have 6,750 steps."""
 
 _NEEDED = (
     "a film needs an environment whose constructor takes render_mode, whose metadata['render_modes'] has 'rgb_array',"
@@ -43,7 +47,7 @@ _NEEDED = (
 
 
 def film(
-    policy: TrainedPolicy,
+    policy: SavedPolicy,
     environment: EnvironmentConfig,
     kwargs: dict[str, Any],
     *,
@@ -52,6 +56,8 @@ def film(
     output: Path | None,
 ) -> Path:
     """Films an episode with the variant's arguments; returns the film's path, `output` or one in the folder.
+
+    The film has at most the first 10,000 pictures. They are written one by one, so that a long film needs no memory.
 
     Raises `ConfigurationError` if the environment can't be made or rendered, or the folder can't be written.
     """
@@ -74,15 +80,15 @@ def film(
             shutil.rmtree(private, ignore_errors=True)
 
 
-def check_film(policy: TrainedPolicy, environment: EnvironmentConfig, kwargs: dict[str, Any]) -> None:
+def check_film(policy: SavedPolicy, environment: EnvironmentConfig, kwargs: dict[str, Any]) -> None:
     """Raises `ConfigurationError` if `film` would fail because the environment can't be made or rendered."""
     if not _acts_on_images(policy):
         with _quiet():
             _rendered(environment, kwargs).close()
 
 
-def _acts_on_images(policy: TrainedPolicy) -> bool:
-    leaves = policy.policy.spec.observation.leaves
+def _acts_on_images(policy: SavedPolicy) -> bool:
+    leaves = policy.spec.observation.leaves
     return len(leaves) == 1 and is_image(leaves[0].space)
 
 
@@ -125,50 +131,93 @@ def _rendered(environment: EnvironmentConfig, kwargs: dict[str, Any]) -> gymnasi
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Hides warnings of Gymnasium about a folder that exists, and about faults that an error will report."""
+    """Hides warnings of Gymnasium about faults that an error will report."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
 
-def _film_rendering(
-    policy: TrainedPolicy, environment: EnvironmentConfig, kwargs: dict[str, Any], *, folder: Path, seed: int
-) -> Path:
-    from gymnasium.wrappers import RecordVideo
+class _Film(contextlib.AbstractContextManager["_Film"]):
+    """A film that is being written. `full` is whether it has the most pictures; it ignores further ones."""
 
+    def __init__(self, file: Path, frames_per_s: float) -> None:
+        self.file, self.full = file, False
+        self._frames_per_s, self._pictures = frames_per_s, 0
+        self._writer: Any = None
+
+    def add(self, picture: Any) -> None:
+        """Appends a picture <uint8>[H, W, 3]. All have the size of the first."""
+        from moviepy.video.io.ffmpeg_writer import FFMPEG_VideoWriter
+
+        if self._writer is None:
+            height, width, _ = picture.shape
+            self._writer = FFMPEG_VideoWriter(str(self.file), (width, height), self._frames_per_s)
+        if not self.full:
+            # Without a fourth channel, which is the opacity.
+            self._writer.write_frame(np.asarray(picture, np.uint8)[..., :3])
+            self._pictures += 1
+        self.full = self._pictures == _MOST_PICTURES
+
+    def __exit__(self, *exception: object) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+
+class _Filmed(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """An environment that is filmed in each reset and each step."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any], film: _Film) -> None:
+        super().__init__(env)
+        self._film = film
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        begun = super().reset(seed=seed, options=options)
+        self._film.add(self.render())
+        return begun
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        outcome = super().step(action)
+        self._film.add(self.render())
+        return outcome
+
+
+def _film_rendering(
+    policy: SavedPolicy, environment: EnvironmentConfig, kwargs: dict[str, Any], *, folder: Path, seed: int
+) -> Path:
+    trained, file = policy.spec, folder / f"version-{policy.weights.version}-episode.mp4"
     with _quiet():
         rendered = _rendered(environment, kwargs)
-        filmed = RecordVideo(rendered, str(folder), name_prefix=f"version-{policy.version}", disable_logger=True)
-    trained = policy.policy.spec
-    spec = describe(environment.id, filmed.observation_space, filmed.action_space, mask_bits=trained.mask_bits)
-    source = masks.find(filmed, filmed.observation_space, spec.action, _with_mask) if spec.mask_bits else None
-    environments = with_frames(SingleEnvironments([filmed], spec, masks=source), trained.frames)
-    task = EvaluationTask(0, policy.weights, 1, True, seed, 1)
-    evaluate(task, environments, lambda: False, module=policy.policy.network.module)
-    environments.close()
-    return max(folder.glob("*.mp4"), key=lambda file: file.stat().st_mtime)
+    with _Film(file, rendered.metadata.get("render_fps", _RENDERED_PER_S)) as film:
+        filmed = _Filmed(rendered, film)
+        spec = describe(environment.id, filmed.observation_space, filmed.action_space, mask_bits=trained.mask_bits)
+        source = masks.find(filmed, filmed.observation_space, spec.action, _with_mask) if spec.mask_bits else None
+        environments = with_frames(SingleEnvironments([filmed], spec, masks=source), trained.frames)
+        task = EvaluationTask(0, policy.weights, 1, True, seed, max_episode_steps=_MOST_PICTURES - 1)
+        evaluate(task, environments, lambda: False, module=policy.network.module)
+        environments.close()
+    return file
 
 
 def _film_observations(
-    policy: TrainedPolicy, environment: EnvironmentConfig, kwargs: dict[str, Any], *, folder: Path, seed: int
+    policy: SavedPolicy, environment: EnvironmentConfig, kwargs: dict[str, Any], *, folder: Path, seed: int
 ) -> Path:
-    from moviepy import ImageSequenceClip
-
-    environments = variants_of(environment, [kwargs]).make_mixed(1)
+    environments, ended = variants_of(environment, [kwargs]).make_mixed(1), False
     environments.reset([seed])
-    pictures, ended = [_picture(environments.observation[0][0])], False
-    tree = policy.policy.spec.action
-    policy.reset()
-    while not ended:
-        mask = None if environments.action_mask is None else environments.action_mask[0]
-        action = policy.act(environments.acting_observation[0][0], action_mask=mask)
-        outcome = environments.step(tuple(np.asarray(leaf)[None] for leaf in flatten(tree, action)))
-        pictures.append(_picture(environments.observation[0][0]))
-        ended = bool(outcome.terminated[0] or outcome.truncated[0])
+    # It imports torch, which this machine may lack.
+    with loading():
+        from penstock.acting.policies.trained import TrainedPolicy
+
+    trained, tree = TrainedPolicy(policy.weights, module=policy.network.module), policy.spec.action
+    with _Film(folder / f"version-{policy.weights.version}-as-seen.mp4", _FRAMES_PER_S) as film:
+        film.add(_picture(environments.observation[0][0]))
+        while not (ended or film.full):
+            mask = None if environments.action_mask is None else environments.action_mask[0]
+            action = trained.act(environments.acting_observation[0][0], action_mask=mask)
+            outcome = environments.step(tuple(np.asarray(leaf)[None] for leaf in flatten(tree, action)))
+            film.add(_picture(environments.observation[0][0]))
+            ended = bool(outcome.terminated[0] or outcome.truncated[0])
     environments.close()
-    file = folder / f"version-{policy.version}-as-seen.mp4"
-    ImageSequenceClip(pictures, fps=_FRAMES_PER_S).write_videofile(str(file), logger=None)
-    return file
+    return film.file
 
 
 def _with_mask() -> dict[str, bool]:

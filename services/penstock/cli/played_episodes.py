@@ -1,6 +1,7 @@
 """Plays episodes for `penstock evaluate`: prints their returns, and films or shows one on request."""
 
 import argparse
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from penstock.acting.evaluation import evaluate
 from penstock.acting.policies.runners import runner_of
 from penstock.acting.policies.saved_policies import SavedPolicy, read_policy
 from penstock.apps.environments import make_played, variants_of
+from penstock.cli.film import check_film, film
 from penstock.cli.named import note_removed_settings
 from penstock.config import Config, EnvironmentConfig, read_settings
 from penstock.config.foreign_code import FileNames
@@ -40,7 +42,7 @@ def play(named: argparse.Namespace) -> None:
 def _play(named: argparse.Namespace, path: Path, policy: SavedPolicy, config: Sections) -> None:
     environment, max_steps = config.environment, config.evaluation.most_episode_steps
     variants = _chosen_variants(config, named.variant)
-    if named.episodes < len(variants):
+    if 0 < named.episodes < len(variants):
         raise ConfigurationError(
             f"{named.episodes} episodes can't be spread over the run's {len(variants)} environment variants; raise"
             " --episodes, or choose one variant with --variant"
@@ -51,32 +53,37 @@ def _play(named: argparse.Namespace, path: Path, policy: SavedPolicy, config: Se
         0, policy.weights, named.episodes, not named.stochastic, seed, len(variants), max_episode_steps=max_steps
     )
     if named.record_video:
-        # They import torch, which this machine may lack.
-        with loading():
-            from penstock.acting.policies.trained import TrainedPolicy
-            from penstock.cli.film import check_film, film
-        filmed = TrainedPolicy(policy.weights, module=policy.network.module)
-        check_film(filmed, environment, kwargs[0])
+        check_film(policy, environment, kwargs[0])
     seed_generators(seed, "evaluation")
-    with closing(variants_of(environment, kwargs).make_mixed(named.episodes)) as environments:
+    with closing(variants_of(environment, kwargs).make_mixed(max(1, named.episodes))) as environments:
         _check_same_spaces(path, policy, environments.spec)
-        result = evaluate(task, environments, lambda: False, module=policy.network.module)
-    assert result is not None
-    print(f"{environment.id}, version {result.version} of {path}, seed {seed}")
-    print(f"return {_spread(result)} over {named.episodes} episodes")
-    lowest, highest, length = min(result.returns), max(result.returns), sum(result.steps) / named.episodes
-    print(f"from {return_text(lowest)} to {return_text(highest)}, mean length {length:.0f} steps")
-    if result.unfinished:
-        print(f"{result.unfinished} episodes did not end within {max_steps:,} steps; their returns so far are counted")
-    if environment.variants:
-        for variant, returns in zip(variants, result.by_variant(len(variants)), strict=True):
-            print(f"variant {variant} ({environment.variant_names[variant]}): return {_spread(returns)}")
+        if named.episodes:
+            result = evaluate(task, environments, lambda: False, module=policy.network.module)
+            assert result is not None
+            _print(result, task, path, environment, variants)
     if named.human:
         _show(policy, environment, variants[0], seed)
     if named.record_video:
-        folder = path.parent.parent if path.parent.name == "checkpoints" else path.parent
+        root = path.parent.parent if path.parent.name == "checkpoints" else path.parent
         print("filming one episode", flush=True)
-        print(film(filmed, environment, kwargs[0], folder=folder / "videos", seed=seed, output=named.output))
+        videos = RunFolder(root).videos
+        print(film(policy, environment, kwargs[0], folder=videos, seed=seed, output=named.output))
+
+
+def _print(
+    result: EvaluationResult, task: EvaluationTask, path: Path, environment: EnvironmentConfig, variants: Sequence[int]
+) -> None:
+    """Prints the returns of the episodes."""
+    print(f"{environment.id}, version {result.version} of {path}, seed {task.seed}")
+    print(f"return {_spread(result)} over {task.episodes} episodes")
+    lowest, highest, length = min(result.returns), max(result.returns), sum(result.steps) / task.episodes
+    print(f"from {return_text(lowest)} to {return_text(highest)}, mean length {length:.0f} steps")
+    if result.unfinished:
+        bound = f"{task.max_episode_steps:,} steps"
+        print(f"{result.unfinished} episodes did not end within {bound}; their returns so far are counted")
+    if environment.variants:
+        for variant, returns in zip(variants, result.by_variant(len(variants)), strict=True):
+            print(f"variant {variant} ({environment.variant_names[variant]}): return {_spread(returns)}")
 
 
 def _show(policy: SavedPolicy, environment: EnvironmentConfig, variant: int, seed: int) -> None:

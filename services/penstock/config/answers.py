@@ -251,7 +251,9 @@ _PLOTS = _line(
     "every run has event files: `tensorboard --logdir runs` shows them. There is no other tracker yet; metrics.jsonl in"
     " the run's folder has the same numbers, and `penstock plot` draws them"
 )
-_FILMS = _line("training shows no environment; `penstock evaluate --record-video` films the trained policy")
+_FILMS = _line(
+    "--evaluation.film_every 1 films each evaluation, and `penstock evaluate --record-video` the trained policy"
+)
 _SHOWN = _line(
     "the terminal shows progress all the time, and more with `penstock train --verbose` or verbose=True of"
     " penstock.train; metrics.jsonl has a record per second, and --telemetry.log-level concerns the services' logs",

@@ -21,6 +21,7 @@ from penstock.local.sockets import sockets_of
 from penstock.local.startup import Startup, beginning
 from penstock.local.store_size import conversion, with_store
 from penstock.local.template import Template
+from penstock.machine import extras
 from penstock.machine.file_systems import free_bytes
 from penstock.machine.files import mark_of, write_atomically
 from penstock.machine.system_errors import in_words
@@ -109,6 +110,8 @@ def _prepared(config: Config, look: Callable[..., None]) -> tuple[Config, StoreP
     config, store_bytes = check_environment(config, look, look)
     if line := why_not_drawn():
         look(line)
+    if config.evaluation.film_every and extras.missing("moviepy"):
+        look(f"evaluations will not be filmed, because films need moviepy; {extras.installation('moviepy')}")
     place = choose_place(RunFolder(Path(config.run.dir or ".")), config.replay.folder)
     config = with_store(config, store_bytes, free_bytes(place.root))
     for line in [*place.notes, conversion(config, store_bytes)]:

@@ -12,7 +12,7 @@ logs/                  one file per service
 launch/                scripts, settings and job numbers of `penstock launch`
 copies.json            what `checkpoint.copy_to` has copied, and why it failed last
 end_sent.json          the end of the run that `run.on_end` was told of last
-videos/                recordings of `penstock evaluate --record-video`
+videos/                films of `penstock evaluate --record-video`, and of evaluations (`evaluation.film_every`)
 policy.onnx            written by `penstock export --onnx`
 versions.json, roster.json           numbers already assigned, so that none repeats, the run's identity and its key;
                                      roster.copy.json is a copy
@@ -110,6 +110,7 @@ class RunFolder:
         self.best_checkpoint = self.checkpoints / "best.safetensors"
         self.best_measured = self.checkpoints / "best.json"
         self.logs = root / "logs"
+        self.videos = root / "videos"
         self.copies = root / "copies.json"
         self.end_sent = root / "end_sent.json"
         self.launch = root / "launch"

@@ -7,7 +7,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from penstock.acting.policies.trained import TrainedPolicy
+from penstock.acting.policies.saved_policies import SavedPolicy, read_policy
 from penstock.cli.commands import evaluate
 from penstock.cli.film import check_film, film
 from penstock.config import EnvironmentConfig
@@ -23,12 +23,36 @@ def test_a_film_of_a_read_only_run_needs_a_name_and_is_written_there(tmp_path: P
     pytest.importorskip("pygame")
     # Root can write to every folder, so a file is in the place of a read-only one.
     (tmp_path / "run").touch()
-    policy, environment = TrainedPolicy(fresh_weights(spec_of(ENV_ID))), EnvironmentConfig(id=ENV_ID)
+    policy, environment = _policy(tmp_path), EnvironmentConfig(id=ENV_ID)
     folder, named = tmp_path / "run" / "videos", tmp_path / "film.mp4"
     with pytest.raises(ConfigurationError, match=r"can't write a film in .*videos: .*; name its file with --output"):
         film(policy, environment, {}, folder=folder, seed=1, output=None)
     assert film(policy, environment, {}, folder=folder, seed=1, output=named) == named
     assert named.stat().st_size > 1_000
+
+
+def test_a_film_of_an_episode_without_an_end_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.cli.film._MOST_PICTURES", 5)
+    pytest.importorskip("moviepy")
+    monkeypatch.setitem(
+        gymnasium.registry, "Endless-v0", gymnasium.envs.registration.EnvSpec("Endless-v0", lambda **kwargs: _Endless())
+    )
+    output = tmp_path / "film.mp4"
+    film(_policy(tmp_path), EnvironmentConfig(id="Endless-v0"), {}, folder=tmp_path, seed=1, output=output)
+    assert _pictures(output) == 5
+
+
+def _policy(folder: Path) -> SavedPolicy:
+    """Returns an untrained policy, which it writes into the folder."""
+    file = folder / "policy.safetensors"
+    file.write_bytes(fresh_weights(spec_of(ENV_ID)).data)
+    return read_policy(file)
+
+
+def _pictures(file: Path) -> int:
+    from moviepy.video.io.ffmpeg_reader import ffmpeg_parse_infos
+
+    return int(ffmpeg_parse_infos(str(file))["video_n_frames"])
 
 
 class _Bare(gymnasium.Env[Any, Any]):
@@ -51,6 +75,14 @@ class _Pictureless(_Unrendered):
     def render(self) -> None: ...
 
 
+class _Endless(_Unrendered):
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return np.zeros(4, np.float32), 1.0, False, False, {}
+
+    def render(self) -> Any:
+        return np.zeros((32, 32, 4), np.uint8)
+
+
 @pytest.mark.parametrize(
     ("environment", "reason"),
     [
@@ -62,7 +94,7 @@ class _Pictureless(_Unrendered):
 )
 @pytest.mark.filterwarnings("error")
 def test_what_a_film_needs_is_said_before_an_episode_is_played(
-    environment: type[_Bare], reason: str, monkeypatch: pytest.MonkeyPatch
+    environment: type[_Bare], reason: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     env_id = f"Filmed{environment.__name__}-v0"
     monkeypatch.setitem(
@@ -71,7 +103,7 @@ def test_what_a_film_needs_is_said_before_an_episode_is_played(
     with pytest.raises(
         ConfigurationError, match=rf"can't film {env_id}: .*{reason}.*; a film needs an environment whose"
     ):
-        check_film(TrainedPolicy(fresh_weights(spec_of(ENV_ID))), EnvironmentConfig(id=env_id), {})
+        check_film(_policy(tmp_path), EnvironmentConfig(id=env_id), {})
 
 
 def test_a_missing_folder_of_the_film_is_an_error_before_an_episode_is_played(tmp_path: Path) -> None:

@@ -33,7 +33,9 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         help="run, whose best checkpoint is played, by its folder or its name in runs/, or checkpoint file"
         " (default: the newest run)",
     )
-    parser.add_argument("--episodes", type=int, default=20, help="episodes to play (default: 20)")
+    parser.add_argument(
+        "--episodes", type=int, default=20, help="episodes to play (default: 20); 0: only film or show one"
+    )
     parser.add_argument("--stochastic", action="store_true", help="sample actions instead of taking the likeliest ones")
     parser.add_argument(
         "--seed", metavar="N", help="seed of the episodes; random: another one each time (default: the run's)"
@@ -62,8 +64,10 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     named.record_video |= named.output is not None
     if named.record_video:
         extras.require("moviepy", "penstock evaluate --record-video")
-    if named.episodes < 1:
-        raise ConfigurationError(f"--episodes must be at least 1, got {named.episodes}")
+    if named.episodes < (0 if named.record_video or named.human else 1):
+        raise ConfigurationError(
+            f"--episodes must be at least 1, or 0 with --record-video or --human; got {named.episodes}"
+        )
     named.seed = _seed(named.seed)
     return named
 

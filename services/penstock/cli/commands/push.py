@@ -134,7 +134,7 @@ def _write(run: RunFolder, made: Path, repository: str) -> None:
     write_atomically(folder.best_checkpoint, policy.weights.data, READABLE_FILE)
     shutil.copyfile(run.config, folder.config)
     dataclasses.replace(summary, run_dir=root.name).write(folder.summary)
-    films = sorted((root / "videos").glob(f"version-{version}-*.mp4"), key=lambda film: film.stat().st_mtime)
+    films = sorted(run.videos.glob(f"version-{version}-*.mp4"), key=lambda film: film.stat().st_mtime)
     if films:
         shutil.copyfile(films[-1], made / "replay.mp4")
     else:

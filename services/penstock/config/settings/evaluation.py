@@ -43,6 +43,12 @@ class EvaluationConfig(Section):
     due during another starts a little later."""
     deterministic: bool = True
     """Whether to take the most likely action instead of a sampled one."""
+    film_every: PositiveInt | None = None
+    """Evaluations per film, which shows one episode of the evaluated policy with its likeliest actions, in the run's
+    videos/: of the first evaluation, and of every so many after it. The newest 20 are kept. A process of low priority
+    makes it, needs the extra `video`, and takes seconds of a CPU; a film that is not ready delays the next one, and
+    never an evaluation. An evaluator of another host needs the run's folder (evaluation.run). Unset: no films, because
+    each costs more than a short evaluation."""
     threshold: float | None = None
     """Mean return that counts as solved; the summary records when it was first reached."""
     timeout_s: PositiveFloat = 600.0
