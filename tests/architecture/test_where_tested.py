@@ -59,6 +59,7 @@ ELSEWHERE = {
     "cli/one_line_parser.py": "integration/test_bad_input.py",
     "cli/commands/plot.py": "integration/test_train.py",
     "cli/report/contents.py": "unit/cli/report/test_report_page.py",
+    "cli/report/films.py": "unit/cli/report/test_report_page.py",
     "cli/commands/restore.py": "integration/test_restored_runs.py",
     "cli/setting_options.py": "unit/cli/test_options.py",
     "cli/commands/snapshots.py": "integration/test_restored_runs.py",

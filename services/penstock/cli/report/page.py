@@ -9,6 +9,7 @@ from pathlib import Path
 
 from penstock.cli.report.charts import Line, chart, line_of
 from penstock.cli.report.contents import PANELS, Panel, ReportedRun, read_runs
+from penstock.cli.report.films import films
 from penstock.cli.screen.replay_figures import replay_figures
 from penstock.config.recorded import texts_of
 from penstock.errors import ConfigurationError, PenstockError
@@ -24,6 +25,9 @@ _MOST_POINTS, _MOST_SMALL = 400, 200
 _MOST_IN_ALL = 800
 """Most points of all groups of runs together in one chart, which bounds the size of a page with many runs."""
 
+_ALLOWED = "default-src 'none'; style-src 'unsafe-inline'; media-src data:"
+"""What browsers may load."""
+
 _LEAST_POINTS = 10
 _COLOURS = 6
 _DASHES = 3
@@ -36,7 +40,7 @@ def write(folders: Sequence[RunFolder], output: Path) -> None:
 
     Raises `ConfigurationError` if a run or the file can't be used.
     """
-    text = page(read_runs(folders))
+    text = page(read_runs(folders), with_films=True)
     try:
         write_atomically(output, text.encode(errors="replace"))
     except OSError as error:
@@ -58,8 +62,8 @@ def write_at_end(folder: RunFolder) -> str:
     return ""
 
 
-def page(runs: Sequence[ReportedRun]) -> str:
-    """Returns the report of at least one run, as an HTML document."""
+def page(runs: Sequence[ReportedRun], *, with_films: bool = False) -> str:
+    """Returns the report of at least one run, as an HTML document. Films make a page larger by megabytes."""
     environments = list(dict.fromkeys(run.curve.environment_id for run in runs))
     only = runs[0] if len(runs) == 1 else None
     heading = ", ".join(environments)
@@ -75,6 +79,7 @@ def page(runs: Sequence[ReportedRun]) -> str:
         there = [run for run in runs if run.curve.environment_id == environment]
         name = f"Returns of {environment}" if len(environments) > 1 else "Returns"
         parts.append(_charts(name, there))
+    parts += [films(runs)] if with_films else []
     parts.append(_waits(only) if only else _details(runs))
     parts.append(_settings(runs))
     return document(f"{heading}: {opening}", "".join(parts))
@@ -84,7 +89,7 @@ def document(title: str, body: str) -> str:
     """Returns a complete HTML document with the style of reports. `title` is not escaped, and `body` is HTML."""
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
+        f'<meta http-equiv="Content-Security-Policy" content="{_ALLOWED}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)}</title><style>{_STYLE}</style></head>"
         f"<body><main>{body}</main></body></html>\n"
@@ -244,6 +249,7 @@ dt{color:var(--dim);font-size:.85rem}dd{margin:0;font-size:1.1rem;font-weight:60
 dd.remark{font-size:.8rem;font-weight:400}
 .hints{margin:0;padding-left:1.2rem}
 .charts{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,13.5rem),1fr));gap:1rem 1.2rem}
+video{width:100%;border-radius:4px}
 figure{margin:0;min-width:0}figcaption{font-size:.85rem;font-weight:600}
 .legend{display:flex;flex-wrap:wrap;gap:0 1rem;font-weight:400}
 .key::before{content:"";display:inline-block;width:1.2rem;margin-right:.35rem;vertical-align:middle;

@@ -1,7 +1,9 @@
 """The report of runs: every run gives a page that is complete, closed in itself, and escaped."""
 
+import base64
 import dataclasses
 import json
+import os
 import shutil
 import stat
 from html.parser import HTMLParser
@@ -46,7 +48,8 @@ class Elements(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         assert tag not in ("script", "link", "img", "iframe", "a")
-        assert not {name for name, _ in attrs} & {"src", "href", "srcset"}
+        assert not {name for name, _ in attrs} & {"href", "srcset"}
+        assert all((value or "").startswith("data:video/mp4;") for name, value in attrs if name == "src")
         if tag not in VOID or (tag == "path" and not self.get_starttag_text().endswith("/>")):  # type: ignore[union-attr]
             self.opened.append(tag)
 
@@ -61,11 +64,11 @@ class Elements(HTMLParser):
         self.texts.append(data)
 
 
-def checked(text: str) -> str:
+def checked(text: str, most_bytes: int = 500_000) -> str:
     """Returns the text of a page that is well formed, names no other file and fits a mail."""
     texts = " ".join(Elements(text).texts)
     assert "http:" not in text and "https:" not in text and "url(" not in text
-    assert len(text.encode()) < 500_000
+    assert len(text.encode()) < most_bytes
     return texts
 
 
@@ -144,6 +147,23 @@ def test_every_journal_gives_a_page(case: str, tmp_path: Path) -> None:
     text = page(read_runs([folder]))
     assert "CartPole-v1" in checked(text)
     assert not {"nan", "inf"} & set(text.replace('"', " ").replace("<", " ").replace(">", " ").split())
+
+
+def test_the_newest_films_are_in_the_page_within_its_bound(tmp_path: Path) -> None:
+    folder = make(tmp_path / "run", records(3))
+    folder.videos.mkdir()
+    for number, size in enumerate((10, 20, 2_000_000, 2_000_000, 30)):
+        film = folder.videos / f"version-{number}.mp4"
+        film.write_bytes(bytes([number]) * size)
+        os.utime(film, (number, number))
+    whole = page(read_runs([folder]), with_films=True)
+    text = checked(whole, 4_100_000)
+    assert [f"version-{number}" in text for number in range(5)] == [False, False, False, True, True]
+    assert base64.b64encode(b"\4" * 30).decode() in whole
+    assert "videos/ has 3 more." in text
+    assert "version-4" not in page(read_runs([folder]))
+    both = page(read_runs([folder, make(tmp_path / "other", records(3))]), with_films=True)
+    assert both.count("<video") == 1 and "run: version-4" in checked(both)
 
 
 def test_a_last_line_that_is_cut_is_left_out(tmp_path: Path) -> None:
