@@ -30,7 +30,7 @@ LIMITS = tuple(
 """Settings that end a run."""
 
 
-_OF_EVERY_RUN = Sections.model_fields.keys() - {"security"}
+_OF_EVERY_RUN = Sections.model_fields.keys() - {"security", "tracking"}
 """Sections in the file of every run, since the first release."""
 
 
