@@ -135,10 +135,11 @@ class JournalLines:
         """
         try:
             with self._path.open("rb") as file:
-                inode = os.fstat(file.fileno()).st_ino
-                replaced = inode != self._inode
+                found = os.fstat(file.fileno())
+                # A third file may have the number of the first one.
+                replaced = found.st_ino != self._inode or found.st_size < self._offset
                 if replaced:
-                    self._inode, self._offset = inode, 0
+                    self._inode, self._offset = found.st_ino, 0
                 file.seek(self._offset)
                 data = file.read()
         except OSError:

@@ -7,17 +7,21 @@ other state is kept.
 """
 
 import contextlib
+import fcntl
+import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from penstock.errors import ConfigurationError, PenstockError
 from penstock.machine import foreign_errors
+from penstock.machine.files import open_own
 from penstock.runs.folder import RunFolder
 from penstock.runs.metrics import JournalLines, records_in
 
 _POLL_S = 1.0
+_REMEDY = "check the network and the tracker's address and login, then run `penstock track` again"
 RETRY_S = 60.0
 """Seconds until a tracker that failed is opened again."""
 
@@ -77,6 +81,34 @@ class CommittedRecords:
         return ready
 
 
+@contextlib.contextmanager
+def only_sender(
+    run: str | Path, tracker: str, *, notice: Callable[[str], None], stopping: threading.Event
+) -> Iterator[None]:
+    """Waits until no other process sends the run to this tracker, and keeps others from it inside the context.
+
+    The tracking process of a launcher that was killed may live for some seconds beside that of the resumed run. Raises
+    `PenstockError` if `stopping` is set before.
+    """
+    try:
+        descriptor = open_own(RunFolder(Path(run)).logs / f"{tracker}.lock", os.O_RDWR | os.O_CREAT)
+    except OSError:
+        # Nothing trains in a folder that can't be written.
+        yield
+        return
+    try:
+        waits = False
+        while not _locked(descriptor):
+            if not waits:
+                notice("another process sends this run to the tracker; waiting for its end")
+            waits = True
+            if stopping.wait(_POLL_S):
+                raise PenstockError("another process sends this run to the tracker; end it first")
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def follow(
     run: str | Path, opened: Callable[[], Tracker], *, notice: Callable[[str], None], stopping: threading.Event
 ) -> int:
@@ -112,7 +144,7 @@ def follow(
         except Exception as error:
             reason, pause_s = foreign_errors.describe(error), RETRY_S
             if ends:
-                raise PenstockError(f"the tracker has failed: {reason}") from error
+                raise PenstockError(f"the tracker has failed: {reason}; {_REMEDY}") from error
             if reason != failure:
                 notice(f"the tracker has failed: {reason}; trying again every {RETRY_S:g} s")
             failure = reason
@@ -126,3 +158,14 @@ def follow(
             f"{len(records.waiting)} records follow the newest checkpoint and are not sent; a resumed run repeats them"
         )
     return sent
+
+
+def _locked(descriptor: int) -> bool:
+    """Locks a file unless another process has done so. Returns True also if its file system has no locks."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True

@@ -96,14 +96,18 @@ class Wandb:
     """
 
     def __init__(self, run: TrackedRun) -> None:
+        import wandb
+
         self.last: Mapping[str, Mark] = {}
-        _check_writable(run.folder.wandb)
+        _check_writable(run.folder.wandb, "remove it, or make the run's folder writable")
         offline = _why_offline()
         if not offline:
             try:
                 self._run = self._opened(run, "online")
             except Exception as error:
                 offline = foreign_errors.describe(error)
+                # Its server process would keep the run that could not be opened.
+                wandb.teardown()
         if not offline:
             seen = self._run.summary
             names = {kind: (f"{kind}/{_STEPS}", tag_of(kind, "training_s")) for kind in KINDS}
@@ -174,7 +178,9 @@ class MLflow:
         place = os.environ.get("MLFLOW_TRACKING_URI") or str(run.folder.root.absolute().parent / "mlruns")
         is_folder = urlparse(place).scheme in ("", "file")
         if is_folder:
-            _check_writable(Path(unquote(urlparse(place).path)))
+            _check_writable(
+                Path(unquote(urlparse(place).path)), "set MLFLOW_TRACKING_URI to a server or another folder"
+            )
         self._client = MlflowClient(place)
         self._run = self._found(run)
         self.last: Mapping[str, Mark] = {
@@ -250,7 +256,7 @@ class Trackio:
         from trackio.utils import TRACKIO_DIR
 
         self._store, self._run = SQLiteStorage, run
-        _check_writable(Path(TRACKIO_DIR))
+        _check_writable(Path(TRACKIO_DIR), "set TRACKIO_DIR to another folder")
         logs = SQLiteStorage.get_logs(run.project, run.name, run_id=run.id)
         marks = [
             (kind, Mark(log["step"], log[seconds]))
@@ -258,7 +264,9 @@ class Trackio:
             for kind in KINDS
             if (seconds := tag_of(kind, "training_s")) in log
         ]
-        self.last: Mapping[str, Mark] = {kind: max(mark for each, mark in marks if each == kind) for kind in dict(marks)}
+        self.last: Mapping[str, Mark] = {
+            kind: max(mark for each, mark in marks if each == kind) for kind in dict(marks)
+        }
         self.place = (
             f"the records go to {TRACKIO_DIR}; `trackio show --project {run.project}` shows them, and `trackio sync"
             f" --project {run.project} --space-id NAME` uploads them"
@@ -303,14 +311,14 @@ def _why_offline() -> str:
     return "" if found else "there is no login (`wandb login`)"
 
 
-def _check_writable(folder: Path) -> None:
+def _check_writable(folder: Path, remedy: str) -> None:
     """Makes a folder if it is missing. Raises `ConfigurationError` if this process can't write there."""
     try:
         make_folder(folder)
         if not os.access(folder, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
     except OSError as error:
-        raise ConfigurationError(f"can't write {folder}: {in_words(error, folder)}") from None
+        raise ConfigurationError(f"can't write {folder}: {in_words(error, folder)}; {remedy}") from None
 
 
 def _numbers(record: Mapping[str, Any]) -> dict[str, float]:

@@ -12,12 +12,12 @@ from types import FrameType
 from penstock.cli.named import chosen_run
 from penstock.cli.one_line_parser import OneLineParser
 from penstock.cli.options import settings_of
-from penstock.config import read_settings
+from penstock.config import build, read_settings
 from penstock.errors import INTERRUPTED
 from penstock.local.tracking import LINE
 from penstock.machine.installation import program
 from penstock.runs.folder import RunFolder
-from penstock.tracking.following import Tracker, follow
+from penstock.tracking.following import Tracker, follow, only_sender
 from penstock.tracking.trackers import TRACKERS, TrackedRun, open_tracker
 
 _NICENESS = 10
@@ -38,8 +38,8 @@ def command(arguments: Sequence[str]) -> int:
     )
     named = parser.parse_args(list(arguments))
     folder = RunFolder(chosen_run(named.run, lambda each: each.config.exists(), "settings"))
-    changes: dict[str, object] = {"tracking": {"project": named.project}} if named.project else {}
-    project = read_settings(settings_of(folder.root), "tracking.project", changes=changes).tracking.project
+    recorded = read_settings(settings_of(folder.root), "tracking.project").tracking.project
+    project = build({"tracking": {"project": named.project}}).tracking.project if named.project else recorded
     with contextlib.suppress(OSError):
         os.nice(_NICENESS)
     stopping, pressed = threading.Event(), list[int]()
@@ -52,7 +52,8 @@ def command(arguments: Sequence[str]) -> int:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
-    sent = follow(folder.root, partial(_opened, named.to, folder, project), notice=_tell, stopping=stopping)
+    with only_sender(folder.root, named.to, notice=_tell, stopping=stopping):
+        sent = follow(folder.root, partial(_opened, named.to, folder, project), notice=_tell, stopping=stopping)
     _tell(f"{sent:,} records sent")
     if signal.SIGINT in pressed:
         print(f"stopped; `{program()} track {folder.root} --to {named.to}` sends the rest", file=sys.stderr)
