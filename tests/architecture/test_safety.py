@@ -61,6 +61,7 @@ READ_SETTINGS = {
     "cli/named.py",  # shows, as the next three
     "cli/commands/runs.py",
     "cli/commands/status.py",
+    "cli/commands/track.py",
     "local/learning_curves.py",
 }
 """Modules that read the settings of a run from a file."""
