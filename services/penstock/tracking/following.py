@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -21,6 +22,8 @@ from penstock.runs.folder import RunFolder
 from penstock.runs.metrics import JournalLines, records_in
 
 _POLL_S = 1.0
+_OTHERS_S = 20.0
+"""Seconds in which the tracking process of a launcher that was killed ends."""
 _REMEDY = "check the network and the tracker's address and login, then run `penstock track` again"
 RETRY_S = 60.0
 """Seconds until a tracker that failed is opened again."""
@@ -88,7 +91,7 @@ def only_sender(
     """Waits until no other process sends the run to this tracker, and keeps others from it inside the context.
 
     The tracking process of a launcher that was killed may live for some seconds beside that of the resumed run. Raises
-    `PenstockError` if `stopping` is set before.
+    `PenstockError` if the other process goes on after `stopping` is set.
     """
     try:
         descriptor = open_own(RunFolder(Path(run)).logs / f"{tracker}.lock", os.O_RDWR | os.O_CREAT)
@@ -97,12 +100,16 @@ def only_sender(
         yield
         return
     try:
-        waits = False
+        waits, waits_until = False, time.monotonic() + _OTHERS_S
         while not _locked(descriptor):
             if not waits:
                 notice("another process sends this run to the tracker; waiting for its end")
             waits = True
-            if stopping.wait(_POLL_S):
+            if not stopping.wait(_POLL_S):
+                waits_until = time.monotonic() + _OTHERS_S
+            elif time.monotonic() < waits_until:
+                time.sleep(_POLL_S)
+            else:
                 raise PenstockError("another process sends this run to the tracker; end it first")
         yield
     finally:

@@ -302,7 +302,10 @@ def test_a_folder_that_can_not_be_written_is_refused_with_the_remedy(
         open_tracker(name, TrackedRun.of(run.folder, "penstock"))
 
 
-def test_two_processes_do_not_send_a_run_to_a_tracker_at_the_same_time(run: SimulatedRun) -> None:
+def test_two_processes_do_not_send_a_run_to_a_tracker_at_the_same_time(
+    run: SimulatedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "_OTHERS_S", 0.0)
     notices, stopping = list[str](), threading.Event()
     with only_sender(run.folder.root, "wandb", notice=notices.append, stopping=stopping):
         with only_sender(run.folder.root, "mlflow", notice=notices.append, stopping=stopping):
