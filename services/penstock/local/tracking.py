@@ -1,6 +1,7 @@
 """The process that sends the records of a local run to a tracker. Its end never ends the run."""
 
 import shlex
+import time
 
 from penstock.config import Config
 from penstock.local.child_log import ChildLog
@@ -13,8 +14,9 @@ from penstock.runs.folder import RunFolder
 LINE = "tracking: "
 """Beginning of the lines of `penstock track` for the user."""
 
-FINISH_S = 30.0
-"""Seconds after the end of training in which the process may send the last records."""
+_POLL_S = 0.1
+FINISH_S = 60.0
+"""Seconds after the end of training in which the process may start and send the last records."""
 
 
 class TrackingProcess:
@@ -30,7 +32,7 @@ class TrackingProcess:
             f"--project={config.tracking.project}",
         )
         self._child = Child("tracker", service_command(*arguments), ChildLog(self._log))
-        self._read, self._runs = 0, False
+        self._read, self._runs, self._begun = 0, False, False
 
     def start(self, guard: Guard) -> list[str]:
         """Starts the process, which the guard ends with the launcher; returns lines for the user."""
@@ -62,12 +64,17 @@ class TrackingProcess:
         """Lets the process send the last records and end, at most `FINISH_S` seconds; returns lines for the user."""
         if not self._runs:
             return []
-        self._child.terminate()
+        deadline, lines = time.monotonic() + FINISH_S, list[str]()
         try:
-            self._child.end(FINISH_S)
+            # Before its first line, the signal would end it without a record.
+            while not self._begun and self._runs and time.monotonic() < deadline:
+                time.sleep(_POLL_S)
+                lines += self.news()
+            self._child.terminate()
+            self._child.end(max(0.0, deadline - time.monotonic()))
         except KeyboardInterrupt:
             self._child.end(0.0)
-        return self.news()
+        return lines + self.news()
 
     def _ended(self, how: str) -> str:
         again = f"`{program()} track {shlex.quote(str(self._folder.root))} --to {self._tracker}` sends what is missing"
@@ -82,4 +89,6 @@ class TrackingProcess:
             return []
         data = data[: data.rfind(b"\n") + 1]
         self._read += len(data)
-        return [line for line in data.decode(errors="replace").splitlines() if line.startswith(LINE)]
+        lines = [line for line in data.decode(errors="replace").splitlines() if line.startswith(LINE)]
+        self._begun = self._begun or bool(lines)
+        return lines

@@ -162,7 +162,7 @@ def test_a_tracker_has_each_number_of_a_run_once(run: SimulatedRun, name: str) -
     for _ in range(2):
         end = tracked(run, name)
         assert end.code == 0, end.stderr
-        assert end.stdout.startswith("tracking: the records ")
+        assert "\ntracking: the records " in end.stdout
         assert READ[name](run.folder) == run.recorded
     assert run.recorded["loss/policy_loss"][-1] == (250, 25.0) and run.recorded["evaluation/return_mean"]
 

@@ -52,6 +52,8 @@ def command(arguments: Sequence[str]) -> int:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
+    # The launcher sends no signal before this line.
+    _tell(f"each record is sent to {named.to} once a checkpoint contains its steps")
     with only_sender(folder.root, named.to, notice=_tell, stopping=stopping):
         sent = follow(folder.root, partial(_opened, named.to, folder, project), notice=_tell, stopping=stopping)
     _tell(f"{sent:,} records sent")
