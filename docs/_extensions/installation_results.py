@@ -24,6 +24,9 @@ PURPOSES = {
     "remote": "`checkpoint.copy_to` with a URL; torch has installed it",
     "gpu": "the utilisation of a GPU as a metric",
     "onnx": "policies as ONNX files: `penstock export --onnx`",
+    "wandb": "trackers: `penstock track --to wandb`",
+    "mlflow": "trackers: `penstock track --to mlflow`",
+    "trackio": "trackers: `penstock track --to trackio`",
     "hub": "policies on the Hugging Face Hub: `penstock push`",
     "tune": "searches for settings by Optuna: `penstock tune`",
 }

@@ -30,7 +30,7 @@ from penstock.telemetry import metrics
 DOCS = Path(__file__).parents[1]
 FOLDER = DOCS / "reference"
 COMMANDS = (
-    *("train", "compare", "sweep", "tune", "evaluate", "export", "push", "plot", "report", "status"),
+    *("train", "compare", "sweep", "tune", "evaluate", "export", "push", "plot", "report", "track", "status"),
     *("launch slurm", "launch slurm-actors"),
     *("replay", "learner", "actor", "evaluator", "health", "doctor"),
 )

@@ -198,6 +198,7 @@ ALLOWED: dict[str, set[str]] = {
         "process",
         "local",
     },
+    "tracking": {"errors", "machine", "runs.folder", "config", "runs", "tracking"},
     "comparing": {"errors", "machine", "runs.folder", "config", "runs", "local", "comparing"},
     "launch": {"errors", "machine", "runs.folder", "config", "config.settings", "security", "launch"},
     "cli": {
@@ -222,6 +223,7 @@ ALLOWED: dict[str, set[str]] = {
         "runs.services_file",
         "runs.restoring",
         "local",
+        "tracking",
         "comparing",
         "launch",
         "cli",
@@ -257,6 +259,9 @@ ONLY_IN: dict[str, set[str]] = {
     "huggingface_hub": {"cli"},
     "optuna": {"comparing"},
     "onnxruntime": {"acting.policies"},
+    "wandb": {"tracking"},
+    "mlflow": {"tracking"},
+    "trackio": {"tracking"},
     "pickle": set(),
 }
 SHARED = "tests.support"

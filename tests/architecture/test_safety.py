@@ -61,6 +61,7 @@ READ_SETTINGS = {
     "cli/named.py",  # shows, as the next three
     "cli/commands/runs.py",
     "cli/commands/status.py",
+    "cli/commands/track.py",
     "local/learning_curves.py",
     "cli/commands/tune.py",  # a search space, which the user names as the file of --config
 }

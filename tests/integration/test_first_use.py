@@ -55,11 +55,12 @@ TYPED = {
     "an_id_of_an_earlier_version": refused("train LunarLander-v2", "did you mean LunarLander-v3?"),
     "a_kind_of_environments_as_a_preset": refused("train --preset atari", "for Atari: pong, breakout; choose from: "),
     "a_preset_like_no_other": refused("train --preset mario", "unknown preset 'mario'; choose from: "),
-    "a_tracker": refused("train --wandb", r"--wandb: every run has event files.*no other tracker yet; metrics\.jsonl"),
-    "a_tracker_by_its_other_name": refused(
-        "train --use-wandb", r"--use-wandb: every run has event files.*no other tracker yet; metrics\.jsonl"
+    "a_tracker": Typed(f"train CartPole-v1 --wandb {TAKES_NOTHING}", 2, ("^preset cartpole for CartPole-v1$",)),
+    "a_tracker_by_its_other_name": Typed(
+        f"train CartPole-v1 --use_wandb {TAKES_NOTHING}", 2, ("^preset cartpole for CartPole-v1$",)
     ),
-    "a_tracker_misspelt": refused("train --wandb-projct-name x", "There is no other tracker yet"),
+    "an_unknown_tracker": refused("train --neptune", "--tracker wandb, mlflow or trackio sends the same numbers"),
+    "a_tracker_misspelt": refused("train --wandb-projct-name x", "did you mean --wandb-project-name"),
     "a_batch_size_in_a_section": refused(
         "train --ppo.batch-size 3", r"sampling\.batch_segments 64 .* about 8 steps, set --ppo\.minibatches 256$"
     ),
@@ -183,7 +184,7 @@ def test_commands_that_messages_suggest_work_as_they_are_printed(
     place = str(ended_run.folder)
     lines = [line.replace(place, "runs/ended") for line in ended_run.end.stdout.splitlines()]
     lines += answered("status runs/ended", capsys)[1] + answered("status runs/broken", capsys)[1]
-    for wrong in ("list", "run", "play", "resume", "train --wandb", "train --capture-video"):
+    for wrong in ("list", "run", "play", "resume", "train --neptune", "train --capture-video"):
         lines += answered(wrong, capsys)[1]
     (here / "empty").mkdir()
     lines += answered("runs empty", capsys)[1]

@@ -22,7 +22,7 @@ OUTPUT = distributions.ROOT / "build" / "package.json"
 LARGEST_MB = 1250
 """Largest size of the core with torch for CPUs. Of 1,200 MB, torch and what it requires take 870 MB, numba 213 MB."""
 
-FURTHER_EXTRAS = ("atari", "box2d", "minigrid", "mujoco", "gpu", "onnx", "hub")
+FURTHER_EXTRAS = ("atari", "box2d", "minigrid", "mujoco", "gpu", "onnx", "hub", "wandb", "mlflow", "trackio")
 """Extras that no command needs."""
 
 

@@ -32,6 +32,7 @@ _COMMANDS = {
     "push": "publish a trained policy in a folder or on the Hugging Face Hub",
     "plot": "draw the learning curves of runs",
     "report": "write a page about runs, or show it in a browser while they train",
+    "track": "send the records of a run to W&B, MLflow or Trackio",
     "status": "show the status of a run",
     "runs": "list the runs of this folder, or remove runs",
     "presets": "list the presets, or print the settings of one",
@@ -57,10 +58,9 @@ _ANSWERS = {
     **dict.fromkeys(("info", "result", "results", "summary", "monitor"), "`penstock status` shows a run or its result"),
     **dict.fromkeys(("config", "settings"), "`penstock train --help-all` lists all settings"),
     **dict.fromkeys(("logs", "log"), "each run's folder has the logs of its services in logs/"),
+    "tensorboard": "`tensorboard --logdir runs` shows every run",
     **dict.fromkeys(
-        ("tensorboard", "wandb", "mlflow", "track"),
-        "`tensorboard --logdir runs` shows every run; there is no other tracker yet, and `penstock plot` draws"
-        " metrics.jsonl of a run, which any program can read",
+        ("wandb", "mlflow", "trackio"), "`penstock track --to wandb`, mlflow or trackio sends a run to a tracker"
     ),
     **dict.fromkeys(
         ("optimize", "optimise", "optuna", "hpo", "search", "grid"),

@@ -15,7 +15,7 @@ from penstock.config.settings.environment import EnvironmentConfig
 from penstock.config.settings.evaluation import CheckpointConfig, EvaluationConfig
 from penstock.config.settings.policy import PolicyConfig
 from penstock.config.settings.ppo import PPOConfig
-from penstock.config.settings.run import RunConfig, TelemetryConfig, TrainConfig
+from penstock.config.settings.run import RunConfig, TelemetryConfig, TrackingConfig, TrainConfig
 from penstock.config.settings.sampling import SamplingConfig
 from penstock.config.settings.section import Section
 from penstock.config.settings.security import SecurityConfig
@@ -38,6 +38,7 @@ __all__ = [
     "Section",
     "SecurityConfig",
     "TelemetryConfig",
+    "TrackingConfig",
     "TrainConfig",
     "build",
     "load_toml",

@@ -247,9 +247,12 @@ def _always(text: str, *same: object) -> Answer:
     return _line(text, *same, off=())
 
 
-_PLOTS = _line(
-    "every run has event files: `tensorboard --logdir runs` shows them. There is no other tracker yet; metrics.jsonl in"
-    " the run's folder has the same numbers, and `penstock plot` draws them"
+_TRACKERS = _line(
+    "every run has event files: `tensorboard --logdir runs` shows them. --tracker wandb, mlflow or trackio sends the"
+    " same numbers to a tracker"
+)
+_WANDB = _line(
+    "wandb itself reads the variables WANDB_ENTITY, WANDB_RUN_GROUP and WANDB_MODE; set the variable instead"
 )
 _FILMS = _line(
     "--evaluation.film_every 1 films each evaluation, and `penstock evaluate --record-video` the trained policy"
@@ -390,12 +393,8 @@ ANSWERS: dict[str, Answer] = {
     **dict.fromkeys(("verbose", "progress_bar"), _SHOWN),
     **dict.fromkeys(("log_interval", "experiment_summaries_interval"), _LOGGING),
     **dict.fromkeys(("stats_window_size", "stats_avg"), _line("evaluations are means of --evaluation.episodes", 100)),
-    **dict.fromkeys(("use_wandb", "with_wandb", "wandb", "track", "neptune", "tensorboard_log", "tensorboard"), _PLOTS),
-    **dict.fromkeys(
-        ("wandb_project_name", "wandb_project", "wandb_entity", "wandb_user", "wandb_group", "wandb_mode", "project"),
-        _PLOTS,
-    ),
-    **dict.fromkeys(("tracker", "mlflow", "trackio"), _PLOTS),
+    **dict.fromkeys(("neptune", "tensorboard_log", "tensorboard"), _TRACKERS),
+    **dict.fromkeys(("wandb_entity", "wandb_user", "wandb_group", "wandb_mode"), _WANDB),
     "tb_log_name": _line("set the run's folder with --run-name", "PPO"),
     **dict.fromkeys(("callback", "callbacks_class"), _callback),
     **dict.fromkeys(("render", "capture_video", "save_video"), _FILMS),

@@ -88,6 +88,10 @@ def _logarithm(value: object) -> object:
         raise ValueError(f"must be a standard deviation above 0; got {value!r}") from None
 
 
+def _project(value: object) -> object:
+    return fields()["tracking.project"].default if value in (None, NONE, "none") else value
+
+
 def _activation(value: object) -> object:
     """Returns the name of an activation that may be given as a class of torch or as its name, such as nn.ReLU."""
     name = str(getattr(value, "__name__", value)).rpartition(".")[2].lower()
@@ -157,6 +161,12 @@ ALIASES = {
     "eval_deterministic": Alias("evaluation.deterministic", is_flag=True),
     "cuda": Alias("learner.device", is_flag=True, convert=_choice("cuda", "cpu")),
     **dict.fromkeys(("log_dir", "exp_name", "run_name", "experiment", "name"), Alias("run.dir", convert=_run_folder)),
+    **dict.fromkeys(
+        ("use_wandb", "with_wandb", "wandb", "track"),
+        Alias("tracking.tracker", is_flag=True, convert=_choice("wandb", None)),
+    ),
+    **{name: Alias("tracking.tracker", is_flag=True, convert=_choice(name, None)) for name in ("mlflow", "trackio")},
+    **dict.fromkeys(("wandb_project_name", "wandb_project"), Alias("tracking.project", convert=_project)),
     "trained_agent": Alias("run.start_from"),
     **dict.fromkeys(("save_interval", "save_freq"), Alias("checkpoint.save_interval", unit=_STEPS)),
     "save_every_sec": Alias("checkpoint.save_interval_minutes", convert=_minutes),

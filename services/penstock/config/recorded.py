@@ -33,7 +33,7 @@ OF_ONE_RUN = ("run.seed", "run.dir", "run.on_end", "checkpoint.copy_to")
 """Settings in which runs may differ that count as repetitions."""
 
 
-_OF_EVERY_RUN = Sections.model_fields.keys() - {"security"}
+_OF_EVERY_RUN = Sections.model_fields.keys() - {"security", "tracking"}
 """Sections in the file of every run, since the first release."""
 
 

@@ -10,7 +10,7 @@ from penstock.config.settings.environment import EnvironmentConfig
 from penstock.config.settings.evaluation import CheckpointConfig, EvaluationConfig
 from penstock.config.settings.policy import PolicyConfig
 from penstock.config.settings.ppo import PPOConfig
-from penstock.config.settings.run import RunConfig, TelemetryConfig, TrainConfig
+from penstock.config.settings.run import RunConfig, TelemetryConfig, TrackingConfig, TrainConfig
 from penstock.config.settings.sampling import SamplingConfig
 from penstock.config.settings.section import Constant, Section
 from penstock.config.settings.security import SecurityConfig
@@ -37,6 +37,7 @@ class Sections(Constant):
     actor: ActorConfig = ActorConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
+    tracking: TrackingConfig = TrackingConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
     security: SecurityConfig = SecurityConfig()
 

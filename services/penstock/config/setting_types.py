@@ -214,6 +214,11 @@ ListenAddress = Annotated[
 Address = Annotated[
     str, pydantic.AfterValidator(_check_address), InWords("an address host:port, such as 10.0.0.1:7431, or unix:PATH")
 ]
+ProjectName = Annotated[
+    str,
+    Field(pattern=r"^[\w.-]+$", max_length=100),
+    InWords("a name of at most 100 letters, digits, dots, dashes and underscores"),
+]
 NodeName = Annotated[
     str, Field(pattern=r"^[^\s\x00-\x1f\x7f]{1,253}$"), InWords("a name of at most 253 characters, without spaces")
 ]

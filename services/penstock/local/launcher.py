@@ -21,6 +21,7 @@ from penstock.local.sockets import sockets_of
 from penstock.local.startup import Startup, beginning
 from penstock.local.store_size import conversion, with_store
 from penstock.local.template import Template
+from penstock.local.tracking import TrackingProcess
 from penstock.machine import extras
 from penstock.machine.file_systems import free_bytes
 from penstock.machine.files import mark_of, write_atomically
@@ -153,6 +154,7 @@ class _Session:
         self._template, self._startup, self._count = template, startup, count
         self._status, self._summary_before = beginning(config), mark_of(folder.summary)
         self._children = Children(config.train.max_restarts, template, folder.newest_checkpoint_steps() or 0)
+        self._tracking = TrackingProcess(config, folder)
         self._thread = LoopThread()
         self._newest_notice, self._errors_at = 0, 0.0
 
@@ -222,10 +224,13 @@ class _Session:
                     self._await_template()
                     self._start_services(places, actors)
                     self._await_health()
+                    self._observer(self._startup.status(), self._tracking.start(self._children.guard))
                     self._watch(places, actors)
                 except BaseException as error:
                     self._stop(error)
                     raise
+                finally:
+                    self._finish_tracking()
         finally:
             with contextlib.suppress(OSError):
                 folder.services.unlink(missing_ok=True)
@@ -241,6 +246,12 @@ class _Session:
             # The observer may be the cause of the end.
             with contextlib.suppress(Exception):
                 self.show(failure)
+
+    def _finish_tracking(self) -> None:
+        for line in self._tracking.finish():
+            # The observer may be the cause of the end.
+            with contextlib.suppress(Exception):
+                self.show(line)
 
     def _await_template(self) -> None:
         while self._template.pending and self._startup.unchanged_s < _START_TIMEOUT_S:
@@ -276,8 +287,8 @@ class _Session:
         try:
             began, asked = time.monotonic(), 0.0
             while learner.exit_code != 0:
-                news, now = [*self._children.revive(), *self._new_errors()], time.monotonic()
-                answers = True
+                news = [*self._children.revive(), *self._new_errors(), *self._tracking.news()]
+                now, answers = time.monotonic(), True
                 try:
                     if now - asked >= min((now - began) * _STATUS_SHARE, _STATUS_INTERVAL_S):
                         asked, self._status = now, client.get(_STATUS_TIMEOUT_S)

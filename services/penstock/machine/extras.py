@@ -12,6 +12,7 @@ EXTRA_OF = {
     "huggingface_hub": "hub",
     "matplotlib": "plot",
     "minigrid": "minigrid",
+    "mlflow": "mlflow",
     "moviepy": "video",
     "mujoco": "mujoco",
     "onnx": "onnx",
@@ -19,6 +20,8 @@ EXTRA_OF = {
     "onnxscript": "onnx",
     "optuna": "tune",
     "pygame": "video",
+    "trackio": "trackio",
+    "wandb": "wandb",
 }
 """Extras by the modules that they install. Their requirements are in pyproject.toml."""
 
@@ -27,12 +30,15 @@ _IN_IMAGE = {
     "box2d": "gymnasium[box2d]",
     "hub": "huggingface_hub",
     "minigrid": "minigrid",
+    "mlflow": "mlflow-skinny",
     "mujoco": "gymnasium[mujoco]",
     "onnx": "onnx onnxruntime onnxscript",
     "plot": "matplotlib",
     "remote": "fsspec",
+    "trackio": "trackio",
     "tune": "optuna",
     "video": "gymnasium[classic-control] moviepy",
+    "wandb": "wandb",
 }
 """Packages of the extras as arguments of an image's build, which installs Penstock itself later."""
 

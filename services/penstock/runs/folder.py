@@ -10,6 +10,8 @@ report.html            one page about the run, written at the end of `penstock t
 checkpoints/           the newest few as <env steps>.safetensors, and best.safetensors; best.json: the times at the best
 logs/                  one file per service
 launch/                scripts, settings and job numbers of `penstock launch`
+tensorboard/           event files for TensorBoard
+wandb/                 files of W&B, if the run is tracked there
 copies.json            what `checkpoint.copy_to` has copied, and why it failed last
 end_sent.json          the end of the run that `run.on_end` was told of last
 videos/                films of `penstock evaluate --record-video`, and of evaluations (`evaluation.film_every`)
@@ -101,6 +103,7 @@ class RunFolder:
         self.metrics = root / "metrics.jsonl"
         self.damaged_metrics = damaged_lines_of(self.metrics)
         self.event_files = root / "tensorboard"
+        self.wandb = root / "wandb"
         self.services = root / "services.json"
         self.targets = root / "targets.json"
         self.summary = root / "summary.json"

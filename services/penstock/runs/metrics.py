@@ -4,6 +4,7 @@ Each line of the file is one record in JSON: its kind, its environment step, and
 `learning.durable.records` defines the numbers.
 """
 
+import functools
 import json
 import math
 import os
@@ -22,8 +23,36 @@ from penstock.runs.folder import RunFolder
 _TRAINING, _BEGINNING = b'"kind": "training"', 40
 """Text by which a record of training is known without parsing, and the bytes of a line that may contain it."""
 
+KINDS = ("training", "evaluation", "final_evaluation")
+"""Kinds of records. The final evaluation is of the best checkpoint, one per session that ended."""
+
+_GROUPS = {
+    "return": ("return_mean", "episode_return_mean", "episodes"),
+    "loss": ("policy_loss", "value_loss", "entropy", "approximate_kl", "clipped_share", "explained_variance"),
+    "gradient": ("gradient_norm", "learning_rate", "effective_sample_share", "fresh_effective_share"),
+    "age": (
+        "staleness_mean",
+        "staleness_max",
+        "fresh_lag_mean",
+        "fresh_lag_max",
+        "replayed_age_mean",
+        "replayed_age_90",
+    ),
+    "replay": ("replay_stored", "samples_per_insert", "late_segments", "drawn_priority", "priority_gain"),
+    "speed": ("env_steps_per_s", "updates_per_s", "env_steps_taken", "training_s"),
+}
+_GROUP_OF = {name: group for group, names in _GROUPS.items() for name in names}
+"""Groups of a tracker's page by the names of numbers of training. Others are in `time` or `training`."""
+
 Columns = Mapping[str, NDArray[np.float64]]
 """Numbers by name, <float64>[N] each, in the order of the records; NaN where a record has no number."""
+
+
+@functools.cache
+def tag_of(kind: str, name: str) -> str:
+    """Returns the name of a number of a record, such as loss/policy_loss, in TensorBoard and in other trackers."""
+    group = kind if kind != "training" else _GROUP_OF.get(name, "time" if name.endswith("_s") else "training")
+    return f"{group}/{name}"
 
 
 def return_text(mean: float, std: float | None = None) -> str:
@@ -76,51 +105,41 @@ def load_metrics(run: str | Path, most_training: int | None = None) -> Metrics:
         ) from None
     if most_training is not None:
         lines = _thinned(lines, most_training)
-    records = _records_in(lines)
-    return Metrics(
-        *(
-            _columns([record for record in records if record["kind"] == kind])
-            for kind in ("training", "evaluation", "final_evaluation")
-        )
-    )
+    records = records_in(lines)
+    return Metrics(*(_columns([record for record in records if record["kind"] == kind]) for kind in KINDS))
 
 
 def records_of(path: Path) -> list[dict[str, Any]]:
     """Returns the records of a journal that are whole, as dicts by name. Raises `OSError` if it can't be read."""
-    return _records_in(path.read_bytes().splitlines())
+    return records_in(path.read_bytes().splitlines())
 
 
-def _records_in(lines: Iterable[bytes]) -> list[dict[str, Any]]:
+def records_in(lines: Iterable[bytes]) -> list[dict[str, Any]]:
+    """Returns the records in lines of a journal, without damaged lines."""
     return [record for line in lines if (record := _record(line.decode(errors="replace"))) is not None]
 
 
-class RecordReader:
-    """Reads the records that a run writes from now on, as dicts by name."""
+class JournalLines:
+    """Reads the lines of a run's journal as it grows. The journal need not exist yet."""
 
     def __init__(self, run: str | Path) -> None:
-        """Begins after the records that are in the folder already. There may be none, and no folder."""
+        """Begins with the first line of the journal in the folder of a run."""
         self._path = RunFolder(Path(run)).metrics
         self._offset, self._inode = 0, -1
-        # A file that is replaced by one without some of its records, by a resumed run or a run that thins them, has the
-        # others once more. Numbers in place of lines, which take ten times the memory.
-        self._known = set[int]()
-        self.read()
 
-    def read(self) -> list[dict[str, Any]]:
-        """Returns the records that were written since the last call."""
-        replaced, lines = self._lines()
-        new = [line for line in lines if hash(line) not in self._known]
-        self._known = {hash(line) for line in lines} | (set() if replaced else self._known)
-        return _records_in(new)
+    def read(self) -> tuple[bool, list[bytes]]:
+        """Returns whether the file is new, and its complete lines since the last call, or all lines of a new file.
 
-    def _lines(self) -> tuple[bool, list[bytes]]:
-        """Returns whether the file is new, and its complete lines since the last call, or all lines of a new file."""
+        A resumed run replaces the file by one without the records that it repeats, and a long run by one with fewer
+        records.
+        """
         try:
             with self._path.open("rb") as file:
-                inode = os.fstat(file.fileno()).st_ino
-                replaced = inode != self._inode
+                found = os.fstat(file.fileno())
+                # A third file may have the number of the first one.
+                replaced = found.st_ino != self._inode or found.st_size < self._offset
                 if replaced:
-                    self._inode, self._offset = inode, 0
+                    self._inode, self._offset = found.st_ino, 0
                 file.seek(self._offset)
                 data = file.read()
         except OSError:
@@ -128,6 +147,25 @@ class RecordReader:
         end = data.rfind(b"\n") + 1
         self._offset += end
         return replaced, data[:end].splitlines()
+
+
+class RecordReader:
+    """Reads the records that a run writes from now on, as dicts by name."""
+
+    def __init__(self, run: str | Path) -> None:
+        """Begins after the records that are in the folder already. There may be none, and no folder."""
+        self._lines = JournalLines(run)
+        # A file that is replaced has its other records once more. Numbers in place of lines, which take ten times the
+        # memory.
+        self._known = set[int]()
+        self.read()
+
+    def read(self) -> list[dict[str, Any]]:
+        """Returns the records that were written since the last call."""
+        replaced, lines = self._lines.read()
+        new = [line for line in lines if hash(line) not in self._known]
+        self._known = {hash(line) for line in lines} | (set() if replaced else self._known)
+        return records_in(new)
 
 
 def _thinned(lines: list[bytes], most_training: int) -> list[bytes]:

@@ -18,6 +18,12 @@ def config_of(*arguments: str) -> Config:
 
 
 ACCEPTED: dict[str, tuple[str, str, object]] = {
+    "--use-wandb": ("true", "tracking.tracker", "wandb"),
+    "--use_wandb": ("true", "tracking.tracker", "wandb"),
+    "--track": ("false", "tracking.tracker", None),
+    "--mlflow": ("true", "tracking.tracker", "mlflow"),
+    "--tracker": ("trackio", "tracking.tracker", "trackio"),
+    "--wandb-project-name": ("mine", "tracking.project", "mine"),
     "--env": ("Nothing-v0", "environment.id", "Nothing-v0"),
     "--env-name": ("Nothing-v0", "environment.id", "Nothing-v0"),
     "--env_id": ("Nothing-v0", "environment.id", "Nothing-v0"),
@@ -96,10 +102,9 @@ ANSWERED = {
     "--min-buffer-size=1000": "--sampling.min-replay-segments 32",
     "--min-batch-size=64": "--sampling.min-replay-segments 2",
     "--log-interval=10": "metrics.jsonl has a record about every second",
-    "--wandb": "`penstock plot`",
-    "--use-wandb": "`penstock plot`",
-    "--track": "`penstock plot`",
-    "--tensorboard-log=x": "`penstock plot`",
+    "--neptune": "--tracker wandb, mlflow or trackio",
+    "--wandb-entity=me": "WANDB_ENTITY",
+    "--tensorboard-log=x": "`tensorboard --logdir runs`",
     "--render": "--record-video",
     "--capture-video": "--record-video",
     "--algo=ppo": "one algorithm",

@@ -1,4 +1,4 @@
-"""The sections [run], [train] and [telemetry]: what to train, by which processes, and their logs."""
+"""The sections [run], [train], [tracking] and [telemetry]: what to train, by which processes, and their logs."""
 
 from typing import Annotated, Literal
 
@@ -6,7 +6,7 @@ import pydantic
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from penstock.config import alternatives
-from penstock.config.setting_types import Count, Host, Minutes, NodeName, Notified, RunOrCheckpoint
+from penstock.config.setting_types import Count, Host, Minutes, NodeName, Notified, ProjectName, RunOrCheckpoint
 from penstock.config.settings.section import Section
 from penstock.types.extents import Amounts
 
@@ -91,6 +91,16 @@ class TrainConfig(Section):
                 f" {self.replay_shards} or more, or train.replay_shards to {self.least_actors} or less"
             )
         return self
+
+
+class TrackingConfig(Section):
+    """[tracking] The tracker of experiments to which `penstock train` sends the run's records (docs/tracking.md)."""
+
+    tracker: Literal["wandb", "mlflow", "trackio"] | None = None
+    """Tracker that receives the records: W&B, MLflow or Trackio, each of which needs the extra of its name. Unset:
+    none, because every run has files for TensorBoard."""
+    project: ProjectName = "penstock"
+    """Project of the tracker that has the run; MLflow calls it an experiment."""
 
 
 class TelemetryConfig(Section):

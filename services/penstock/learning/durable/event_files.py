@@ -24,7 +24,7 @@ from penstock.learning.durable.journal import Waiting, append
 from penstock.learning.durable.records import Record
 from penstock.learning.durable.retried_writes import RetriedWrites
 from penstock.machine.system_errors import in_words
-from penstock.runs.metrics import records_of
+from penstock.runs.metrics import records_of, tag_of
 
 _ALL_UP_TO = 4096
 """Records of a session that are all written. Twice as many later ones add half as many: of 1, 2, 4, 8, ... one."""
@@ -34,24 +34,6 @@ _HISTOGRAM_EVERY = 16
 
 _BINS = 30
 """Bins of a histogram."""
-
-_GROUPS = {
-    "return": ("return_mean", "episode_return_mean", "episodes"),
-    "loss": ("policy_loss", "value_loss", "entropy", "approximate_kl", "clipped_share", "explained_variance"),
-    "gradient": ("gradient_norm", "learning_rate", "effective_sample_share", "fresh_effective_share"),
-    "age": (
-        "staleness_mean",
-        "staleness_max",
-        "fresh_lag_mean",
-        "fresh_lag_max",
-        "replayed_age_mean",
-        "replayed_age_90",
-    ),
-    "replay": ("replay_stored", "samples_per_insert", "late_segments", "drawn_priority", "priority_gain"),
-    "speed": ("env_steps_per_s", "updates_per_s", "env_steps_taken", "training_s"),
-}
-_GROUP_OF = {name: group for group, names in _GROUPS.items() for name in names}
-"""Sections of TensorBoard's page by the names of numbers of training. Others are in `time` or `training`."""
 
 _HYPERPARAMETERS = "_hparams_/session_start_info"
 _POLYNOMIAL = 0x82F63B78
@@ -160,8 +142,7 @@ def _scalars(kind: str, values: Mapping[str, float | None]) -> bytes:
 @functools.cache
 def _tag(kind: str, name: str) -> bytes:
     """Returns the field of a value with its tag. Every record has the same ones."""
-    group = kind if kind != "training" else _GROUP_OF.get(name, "time" if name.endswith("_s") else "training")
-    return _field(1, f"{group}/{name}".encode())
+    return _field(1, tag_of(kind, name).encode())
 
 
 def _histogram(tag: str, values: NDArray[Any]) -> bytes:

@@ -1,0 +1,1 @@
+"""A run's records in trackers of experiments: W&B, MLflow and Trackio."""
