@@ -42,6 +42,21 @@ def test_a_checksum_changes_with_every_bit_and_with_its_seed(row: bytes, data: s
     assert checksum(row, seed=1) != checksum(row)
 
 
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        (7, 0x42D5D6E18A6B5B5B),
+        (8, 0xA8DB4E00521D1DA),
+        (255, 0x897A297F11C88F88),
+        (256, 0x80A31AAAC6285BD9),
+        (264, 0x9307BB50BF07C808),
+        (3000, 0x785862484A7CDAD3),
+    ],
+)
+def test_a_checksum_is_the_one_in_stores_of_earlier_releases(size: int, expected: int) -> None:
+    assert checksum((np.arange(size) * 37 % 251).astype(np.uint8).tobytes(), seed=1) == expected
+
+
 @pytest.mark.parametrize("size", [1, 8, 255, 256, 257, 1000])
 def test_rows_have_independent_checksums(size: int) -> None:
     rows = np.random.default_rng(size).integers(0, 256, (5, size), np.uint8)
