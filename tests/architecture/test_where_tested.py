@@ -31,6 +31,8 @@ ELSEWHERE = {
     "rpc/proofs.py": "contract/test_run_proofs.py",
     "security/run_key.py": "contract/test_run_proofs.py",
     "apps/environment_check.py": "integration/test_bad_input.py",
+    "acting/environments/workers/foreign.py": "unit/acting/environments/test_foreign.py",
+    "acting/environments/workers/foreign_worker.py": "unit/acting/environments/test_foreign.py",
     "acting/environments/workers/pool.py": "unit/acting/environments/test_workers.py",
     "acting/environments/workers/shared.py": "unit/acting/environments/test_workers.py",
     "acting/environments/workers/worker.py": "unit/acting/environments/test_workers.py",

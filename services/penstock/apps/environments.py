@@ -33,6 +33,7 @@ def variants_of(
         environment.action_masks,
         environment.workers or usable_cores(),
         timeout_s,
+        environment.python,
     )
 
 
@@ -93,6 +94,7 @@ def make_played(environment: EnvironmentConfig, variant: int, render_mode: str |
         imports=environment.imports,
         vectorization=form,
         use_masks=environment.action_masks,
+        python=environment.python,
     )
     if isinstance(made, SingleEnvironments):
         (single,) = made.envs

@@ -113,6 +113,7 @@ def _request(config: Config) -> dict[str, Any]:
         "frames": environment.frame_stack,
         "segments": sized_segments(config),
         "use_masks": environment.action_masks,
+        "python": environment.python,
         "encoders": config.policy.encoders,
         "moves": config.policy.moves,
         "widest_range": config.policy.widest_range,

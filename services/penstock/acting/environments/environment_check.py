@@ -19,7 +19,7 @@ from penstock.acting.environments import first_values
 from penstock.acting.environments.frames import with_frames
 from penstock.acting.environments.offsets import find_offsets, offsets_of
 from penstock.acting.environments.progress import Progress
-from penstock.acting.environments.registry import find
+from penstock.acting.environments.registry import import_and_find
 from penstock.acting.environments.single_environments import SingleEnvironments
 from penstock.acting.environments.variants import require_same_spaces, variant_name
 from penstock.acting.environments.vectors import Environments, MadeOnce, make_environments
@@ -32,7 +32,6 @@ from penstock.algo.spaces import beginning, bounded, bounds, check_spaces, scale
 from penstock.errors import ConfigurationError, EnvironmentFailed, UnknownEnvironment
 from penstock.machine import foreign_errors
 from penstock.machine.environment_names import split
-from penstock.machine.module_imports import import_modules
 from penstock.types.spaces import BoxSpace, Encoder, EnvironmentSpec, Leaves
 
 STEPS = 2
@@ -87,6 +86,7 @@ def check(
     vectorization: str,
     frames: int,
     use_masks: bool,
+    python: str | None = None,
     encoders: Mapping[str, Encoder],
     moves: str | None,
     widest_range: float,
@@ -105,8 +105,7 @@ def check(
     stages = _Stages(progress, env_id)
     with stages.explained():
         stages.begin("import")
-        import_modules(imports)
-        found = find(env_id)
+        found = import_and_find(env_id, imports, python)
     values = _Values(widest_range, largest_magnitude)
     first: EnvironmentSpec | None = None
     for task in tasks:
@@ -122,6 +121,7 @@ def check(
                     workers=task.instances,
                     progress=stages,
                     use_masks=use_masks,
+                    python=python,
                 )
                 stages.begin("make")
                 try:

@@ -264,4 +264,4 @@ def _has_time_limit(env: gymnasium.Env[Any, Any]) -> bool:
         if isinstance(env, TimeLimit):
             return True
         env = env.env
-    return False
+    return bool(getattr(env, "timed", False))

@@ -93,6 +93,7 @@ class EnvironmentVariants:
         use_masks: Whether action masks are used.
         workers: Worker processes for the environments of a variant, of which none has fewer than one environment.
         timeout_s: Seconds that a call of an environment in a worker process may take.
+        python: Path of another interpreter, whose packages have the environment; None: this one.
     """
 
     env_id: str
@@ -103,6 +104,7 @@ class EnvironmentVariants:
     use_masks: bool = True
     workers: int = 1
     timeout_s: float = TIMEOUT_S
+    python: str | None = None
 
     def make_mixed(self, count: int) -> Environments:
         """Makes N environments that alternate between the variants. Variants past N are not made.
@@ -144,6 +146,7 @@ class EnvironmentVariants:
                 vectorization=self.vectorization,
                 workers=self.workers,
                 timeout_s=self.timeout_s,
+                python=self.python,
                 progress=progress,
                 use_masks=self.use_masks,
                 expected=spec,

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from penstock.acting.environments.checked_vector import CheckedVector
 from penstock.acting.environments.progress import Progress
 from penstock.acting.environments.refusals import can_not_make
-from penstock.acting.environments.registry import find, make
+from penstock.acting.environments.registry import import_and_find, make
 from penstock.acting.environments.shared_generator import SeparateGenerators
 from penstock.acting.environments.single_environments import SingleEnvironments, StepOutcome
 from penstock.acting.environments.workers.pool import TIMEOUT_S, Making, ProcessEnvironments
@@ -31,7 +31,6 @@ from penstock.acting.values.masks import MaskSource
 from penstock.acting.values.spaces import describe
 from penstock.errors import ConfigurationError, EnvironmentFailed
 from penstock.machine import foreign_errors
-from penstock.machine.module_imports import import_modules
 from penstock.types.spaces import EnvironmentSpec
 
 Made = TypeVar("Made")
@@ -166,6 +165,7 @@ def make_environments(
     vectorization: str = "sync",
     workers: int = 1,
     timeout_s: float = TIMEOUT_S,
+    python: str | None = None,
     progress: Progress | None = None,
     use_masks: bool = True,
     expected: EnvironmentSpec | None = None,
@@ -183,10 +183,10 @@ def make_environments(
     """
     progress = progress or Progress()
     if vectorization == "process":
-        making = Making(env_id, kwargs, imports, use_masks)
+        making = Making(env_id, kwargs, imports, use_masks, python)
         return ProcessEnvironments(making, count, workers, progress=progress, timeout_s=timeout_s, expected=expected)
-    import_modules(imports)
-    found, find_masks = find(env_id), functools.partial(_masks_of, use_masks=use_masks, expected=expected)
+    found = import_and_find(env_id, imports, python)
+    find_masks = functools.partial(_masks_of, use_masks=use_masks, expected=expected)
     if vectorization == "native":
         return _make_native(env_id, count, dict(kwargs), progress, found, find_masks)
     envs: list[gymnasium.Env[Any, Any]] = []
@@ -309,6 +309,8 @@ def _made(env_id: str, found: str | EnvSpec, given: Collection[str], make: Calla
     try:
         with contextlib.redirect_stderr(unshown):
             return make()
+    except ConfigurationError:
+        raise
     except foreign_errors.MISBEHAVIOUR as error:
         foreign_errors.let_ctrl_c_pass(error)
         if isinstance(error, SystemExit):

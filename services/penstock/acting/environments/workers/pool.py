@@ -45,6 +45,7 @@ class Making:
     kwargs: Mapping[str, Any]
     imports: Sequence[str]
     use_masks: bool
+    python: str | None = None
 
 
 class _Lost(Exception):
@@ -228,6 +229,7 @@ class _Worker:
                 kwargs={name: written(value) for name, value in making.kwargs.items()},
                 imports=list(making.imports),
                 use_masks=making.use_masks,
+                python=making.python,
                 expected=expected and expected.to_json(),
             )
         )

@@ -78,6 +78,7 @@ def _make(channel: Channel, seed: Callable[..., None]) -> tuple[SingleEnvironmen
             kwargs=kwargs,
             imports=request["imports"],
             use_masks=request["use_masks"],
+            python=request["python"],
             expected=expected and EnvironmentSpec.from_json(expected),
         )
     except ConfigurationError as error:
