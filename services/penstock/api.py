@@ -107,7 +107,7 @@ def is_shown(progress: bool | None, verbose: int | None, settings: Mapping[str, 
 
 def _train(config: Config, resume: bool, observer: Observer) -> Summary:
     """Trains an environment that may be registered in this process alone."""
-    registered = _registered_entry(config.environment.id)
+    registered = None if config.environment.python else _registered_entry(config.environment.id)
     if registered == "__main__":
         return launcher.train(_with_import(config, "__main__"), resume=resume, observer=observer)
     try:

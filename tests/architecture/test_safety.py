@@ -33,6 +33,7 @@ MAY_IMPORT = {
     "cli/main.py",  # commands
     "cli/screen/notebook_display.py",  # IPython
     "local/template_process.py",  # modules of services
+    "acting/environments/workers/foreign_worker.py",  # in another Python, which a process's own settings name
     "small/compiled/flat_network.py",  # NumPy's library
 }
 """Modules that import by name, and what."""
@@ -41,10 +42,7 @@ OF_USERS = {"import_module", "import_modules", "import_named"}
 IMPORT_OF_USERS = {
     "machine/module_imports.py",
     "algo/own_modules.py",  # `with_own_module` was called before
-    "acting/environments/registry.py",  # makes the environments of a process's own settings, as the next two
-    "acting/environments/vectors.py",
-    "acting/environments/environment_check.py",
-    "cli/film.py",  # after `played_episodes`
+    "acting/environments/registry.py",  # makes the environments of a process's own settings
     "cli/played_episodes.py",  # after `refuse_foreign_code`
 }
 """Modules that import what a name of a user names."""

@@ -60,7 +60,8 @@ MODULES = ("an absolute path", "a relative path", "a module", "a link")
 IN_PROCESSES = (MODULES[0], *(pytest.param(form, marks=pytest.mark.nightly) for form in MODULES[1:]))
 """Forms that are offered to processes of services, whose readers are among those that get all forms in this process."""
 
-ENVIRONMENTS = (*MODULES, "an id with a module", "an import of a file", "an import of a module", "an argument")
+IMPORTS = ("an import of a file", "an import of a module")
+ENVIRONMENTS = (*MODULES, "an id with a module", *IMPORTS, "another Python", "an argument")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,6 +89,13 @@ class Canary:
             "a link": str(link),
         }.get(form, self.module)
 
+    def interpreter(self) -> Path:
+        """Returns a program that leaves the mark, and then is this Python."""
+        program = self.folder / f"{self.module}_python"
+        program.write_text(f'#!/bin/sh\ntouch "{self.folder / MARK}"\nexec "{sys.executable}" "$@"\n')
+        program.chmod(0o755)
+        return program
+
     def environment(self, form: str) -> dict[str, object]:
         """Returns a section [environment] that names the canary."""
         file = self.place("an absolute path")
@@ -95,6 +103,7 @@ class Canary:
             "an id with a module": {"id": f"{self.module}:Canary-v0"},
             "an import of a file": {"id": "Canary-v0", "imports": [file]},
             "an import of a module": {"id": "Canary-v0", "imports": [self.module]},
+            "another Python": {"id": ENV_ID, "python": str(self.interpreter()), "vectorization": "sync"},
             "an argument": {"id": ENV_ID, "kwargs": {"vehicle": f"{self.module}.Env"}},
         }
         return by_form.get(form) or {"id": f"{self.place(form)}:Env"}
@@ -246,7 +255,8 @@ def test_evaluate_makes_no_environment_of_a_run_but_a_named_one(
     assert canary.module in refusal(capsys.readouterr().err)
     if form == "an argument":
         return
-    more = own_options(environment) if what == "file" else ["--trust-code"]
+    named = what == "file" and form != "another Python"
+    more = own_options(environment) if named else ["--trust-code"]
     assert command(*options, *more) == 0, capsys.readouterr().err
     assert canary.sang()
 

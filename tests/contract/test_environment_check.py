@@ -197,6 +197,26 @@ def test_the_native_form_is_checked_through_the_adapter_that_actors_use(outcomes
     assert "does not reset automatically" in refusal
 
 
+def test_an_environment_that_a_process_can_make_only_once_gets_worker_processes(
+    outcomes: dict[str, Future[Checked]],
+) -> None:
+    lines = list[str]()
+    config, _ = check_environment(settings("Once-v0", "tests.support.environments.failing"), lines.append)
+    assert (config.environment.vectorization, config.environment.workers) == ("process", 20)
+    assert lines == [
+        "a process can make Once-v0 only once, so each environment has a process of its own"
+        " (environment.vectorization process)"
+    ]
+
+
+@pytest.mark.nightly
+def test_a_constructor_that_fails_the_second_time_everywhere_is_refused(
+    tmp_path: Path, outcomes: dict[str, Future[Checked]]
+) -> None:
+    config = settings("Once-v0", "tests.support.environments.failing", kwargs={"never": str(tmp_path / "made")})
+    assert "RuntimeError: can't create multiple emulators" in checked(config).refusal
+
+
 def test_an_import_that_fails_is_reported_with_its_location(
     tmp_path: Path, outcomes: dict[str, Future[Checked]]
 ) -> None:

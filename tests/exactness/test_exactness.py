@@ -334,6 +334,16 @@ def test_the_one_file_refuses_what_it_can_not_train_in_one_line(options: list[st
 
 
 @pytest.mark.nightly
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "MaskedChoice-v0"])
+def test_worker_processes_change_no_bit(train_with_services: Train, threads_of_a_learner: None, env_id: str) -> None:
+    workers = ("--environment.vectorization=process", "--environment.workers=3")
+    expected, found = (train_with_services(env_id, 2, *options) for options in ((), workers))
+    assert found.config.environment.vectorization == "process" and expected.tensors
+    for name, tensor in expected.tensors.items():
+        np.testing.assert_array_equal(tensor, found.tensors[name], err_msg=name)
+
+
+@pytest.mark.nightly
 def test_policies_in_numpy_train_alike_with_any_number_of_actors_and_in_one_process(
     train_with_services: Train, tmp_path: Path, threads_of_a_learner: None
 ) -> None:

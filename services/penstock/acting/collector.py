@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,7 +67,7 @@ class Collector:
         self._valid_steps = 0
         self._largest_magnitude = largest_magnitude
         self._bounds, self._precision = ObservationBounds(environments.spec), Precision(environments.spec)
-        self._outside_found, self._warnings = False, list[str]()
+        self._outside_found, self._warnings, self._losses = False, list[str](), list[EnvironmentFailed]()
         self.timing = Timing()
         self._reset()
 
@@ -158,12 +158,26 @@ class Collector:
             acted = clock()
             outcome = environments.step(action_map(action))
             stepped = clock()
+            if outcome.lost:
+                self._note(outcome.lost)
             outcomes.record(step, outcome)
             recorder.advance(outcome.begun)
             timing.policy_s += acted - started
             timing.environment_s += stepped - acted
         recorder.observe(self._unroll_length, environments, runner.state)
         recorder.finish(policy.log_probs())
+
+    def _note(self, lost: Mapping[int, EnvironmentFailed]) -> None:
+        """Notes why episodes were lost; one reason may concern several environments."""
+        for failed in dict.fromkeys(lost.values()):
+            index = failed.environment
+            number = None if index is None else self._assignment.environments[index]
+            self._losses.append(EnvironmentFailed(failed.what, number))
+
+    def take_losses(self) -> list[EnvironmentFailed]:
+        """Returns the reasons for which episodes were lost, in windows that were collected since the last call."""
+        losses, self._losses = self._losses, []
+        return losses
 
     def _check(self) -> None:
         """Checks the window's values. The environments' own were checked to be finite. Notes warnings about them."""

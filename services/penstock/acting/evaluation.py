@@ -30,7 +30,9 @@ def evaluate(
     episode that does not end within the task's bounds is cut, and its return until then counts. There is one
     environment per episode of the task, alternating between its variants. `stopping` is called at every step, and
     abandons the evaluation if it returns True. `clock` returns monotonic seconds. `module` is the only module that may
-    be imported. Raises `ForeignCode` if the task's weights name another one.
+    be imported.
+
+    Raises `ForeignCode` if the task's weights name another one, or `EnvironmentFailed`.
     """
     started = clock()
     runner = runner_of(task.weights, module=module)
@@ -57,6 +59,8 @@ def evaluate(
                 noise = streams.draw(runner.noise, step, _NOISE_STEPS)
             action, _ = runner.act(observation, noise[:, step % _NOISE_STEPS], mask=mask, begun=begun)
         outcome = environments.step(action_map(action))
+        for lost in outcome.lost.values():
+            raise lost
         # Environments are still stepped after their episode has ended. Their rewards, even NaN, no longer count.
         returns += np.where(playing, outcome.reward, 0.0)
         steps += playing

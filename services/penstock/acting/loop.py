@@ -168,6 +168,8 @@ class ActorLoop:
                 failed = True
                 self._recover(failure)
             else:
+                for loss in collector.take_losses():
+                    report_failure(self._run, self._parts.log, loss, "episodes lost")
                 self._failures_in_a_row = 0
                 return window
         return None

@@ -30,19 +30,26 @@ class Outcomes:
         # Sums over the rows of unfinished episodes in earlier windows.
         self._return, self._steps = np.zeros(columns.segments), np.zeros(columns.segments, np.int64)
         self._running, self._factors = np.zeros(columns.segments, np.float32), np.full(shape, self._discount)
+        # Rows of steps and environments whose episode was lost.
+        self._lost: list[tuple[int, int]] = []
         # Views, whose making takes as long as an operation on a row.
         self._rows = list(zip(self._factors, self._reward, self._discounted, strict=True))
 
     def forget(self) -> None:
         """Begins new episodes, after a failure in a window."""
-        self._return[:], self._steps[:], self._running[:] = 0.0, 0, 0.0
+        self._return[:], self._steps[:], self._running[:], self._lost = 0.0, 0, 0.0, []
 
     def record(self, step: int, outcome: StepOutcome) -> None:
         """Records the outcome of row `step` of T."""
-        self._reward[step], self._terminated[step], self._truncated[step], self._valid[step], _ = outcome
+        self._reward[step], self._terminated[step], self._truncated[step], self._valid[step] = outcome[:4]
+        if outcome.lost:
+            self._lost += [(step, index) for index in outcome.lost]
 
     def finish(self) -> list[Episode]:
-        """Fills the columns of a window whose rows are all recorded; returns the episodes that ended, in time order."""
+        """Fills the columns of a window whose rows are all recorded; returns the episodes that ended, in time order.
+
+        An episode that was lost is not an episode that ended.
+        """
         ended = self._terminated | self._truncated
         self._discount_rewards(ended)
         for name, values in (
@@ -83,6 +90,9 @@ class Outcomes:
         closing, complete = np.append(opening[1:], len(starts)) - 1, ended[environment, step]
         self._return = np.where(complete[closing], 0.0, returns[closing])
         self._steps = np.where(complete[closing], 0, lengths[closing])
+        for lost_step, index in self._lost:
+            complete &= (step != lost_step) | (environment != index)
+        self._lost = []
         done = np.flatnonzero(complete)
         done = done[np.lexsort((environment[done], step[done]))]
         truncated = self._truncated[step[done], environment[done]]

@@ -12,10 +12,10 @@ _FIRST_REPORT_INTERVAL_S = 0.05
 """Seconds between the first two reports, doubled with each further one, so that a very short run has reports too."""
 
 
-def report_failure(run: RunLink, log: Log, failure: EnvironmentFailed) -> None:
-    """Reports a failure that dropped a window to the learner and the log."""
+def report_failure(run: RunLink, log: Log, failure: EnvironmentFailed, event: str = "window dropped") -> None:
+    """Reports a failure that dropped a window, or the episodes of some environments, to the learner and the log."""
     run.report_fault(EnvironmentFault(str(failure), dropped=True))
-    log.warning("window dropped", reason=str(failure))
+    log.warning(event, reason=str(failure))
 
 
 class Reports:

@@ -24,31 +24,16 @@ class Description:
 
 def to_metadata(description: Description, version: int) -> str:
     """Returns the metadata of a policy's weights as JSON."""
-    spec = description.spec
-    environment = {
-        "id": spec.id,
-        "observation": spec.observation.to_json(),
-        "action": spec.action.to_json(),
-        "frames": spec.frames,
-        "mask_bits": spec.mask_bits,
-        "action_types": list(spec.action_types),
-    }
     network = plain(description.network)
-    return json.dumps({"version": version, "environment": environment, "network": network})
+    return json.dumps({"version": version, "environment": description.spec.to_json(), "network": network})
 
 
 def of_metadata(metadata: str) -> Description:
     """Returns the description in this metadata. Raises `ConfigurationError` for a choice of a newer release."""
     described = json.loads(metadata)
     environment = described["environment"]
-    spec = EnvironmentSpec(
-        environment["id"],
-        _tree_from_json(environment["observation"]),
-        _tree_from_json(environment["action"]),
-        environment.get("frames", 1),
-        environment.get("mask_bits", 0),
-        tuple(environment.get("action_types", ())),
-    )
+    for tree in (environment["observation"], environment["action"]):
+        _check_kinds(tree)
     network = record_of(Network, described["network"])
     for name, value, known in (
         ("trunk", network.trunk, get_args(Trunk)),
@@ -60,7 +45,7 @@ def of_metadata(metadata: str) -> Description:
                 f"the weights are of a policy with policy.{name} {value!r}, which this release does not support; use"
                 " the release that saved them"
             )
-    return Description(spec, network)
+    return Description(EnvironmentSpec.from_json(environment), network)
 
 
 def with_own_module(description: Description, own: str | None) -> Description:
@@ -116,7 +101,7 @@ def unfitting(fault: str) -> ConfigurationError:
     )
 
 
-def _tree_from_json(value: dict[str, Any]) -> Tree:
+def _check_kinds(value: dict[str, Any]) -> None:
     kinds = [value["kind"]] if value["kind"] != Tree.KIND else [leaf["space"]["kind"] for leaf in value["leaves"]]
     for kind in kinds:
         if kind not in SPACE_KINDS:
@@ -124,4 +109,3 @@ def _tree_from_json(value: dict[str, Any]) -> Tree:
                 f"the weights are for a kind of space that this release does not support, {kind!r}; use the release"
                 " that saved them"
             )
-    return Tree.from_json(value)

@@ -43,11 +43,10 @@ def run(config: Config) -> int:
         PenstockError: The learner could not be reached for too long.
         SchemaMismatch: The run has another schema or other spaces.
     """
-    settings = config.actor
     with Service("actor", config) as service:
         progress = Progress()
         watch = HangWatch(
-            progress.now, lambda: service.stopping, timeout_s=settings.step_timeout_s, env_id=config.environment.id
+            progress.now, lambda: service.stopping, timeout_s=config.step_patience_s, env_id=config.environment.id
         )
         environments = _environments_of(config, service, progress)
         check_spaces(environments.spec, config.policy.encoders, config.policy.moves)
@@ -122,7 +121,8 @@ def _collect(
 
 
 def _environments_of(config: Config, service: Service, progress: Progress) -> ReplaceableEnvironments:
-    variants = variants_of(config.environment, config.environment.training_variants)
+    environment = config.environment
+    variants = variants_of(environment, environment.training_variants, config.actor.step_timeout_s)
 
     def make(variant: int, spec: EnvironmentSpec | None) -> Environments:
         return variants.make(variant, config.actor.environments, spec=spec, progress=progress)

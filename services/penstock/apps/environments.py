@@ -8,15 +8,22 @@ from penstock.acting.environments.played import PlayedEnvironment
 from penstock.acting.environments.single_environments import SingleEnvironments
 from penstock.acting.environments.variants import Arguments, EnvironmentVariants
 from penstock.acting.environments.vectors import Environments, make_environments
+from penstock.acting.environments.workers.pool import TIMEOUT_S
 from penstock.config import Config, EnvironmentConfig, read_settings
 from penstock.config.foreign_code import FileNames
 from penstock.config.recorded import ENVIRONMENT
 from penstock.errors import ConfigurationError
+from penstock.machine.cores import usable_cores
 from penstock.runs.folder import RunFolder
 
 
-def variants_of(environment: EnvironmentConfig, arguments: Sequence[Arguments]) -> EnvironmentVariants:
-    """Returns variants of the configured environment, each with all its arguments."""
+def variants_of(
+    environment: EnvironmentConfig, arguments: Sequence[Arguments], timeout_s: float = TIMEOUT_S
+) -> EnvironmentVariants:
+    """Returns variants of the configured environment, each with all its arguments.
+
+    `timeout_s` is the time that a call of an environment in a worker process may take.
+    """
     return EnvironmentVariants(
         environment.id,
         arguments,
@@ -24,6 +31,9 @@ def variants_of(environment: EnvironmentConfig, arguments: Sequence[Arguments]) 
         environment.vectorization,
         environment.frame_stack,
         environment.action_masks,
+        environment.workers or usable_cores(),
+        timeout_s,
+        environment.python,
     )
 
 
@@ -72,8 +82,11 @@ def make_played(environment: EnvironmentConfig, variant: int, render_mode: str |
         raise ConfigurationError(f"environment variant {variant} does not exist; the run has {len(known)}, from 0")
     kwargs, single = dict(known[variant]), None
     form = environment.vectorization
+    # Only an environment of this process can be rendered, and a worker gains nothing for one environment.
+    if render_mode is not None or form == "process":
+        form = "sync"
     if render_mode is not None:
-        kwargs["render_mode"], form = render_mode, "sync"
+        kwargs["render_mode"] = render_mode
     made = make_environments(
         environment.id,
         1,
@@ -81,6 +94,7 @@ def make_played(environment: EnvironmentConfig, variant: int, render_mode: str |
         imports=environment.imports,
         vectorization=form,
         use_masks=environment.action_masks,
+        python=environment.python,
     )
     if isinstance(made, SingleEnvironments):
         (single,) = made.envs

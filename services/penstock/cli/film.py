@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.acting.environments.frames import with_frames
-from penstock.acting.environments.registry import find, make
+from penstock.acting.environments.registry import import_and_find, make
 from penstock.acting.environments.single_environments import SingleEnvironments
 from penstock.acting.evaluation import evaluate
 from penstock.acting.policies.saved_policies import SavedPolicy
@@ -27,7 +27,7 @@ from penstock.errors import ConfigurationError, PenstockError
 from penstock.machine import extras
 from penstock.machine.files import temporary_of
 from penstock.machine.foreign_errors import describe as describe_error
-from penstock.machine.module_imports import import_modules, loading
+from penstock.machine.module_imports import loading
 from penstock.machine.system_errors import in_words
 from penstock.types.evaluation import EvaluationTask
 from penstock.types.spaces import is_image
@@ -112,9 +112,9 @@ def _rendered(environment: EnvironmentConfig, kwargs: dict[str, Any]) -> gymnasi
     """Makes an environment that has rendered its first observation."""
     # Frames are rendered off screen; this keeps SDL from complaining that there is no screen.
     os.environ["SDL_VIDEODRIVER"] = "dummy"
-    import_modules(environment.imports)
+    found = import_and_find(environment.id, environment.imports, environment.python)
     try:
-        rendered = make(find(environment.id), kwargs, render_mode="rgb_array")
+        rendered = make(found, kwargs, render_mode="rgb_array")
         # Many environments import their renderer when they draw.
         rendered.reset()
         picture: Any = rendered.render()

@@ -149,7 +149,7 @@ def _config_of(path: Path, named: argparse.Namespace) -> Sections:
     if not named.trust_code:
         foreign = FileNames.all_in(folder.config, config).without({"environment": own})
         foreign.refuse(config)
-    if named.env_id is None:
+    if named.env_id is None or config.environment.vectorization != "native":
         return config
     import_modules(config.environment.imports)
     if has_native_form(named.env_id):

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from penstock.config import Config
 from penstock.errors import USAGE_ERROR, ConfigurationError, PenstockError
-from penstock.local.actor_count import usable_cores
 from penstock.local.child_log import ChildLog
 from penstock.local.first_checks import is_active
 from penstock.local.process_group import (
@@ -26,6 +25,7 @@ from penstock.local.process_group import (
 )
 from penstock.local.stopping import LONGEST_S, REPEAT_S
 from penstock.local.template import PENSTOCK
+from penstock.machine.cores import usable_cores
 from penstock.runs.folder import RunFolder
 from penstock.runs.summary import Summary, ended_summary
 

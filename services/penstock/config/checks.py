@@ -49,6 +49,16 @@ def _memory(config: Sections) -> str | None:
     )
 
 
+def _python(config: Sections) -> str | None:
+    environment = config.environment
+    if environment.python is None or environment.vectorization != "native":
+        return None
+    return (
+        "environment.python makes single environments, and environment.vectorization is native; set it to sync or"
+        " process"
+    )
+
+
 def _moves(config: Sections) -> str | None:
     policy = config.policy
     if policy.moves is None or (policy.trunk == "separate" and policy.memory is None):
@@ -185,6 +195,7 @@ _CHECKS = (
     _normalisation,
     _memory,
     _moves,
+    _python,
     _gate,
     _replay,
     _store,

@@ -21,7 +21,7 @@ _PLACE = re.compile(r"[/\\:.]")
 """Characters of a file's path, or of a module's name with an object in it. Environments may import such an argument."""
 
 CODE = (
-    *(f"environment.{key}" for key in ("id", "imports", "kwargs", "training_kwargs", "variants")),
+    *(f"environment.{key}" for key in ("id", "imports", "python", "kwargs", "training_kwargs", "variants")),
     "policy.module",
     "checkpoint.copy_to",
     "run.on_end",
@@ -72,6 +72,8 @@ def code_in(environment: EnvironmentConfig, policy: PolicyConfig) -> dict[str, o
         found["environment.id"] = environment.id
     if environment.imports:
         found["environment.imports"] = ",".join(environment.imports)
+    if environment.python is not None:
+        found["environment.python"] = environment.python
     if policy.module is not None:
         found["policy.module"] = policy.module
     for setting in ("kwargs", "training_kwargs"):

@@ -20,7 +20,17 @@ from penstock.machine.environment_arguments import NONE
 
 ENVIRONMENT = tuple(
     f"environment.{key}"
-    for key in ("id", "kwargs", "variants", "imports", "vectorization", "frame_stack", "action_masks")
+    for key in (
+        "id",
+        "kwargs",
+        "variants",
+        "imports",
+        "python",
+        "vectorization",
+        "workers",
+        "frame_stack",
+        "action_masks",
+    )
 )
 """Settings from which the environment of a run is made."""
 

@@ -68,6 +68,11 @@ class Sections(Constant):
         return expected if isinstance(expected, int) else self.train.least_actors
 
     @property
+    def step_patience_s(self) -> float:
+        """Seconds without progress after which an actor hangs. It replaces a worker process that hangs before that."""
+        return self.actor.step_timeout_s * (2.0 if self.environment.vectorization == "process" else 1.0)
+
+    @property
     def fitting_batch(self) -> int:
         """Segments in a batch that fits the actors; sampling.batch_segments if that is auto."""
         return derived_settings.batch_segments(

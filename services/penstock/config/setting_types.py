@@ -19,7 +19,7 @@ from penstock.config.wanted import InWords
 from penstock.machine.addresses import ADDRESS_FILE, parse_name
 from penstock.machine.addresses import Address as ParsedAddress
 from penstock.machine.environment_arguments import literal, plain, written
-from penstock.machine.environment_names import absolute, name_of
+from penstock.machine.environment_names import absolute, absolute_program, name_of
 from penstock.types.replay import MAX_SLOTS
 
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
@@ -251,6 +251,7 @@ ModuleName = Annotated[
     pydantic.AfterValidator(absolute),
     InWords("a class in a module or a file, such as my_package.my_module:MyNet or file.py:MyNet"),
 ]
+Interpreter = Annotated[str, pydantic.AfterValidator(absolute_program)]
 RunOrCheckpoint = Annotated[
     str,
     pydantic.BeforeValidator(os.fspath),

@@ -5,19 +5,20 @@ requests.
 the learner. So the number changes by one, and by the next one only when the learner has seen the effect.
 """
 
-import os
-
 from penstock.config import Config
+from penstock.machine.cores import usable_cores
 from penstock.types.status import RunStatus
 
 STEP_S = 15.0
 """Least seconds between two changes: three looks of the learner."""
 
 
-def usable_cores() -> int:
-    """Returns the number of processor cores that this process may use."""
-    # Not every system supports CPU affinity.
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def with_workers(config: Config) -> Config:
+    """Returns the configuration with the cores of this machine divided among the actors for worker processes."""
+    if config.environment.vectorization != "process" or config.environment.workers is not None:
+        return config
+    actors = config.train.actors if isinstance(config.train.actors, int) else max(1, usable_cores() // 2)
+    return config.changed({"environment": {"workers": max(1, usable_cores() // actors)}})
 
 
 class ActorCount:

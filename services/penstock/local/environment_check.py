@@ -42,11 +42,11 @@ def check_environment(
 ) -> tuple[Config, int]:
     """Makes, resets and steps the configured environments in a child process, and ends its whole process group.
 
-    Returns the configuration with the environment's registered id and the offsets that observations need, and the size
-    in bytes of a store for `store_size.sized_segments`. `report` receives one line at a time: a warning, or a message
-    that a stage takes long. `look` is called a few times per second meanwhile. Raises `ConfigurationError`, with the
-    stage, the reason and a remedy, if the environment can't be used, `UnknownEnvironment` if it is not registered, and
-    `ForeignCode` if a file alone names code.
+    Returns the configuration with the environment's registered id, the offsets that observations need and worker
+    processes if these are needed, and the size in bytes of a store for `store_size.sized_segments`. `report` receives
+    one line at a time: a warning, or a message that a stage takes long. `look` is called a few times per second
+    meanwhile. Raises `ConfigurationError`, with the stage, the reason and a remedy, if the environment can't be used,
+    `UnknownEnvironment` if it is not registered, and `ForeignCode` if a file alone names code.
     """
     config.refuse_foreign_code()
     reading, writing = os.pipe()
@@ -72,6 +72,13 @@ def check_environment(
     if answer["env_id"] != config.environment.id:
         report(f"{config.environment.id} is registered as {answer['env_id']}, which is used")
         config = config.changed({"environment": {"id": answer["env_id"]}})
+    if answer["vectorization"] != config.environment.vectorization:
+        report(
+            f"a process can make {config.environment.short_name} only once, so each environment has a process of its"
+            " own (environment.vectorization process)"
+        )
+        workers = max(config.actor.environments, config.evaluation.episodes)
+        config = config.changed({"environment": {"vectorization": answer["vectorization"], "workers": workers}})
     offsets, policy = answer["offsets"], config.policy
     if any(offsets) and policy.normalise_observations and not policy.observation_offsets:
         numbers = [number for number in offsets if number]
@@ -106,6 +113,7 @@ def _request(config: Config) -> dict[str, Any]:
         "frames": environment.frame_stack,
         "segments": sized_segments(config),
         "use_masks": environment.action_masks,
+        "python": environment.python,
         "encoders": config.policy.encoders,
         "moves": config.policy.moves,
         "widest_range": config.policy.widest_range,

@@ -10,7 +10,7 @@ from penstock.config import Config
 from penstock.errors import ConfigurationError, PenstockError, Unavailable, exit_code
 from penstock.local import stopping
 from penstock.local.aborted_start import AbortedStart
-from penstock.local.actor_count import ActorCount
+from penstock.local.actor_count import ActorCount, with_workers
 from penstock.local.actors import Actors
 from penstock.local.children import Children, service_command
 from penstock.local.environment_check import check_environment
@@ -109,6 +109,7 @@ def _prepared(config: Config, look: Callable[..., None]) -> tuple[Config, StoreP
     if line := obstacle(config.run.on_end):
         look(line)
     config, store_bytes = check_environment(config, look, look)
+    config = with_workers(config)
     if line := why_not_drawn():
         look(line)
     if config.evaluation.film_every and extras.missing("moviepy"):
@@ -218,7 +219,7 @@ class _Session:
                     folder=folder,
                     settings=places.options,
                     others=places.named,
-                    step_timeout_s=config.actor.step_timeout_s,
+                    step_timeout_s=config.step_patience_s,
                 )
                 try:
                     self._await_template()

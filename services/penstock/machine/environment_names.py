@@ -54,6 +54,14 @@ def absolute(name: str) -> str:
     return f"{path}:{rest}" if rest else path
 
 
+def absolute_program(path: str) -> str:
+    """Returns the path of a program made absolute; a name without a folder, which is searched for in PATH, as it is.
+
+    Links are kept: the interpreter of a virtual environment is one.
+    """
+    return str(Path(path).expanduser().absolute()) if "/" in path else path
+
+
 def short(name: str) -> str:
     """Returns a name without the folder of its file."""
     place, rest = split(name)

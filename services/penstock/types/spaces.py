@@ -352,6 +352,29 @@ class EnvironmentSpec:
     mask_bits: int = 0
     action_types: tuple[str, ...] = field(default=(), compare=False)
 
+    def to_json(self) -> dict[str, object]:
+        """Returns the form in the metadata of weights."""
+        return {
+            "id": self.id,
+            "observation": self.observation.to_json(),
+            "action": self.action.to_json(),
+            "frames": self.frames,
+            "mask_bits": self.mask_bits,
+            "action_types": list(self.action_types),
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Self:
+        """Returns the spec with this JSON form. Raises `KeyError` with the name of a kind that does not exist."""
+        return cls(
+            value["id"],
+            Tree.from_json(value["observation"]),
+            Tree.from_json(value["action"]),
+            value.get("frames", 1),
+            value.get("mask_bits", 0),
+            tuple(value.get("action_types", ())),
+        )
+
 
 def is_stackable(space: Space) -> TypeGuard[BoxSpace]:
     """Returns whether frames of this space are stacked where `EnvironmentSpec.frames` is above 1."""

@@ -1,6 +1,6 @@
 """Environments that fail in one step, or interfere with their process.
 
-Importing this module registers Failing-v0, Rude-v0, Parent-v0 and Fragile-v0 with Gymnasium.
+Importing this module registers Failing-v0, Rude-v0, Parent-v0, Fragile-v0 and Once-v0 with Gymnasium.
 """
 
 import os
@@ -82,6 +82,12 @@ class Failing(gymnasium.Env[NDArray[np.float64], np.int64]):
                 raise SystemExit("no display")
             case "interrupts":
                 raise KeyboardInterrupt
+            case "kills":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "leaves":
+                os._exit(7)
+            case "closes":
+                os.closerange(3, 1024)
             case "hangs":
                 while True:
                     time.sleep(0.1)
@@ -181,7 +187,22 @@ class Fragile(Failing):
             raise SystemExit("simulator gone")
 
 
+class Once(Failing):
+    """Can be made only once in a process, as an emulator in C, or `never` again."""
+
+    made = False
+
+    def __init__(self, never: str = "") -> None:
+        super().__init__(at=-1)
+        if Once.made or (never and Path(never).exists()):
+            raise RuntimeError("can't create multiple emulators")
+        Once.made = True
+        if never:
+            Path(never).touch()
+
+
 gymnasium.register("Failing-v0", f"{__name__}:Failing", disable_env_checker=True)
 gymnasium.register("Rude-v0", f"{__name__}:Rude", disable_env_checker=True)
 gymnasium.register("Parent-v0", f"{__name__}:Parent", disable_env_checker=True)
+gymnasium.register("Once-v0", f"{__name__}:Once", disable_env_checker=True)
 gymnasium.register("Fragile-v0", f"{__name__}:Fragile", disable_env_checker=True)

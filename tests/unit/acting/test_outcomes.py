@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from penstock.acting.environments.single_environments import StepOutcome
 from penstock.acting.outcomes import Outcomes
 from penstock.acting.values.spaces import segment_schema
+from penstock.errors import EnvironmentFailed
 from penstock.types.block import Columns
 from penstock.types.run import Episode
 from tests.support.environments.tiny import spec_of
@@ -97,6 +98,17 @@ def test_a_huge_episode_leaves_the_next_return_exact() -> None:
     for step, (reward, end) in enumerate([(3e38, 1), (0.25, 0), (0.5, 1)]):
         outcomes.record(step, outcome_of(np.array([reward], np.float32), np.array([end]), np.array([True])))
     assert [each.episode_return for each in outcomes.finish()] == [float(np.float32(3e38)), 0.75]
+
+
+def test_a_lost_episode_is_not_reported() -> None:
+    outcomes = Outcomes(columns := columns_of(2, 3), (0, 1), 0.5)
+    one, valid, none = np.ones(2, np.float32), np.ones(2, np.bool_), np.zeros(2, np.int64)
+    outcomes.record(0, outcome_of(one, none, valid))
+    cut = outcome_of(np.array([0.0, 1.0], np.float32), np.array([2, 0]), np.array([False, True]))
+    outcomes.record(1, cut._replace(lost={0: EnvironmentFailed("gone")}))
+    outcomes.record(2, outcome_of(one, np.array([1, 1]), valid))
+    assert outcomes.finish() == [Episode(1.0, 1, 0, False), Episode(3.0, 3, 1, False)]
+    assert columns.column("discounted_return").tolist() == [[1.0, 0.5, 1.0], [1.0, 1.5, 1.75]]
 
 
 def test_a_failure_forgets_the_rows_before_it() -> None:

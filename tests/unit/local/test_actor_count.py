@@ -1,7 +1,8 @@
 import pytest
 
 from penstock.config import build
-from penstock.local.actor_count import STEP_S, ActorCount
+from penstock.local.actor_count import STEP_S, ActorCount, with_workers
+from penstock.machine.cores import usable_cores
 from penstock.types.status import RunStatus
 
 
@@ -69,3 +70,12 @@ def test_a_run_with_a_fixed_number_of_actors_has_no_count_and_auto_is_bounded_by
     count = ActorCount.of(build(auto))
     assert count is not None and count.number == 3
     assert count.follow(status(9, elapsed_s=1_000.0)) == ""
+
+
+def test_worker_processes_share_the_cores_with_the_other_actors() -> None:
+    config = build({"environment": {"vectorization": "process"}, "train": {"actors": 1}})
+    assert with_workers(config).environment.workers == usable_cores()
+    many = config.changed({"train": {"actors": 10 * usable_cores()}})
+    assert with_workers(many).environment.workers == 1
+    chosen = config.changed({"environment": {"workers": 7}})
+    assert with_workers(chosen) == chosen and with_workers(build({})) == build({})

@@ -9,6 +9,7 @@ torch.
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,12 +19,12 @@ from penstock.acting.environments import first_values
 from penstock.acting.environments.frames import with_frames
 from penstock.acting.environments.offsets import find_offsets, offsets_of
 from penstock.acting.environments.progress import Progress
-from penstock.acting.environments.registry import find
+from penstock.acting.environments.registry import import_and_find
 from penstock.acting.environments.single_environments import SingleEnvironments
 from penstock.acting.environments.variants import require_same_spaces, variant_name
-from penstock.acting.environments.vectors import Environments, make_environments
+from penstock.acting.environments.vectors import Environments, MadeOnce, make_environments
+from penstock.acting.environments.workers.pool import ProcessEnvironments
 from penstock.acting.values import faults
-from penstock.acting.values.leaves import left_out
 from penstock.acting.values.masks import MaskSource, Place
 from penstock.acting.values.spaces import ActionMap
 from penstock.algo.network import Network
@@ -31,7 +32,6 @@ from penstock.algo.spaces import beginning, bounded, bounds, check_spaces, scale
 from penstock.errors import ConfigurationError, EnvironmentFailed, UnknownEnvironment
 from penstock.machine import foreign_errors
 from penstock.machine.environment_names import split
-from penstock.machine.module_imports import import_modules
 from penstock.types.spaces import BoxSpace, Encoder, EnvironmentSpec, Leaves
 
 STEPS = 2
@@ -66,7 +66,8 @@ class Task:
 class Checked:
     """The result of a check: warnings and notices of one line each, the spec of the environments, and offsets.
 
-    `env_id` is the registered id that the given one means.
+    `env_id` is the registered id that the given one means. `vectorization` is process in place of sync if a process can
+    have only one environment.
     """
 
     env_id: str
@@ -74,6 +75,7 @@ class Checked:
     notices: list[str]
     spec: EnvironmentSpec
     offsets: tuple[float, ...] = ()
+    vectorization: str = "sync"
 
 
 def check(
@@ -84,6 +86,7 @@ def check(
     vectorization: str,
     frames: int,
     use_masks: bool,
+    python: str | None = None,
     encoders: Mapping[str, Encoder],
     moves: str | None,
     widest_range: float,
@@ -102,23 +105,32 @@ def check(
     stages = _Stages(progress, env_id)
     with stages.explained():
         stages.begin("import")
-        import_modules(imports)
-        found = find(env_id)
+        found = import_and_find(env_id, imports, python)
     values = _Values(widest_range, largest_magnitude)
     first: EnvironmentSpec | None = None
     for task in tasks:
         for number, arguments in enumerate(task.variants):
             stages = _Stages(progress, env_id, _variant(task, number))
             with stages.explained():
-                stages.begin("make")
-                made = make_environments(
+                make = partial(
+                    make_environments,
                     env_id,
                     task.instances,
                     kwargs=arguments,
-                    vectorization=vectorization,
+                    imports=imports,
+                    workers=task.instances,
                     progress=stages,
                     use_masks=use_masks,
+                    python=python,
                 )
+                stages.begin("make")
+                try:
+                    made = make(vectorization=vectorization)
+                except MadeOnce:
+                    with contextlib.suppress(ConfigurationError):
+                        made, vectorization = make(vectorization="process"), "process"
+                    if vectorization != "process":
+                        raise
                 notices = [f"{env_id}: {notice}" for notice in _notices(made)]
                 made = with_frames(made, frames)
             first = first or made.spec
@@ -134,7 +146,8 @@ def check(
     values.warnings += [f"{env_id}: {warning}" for warning in _of_bounds(first, widest_range, largest_magnitude)]
     place, given = split(env_id)
     meant = env_id if not isinstance(found, str) or found == given else f"{place}:{found}" if place else found
-    return Checked(meant, list(dict.fromkeys(values.warnings)), notices, first, find_offsets(first, values.rows))
+    offsets = find_offsets(first, values.rows)
+    return Checked(meant, list(dict.fromkeys(values.warnings)), notices, first, offsets, vectorization)
 
 
 def _of_bounds(spec: EnvironmentSpec, widest_range: float, largest_magnitude: float) -> Iterator[str]:
@@ -255,6 +268,8 @@ class _Values:
             )
             stages.begin("step")
             outcome = made.step(action_map(tuple(action)))
+            for lost in outcome.lost.values():
+                raise lost
             warnings += self._look(made, outcome.reward)
         warnings += [f"step returned {converted}" for converted in stages.converted]
         self.warnings += [f"{stages.name}: {warning}" for warning in warnings]
@@ -275,16 +290,11 @@ class _Values:
         return [*first_values.of_observation(spec, seen), *first_values.of_reward(reward)]
 
 
-def _notices(made: Environments) -> Iterator[str]:
-    """Yields a line for each part of the environments that is used or left out."""
-    if not isinstance(made, SingleEnvironments):
-        if made.spec.mask_bits:
-            yield f"action masks of {made.spec.mask_bits} bits"
-        return
-    if made.masks is not None:
-        yield f"action masks from {made.masks.place.value}, {made.masks.bits} bits"
-    if texts := left_out(made.envs[0].observation_space):
-        yield f"the policy does not see {', '.join(texts)}, because it can't read text"
+def _notices(made: Environments) -> Sequence[str]:
+    """Returns a line for each part of the environments that is used or left out."""
+    if isinstance(made, SingleEnvironments | ProcessEnvironments):
+        return made.notices
+    return [f"action masks of {made.spec.mask_bits} bits"] if made.spec.mask_bits else []
 
 
 def _variant(task: Task, number: int) -> str:

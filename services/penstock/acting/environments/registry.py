@@ -1,7 +1,7 @@
 """Finds environments by their names (`penstock.machine.environment_names`), and imports the modules that have them."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -9,9 +9,10 @@ from gymnasium.envs.registration import EnvSpec
 
 from penstock.acting.environments.ids import meant_id, require_packages
 from penstock.acting.environments.packages import package_of, plugins
+from penstock.acting.environments.workers.foreign import foreign_spec
 from penstock.errors import ConfigurationError
 from penstock.machine import environment_names
-from penstock.machine.module_imports import import_installed, import_named
+from penstock.machine.module_imports import import_installed, import_modules, import_named
 
 
 def find(name: str) -> str | EnvSpec:
@@ -38,6 +39,18 @@ def find(name: str) -> str | EnvSpec:
             " environment of that name; correct the part of --env-id after the colon"
         )
     return meant_id(rest) or rest
+
+
+def import_and_find(name: str, imports: Sequence[str] = (), python: str | None = None) -> str | EnvSpec:
+    """Returns the argument of `gymnasium.make` for a name, as `find`, after it has imported modules.
+
+    With `python`, the path of an interpreter, an environment of its packages is found (`workers.foreign`), and nothing
+    is imported here.
+    """
+    if python is not None:
+        return foreign_spec(python, name, tuple(imports))
+    import_modules(imports)
+    return find(name)
 
 
 def make(found: str | EnvSpec, kwargs: Mapping[str, Any], **further: Any) -> gymnasium.Env[Any, Any]:

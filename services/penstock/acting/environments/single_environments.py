@@ -1,6 +1,7 @@
 """Environments that are stepped one after another, so that a failure can be attributed to one of them."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 import gymnasium
@@ -15,7 +16,7 @@ from penstock.acting.values.masks import MaskSource
 from penstock.acting.values.returned_values import NUMBERS, number_of, shape_of, truth_of
 from penstock.errors import ConfigurationError, EnvironmentFailed
 from penstock.machine import foreign_errors
-from penstock.types.spaces import EnvironmentSpec
+from penstock.types.spaces import EnvironmentSpec, Leaves
 
 Value = TypeVar("Value")
 
@@ -35,6 +36,8 @@ class StepOutcome(NamedTuple):
         terminated, truncated: <bool>[N] whether the episode ended, and how.
         valid: <bool>[N] whether the row is trained on; False where it only reset.
         begun: <bool>[N] whether the next row is the first of an episode.
+        lost: Failures of environments whose episode ended without its last step, by their index: their row is not
+            trained on, and they have begun the next episode.
     """
 
     reward: NDArray[np.float32]
@@ -42,6 +45,7 @@ class StepOutcome(NamedTuple):
     truncated: NDArray[np.bool_]
     valid: NDArray[np.bool_]
     begun: NDArray[np.bool_]
+    lost: Mapping[int, EnvironmentFailed] = MappingProxyType({})
 
 
 class SingleEnvironments:
@@ -82,6 +86,23 @@ class SingleEnvironments:
         self.spec, self.masks = spec, masks
         self._mask_of = [masks.reader(env) for env in self.envs] if masks else []
         self.action_mask = np.ones((self.count, masks.bits), np.bool_) if masks else None
+
+    def move_to(self, observation: Leaves, action_mask: NDArray[np.bool_] | None) -> None:
+        """Keeps observations and masks in these arrays from here on."""
+        for buffer, rows in zip(self._buffers, observation, strict=True):
+            buffer.rows = rows
+        self.observation = self.acting_observation = observation
+        self.action_mask = action_mask
+
+    @property
+    def notices(self) -> list[str]:
+        """Lines for the user about parts of the environments that are used or left out."""
+        lines = []
+        if self.masks is not None:
+            lines.append(f"action masks from {self.masks.place.value}, {self.masks.bits} bits")
+        if texts := leaves.left_out(self._space):
+            lines.append(f"the policy does not see {', '.join(texts)}, because it can't read text")
+        return lines
 
     def first_info(self, seed: int) -> Any:
         """Starts an episode of the first environment, and returns its info. Raises `EnvironmentFailed` if it failed."""
@@ -243,4 +264,4 @@ def _has_time_limit(env: gymnasium.Env[Any, Any]) -> bool:
         if isinstance(env, TimeLimit):
             return True
         env = env.env
-    return False
+    return bool(getattr(env, "timed", False))

@@ -15,6 +15,7 @@ from penstock.acting.environments.frames import with_frames
 from penstock.acting.environments.progress import Progress
 from penstock.acting.environments.single_environments import StepOutcome
 from penstock.acting.environments.vectors import Environments, make_environments
+from penstock.acting.environments.workers.pool import TIMEOUT_S
 from penstock.errors import ConfigurationError, EnvironmentFailed
 from penstock.types.spaces import EnvironmentSpec
 
@@ -45,14 +46,18 @@ class MixedEnvironments:
         self._observe()
 
     def step(self, action: tuple[NDArray[np.generic], ...]) -> StepOutcome:
-        """Takes one step in each environment."""
+        """Takes one step in each environment. Raises `EnvironmentFailed`, also if a worker process is lost."""
         outcomes = []
         for variant, part in enumerate(self._parts):
             with self._numbered(variant):
                 rows = (np.ascontiguousarray(leaf[variant :: len(self._parts)]) for leaf in action)
-                outcomes.append(part.step(tuple(rows)))
+                outcome = part.step(tuple(rows))
+                for lost in outcome.lost.values():
+                    raise lost
+                outcomes.append(outcome[:-1])
         self._observe()
-        return StepOutcome(*map(_take_turns, zip(*outcomes, strict=True)))
+        reward, terminated, truncated, valid, begun = map(_take_turns, zip(*outcomes, strict=True))
+        return StepOutcome(reward, terminated, truncated, valid, begun)
 
     def close(self) -> None:
         """Closes the environments."""
@@ -83,9 +88,12 @@ class EnvironmentVariants:
         env_id: Gymnasium id, or package:Id-v0.
         arguments: All arguments of each variant; at least one variant.
         imports: Modules that register environments.
-        vectorization: sync, or native for the environment's own vectorised form.
+        vectorization: sync, process for worker processes, or native for the environment's own vectorised form.
         frames: Frames stacked in an observation.
         use_masks: Whether action masks are used.
+        workers: Worker processes for the environments of a variant, of which none has fewer than one environment.
+        timeout_s: Seconds that a call of an environment in a worker process may take.
+        python: Path of another interpreter, whose packages have the environment; None: this one.
     """
 
     env_id: str
@@ -94,6 +102,9 @@ class EnvironmentVariants:
     vectorization: str = "sync"
     frames: int = 1
     use_masks: bool = True
+    workers: int = 1
+    timeout_s: float = TIMEOUT_S
+    python: str | None = None
 
     def make_mixed(self, count: int) -> Environments:
         """Makes N environments that alternate between the variants. Variants past N are not made.
@@ -133,6 +144,9 @@ class EnvironmentVariants:
                 kwargs=variants[variant],
                 imports=self.imports,
                 vectorization=self.vectorization,
+                workers=self.workers,
+                timeout_s=self.timeout_s,
+                python=self.python,
                 progress=progress,
                 use_masks=self.use_masks,
                 expected=spec,

@@ -22,15 +22,15 @@ from numpy.typing import NDArray
 from penstock.acting.environments.checked_vector import CheckedVector
 from penstock.acting.environments.progress import Progress
 from penstock.acting.environments.refusals import can_not_make
-from penstock.acting.environments.registry import find, make
+from penstock.acting.environments.registry import import_and_find, make
 from penstock.acting.environments.shared_generator import SeparateGenerators
 from penstock.acting.environments.single_environments import SingleEnvironments, StepOutcome
+from penstock.acting.environments.workers.pool import TIMEOUT_S, Making, ProcessEnvironments
 from penstock.acting.values import masks
 from penstock.acting.values.masks import MaskSource
 from penstock.acting.values.spaces import describe
 from penstock.errors import ConfigurationError, EnvironmentFailed
 from penstock.machine import foreign_errors
-from penstock.machine.module_imports import import_modules
 from penstock.types.spaces import EnvironmentSpec
 
 Made = TypeVar("Made")
@@ -49,6 +49,10 @@ _PROBES = 3
 
 _KEPT = 1000
 """Characters that are kept of the output of a constructor, which say why it ended its process."""
+
+
+class MadeOnce(ConfigurationError):
+    """The first environment of a process was made, and another one was not."""
 
 
 class Environments(Protocol):
@@ -159,28 +163,45 @@ def make_environments(
     kwargs: Mapping[str, Any],
     imports: Sequence[str] = (),
     vectorization: str = "sync",
+    workers: int = 1,
+    timeout_s: float = TIMEOUT_S,
+    python: str | None = None,
     progress: Progress | None = None,
     use_masks: bool = True,
     expected: EnvironmentSpec | None = None,
 ) -> Environments:
     """Makes N environments with arguments for `gymnasium.make`. `EnvironmentVariants` documents the other arguments.
 
+    `timeout_s` is the time that a call of an environment in a worker process may take.
+
     The first environment is reset once if its action masks may be in its infos. It is not reset if the `expected` spec
     says whether there are masks.
 
-    Raises `ConfigurationError` if there is no such environment, it can't be made, an argument is text in place of a
-    truth value, its spaces differ each time it is made, or its spaces or autoreset mode are not supported.
+    Raises `ConfigurationError` if there is no such environment, it can't be made (`MadeOnce`: made again), an argument
+    is text in place of a truth value, its spaces differ each time it is made, or its spaces or autoreset mode are not
+    supported.
     """
-    import_modules(imports)
     progress = progress or Progress()
-    found, find_masks = find(env_id), functools.partial(_masks_of, use_masks=use_masks, expected=expected)
+    if vectorization == "process":
+        making = Making(env_id, kwargs, imports, use_masks, python)
+        return ProcessEnvironments(making, count, workers, progress=progress, timeout_s=timeout_s, expected=expected)
+    found = import_and_find(env_id, imports, python)
+    find_masks = functools.partial(_masks_of, use_masks=use_masks, expected=expected)
     if vectorization == "native":
         return _make_native(env_id, count, dict(kwargs), progress, found, find_masks)
     envs: list[gymnasium.Env[Any, Any]] = []
     try:
         while len(envs) < count:
             progress.environment = len(envs)
-            envs.append(_made(env_id, found, kwargs, lambda: make(found, kwargs)))
+            try:
+                envs.append(_made(env_id, found, kwargs, lambda: make(found, kwargs)))
+            except ConfigurationError as error:
+                if not envs:
+                    raise
+                raise MadeOnce(
+                    f"{error}; the first of them was made, so environment.vectorization process, with an"
+                    " environment in each process, may help"
+                ) from error
             check_arguments(envs[-1], env_id, kwargs)
         described = describe(env_id, envs[0].observation_space, envs[0].action_space)
         for env in envs[1:]:
@@ -288,6 +309,8 @@ def _made(env_id: str, found: str | EnvSpec, given: Collection[str], make: Calla
     try:
         with contextlib.redirect_stderr(unshown):
             return make()
+    except ConfigurationError:
+        raise
     except foreign_errors.MISBEHAVIOUR as error:
         foreign_errors.let_ctrl_c_pass(error)
         if isinstance(error, SystemExit):

@@ -18,10 +18,10 @@ from penstock.cli.screen.lines import Line, show
 from penstock.config import Config
 from penstock.config.exposure import check_listen, metrics_host
 from penstock.errors import UNFIT, ConfigurationError
-from penstock.local.actor_count import usable_cores
 from penstock.local.environment_check import check_environment
 from penstock.machine import extras, installation
 from penstock.machine.addresses import Address, port_refusal
+from penstock.machine.cores import usable_cores
 from penstock.machine.file_systems import existing
 from penstock.machine.module_imports import loading
 from penstock.process.environment_process import arguments_for

@@ -2,9 +2,9 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveFloat
+from pydantic import Field, PositiveFloat, PositiveInt
 
-from penstock.config.setting_types import Arguments, EnvironmentName, Modules, Tables
+from penstock.config.setting_types import Arguments, EnvironmentName, Interpreter, Modules, Tables
 from penstock.config.settings.section import Section
 from penstock.machine.environment_names import short
 
@@ -28,9 +28,19 @@ class EnvironmentConfig(Section):
     Empty: one environment without variants."""
     imports: Modules = ()
     """Modules, or paths of .py files, to import before the environment is made, because they register it."""
-    vectorization: Literal["sync", "native"] = "sync"
-    """Form of the vector environment. sync: single environments, stepped one after another. native: the environment's
+    python: Interpreter | None = None
+    """Path of another Python interpreter, such as /path/to/venv/bin/python, whose packages have the environment: Gym
+    0.21 on Python 3.9, a simulator, or ROS. Each environment has a process of that Python, from 3.7 on, which needs
+    NumPy and the environment's packages, not Penstock. Unset: the environment is made with Penstock's own packages."""
+    vectorization: Literal["sync", "process", "native"] = "sync"
+    """Form of the vector environment. sync: single environments, stepped one after another, which is fastest where a
+    step takes less than about 0.1 ms. process: single environments in worker processes, which step them at the same
+    time; chosen in place of sync where an environment can be made only once in a process. native: the environment's
     own vectorised form."""
+    workers: PositiveInt | None = None
+    """Worker processes of each actor and evaluator with vectorization process, at most one for each environment. Unset:
+    `penstock train` divides the cores among the actors, and an individually started service uses all cores. A worker
+    takes about 30 MB and what its environments need."""
     frame_stack: Annotated[int, Field(ge=1, le=64)] = 1
     """Number of most recent frames that the policy sees at once, stacked along the first axis; each is sent and stored
     only once. 4 is usual for Atari."""

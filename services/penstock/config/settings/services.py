@@ -187,7 +187,8 @@ class ActorConfig(Section):
     always torch, whose log probabilities are rounded as in the learner."""
     step_timeout_s: PositiveFloat = 120.0
     """Seconds that one call of an environment (make, reset or step) may take. An actor that waits longer exits and is
-    restarted. The default is several times the reset of a slow simulator."""
+    restarted, or with environment.vectorization process replaces the worker. The default is several times the reset of
+    a slow simulator."""
     lowest_temperature: Temperature = 1.0
     """Exploration temperature of the first of train.actors. It divides the logits of discrete policies and multiplies
     the standard deviation of others. 1: as learnt. Evaluations always use 1."""

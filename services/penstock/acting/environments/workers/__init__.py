@@ -1,0 +1,1 @@
+"""Environments in processes of their own: workers of an actor, and environments in another Python."""
