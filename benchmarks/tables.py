@@ -312,6 +312,27 @@ def actor_steps(document: Document) -> str:
     return "\n".join(["| preset | environments | NumPy | torch |", "|---|---|---|---|", *rows, "", origin])
 
 
+def environment_workers(document: Document) -> str:
+    """Returns the time of an environment step in one process and in workers."""
+    found = {(each["task"], each["workers"]): each for each in document["readings"]}
+    numbers = sorted({workers for _, workers in found})
+    rows = [
+        f"| {task}, {label} | {' | '.join(f'{found[task, workers][name]:,.0f}' for workers in numbers)} |"
+        for task in dict.fromkeys(task for task, _ in found)
+        for name, label in (("elapsed_us", "elapsed"), ("cpu_us", "CPU"))
+    ]
+    return "\n".join(
+        [
+            f"| us per environment step | in the actor | {' | '.join(f'{each} workers' for each in numbers[1:])} |",
+            f"|---|{'---|' * len(numbers)}",
+            *rows,
+            "",
+            f"{_source(document)} {_count(document['rounds'], 'round')} in turn, with {document['environments']}"
+            " environments ([result file](../results/environment_workers.json)).",
+        ]
+    )
+
+
 def gradient_steps(document: Document) -> str:
     """Returns the CPU time of training on a batch with autograd and without, for each task and size of minibatches."""
     cases = {
@@ -584,6 +605,7 @@ PARTS: Mapping[str, tuple[str, str, Callable[[Document], str]]] = {
     "installation": ("README.md", "development.json", installation),
     "defaults": ("docs/RESULTS.md", "zoo_tasks.json", rl_zoo_claim),
     "pace": ("docs/RESULTS.md", "loop.json", claims),
+    "environment workers": ("docs/design-actors.md", "environment_workers.json", environment_workers),
     "gallery": ("docs/gallery.md", "gallery.json", gallery),
     "comparisons": ("docs/comparing.md", "compare.json", comparisons),
     "rl-zoo": (RL_ZOO, "zoo_tasks.json", rl_zoo),

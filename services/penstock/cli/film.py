@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shutil
+import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -43,6 +44,9 @@ _MOST_PICTURES = 10_000
 _NEEDED = (
     "a film needs an environment whose constructor takes render_mode, whose metadata['render_modes'] has 'rgb_array',"
     " and whose render returns an array of shape (height, width, 3)"
+)
+_OPENGL = (
+    "without a screen, MuJoCo draws with MUJOCO_GL=egl (Debian: apt install libegl1) or MUJOCO_GL=osmesa (libosmesa6)"
 )
 
 
@@ -112,6 +116,9 @@ def _rendered(environment: EnvironmentConfig, kwargs: dict[str, Any]) -> gymnasi
     """Makes an environment that has rendered its first observation."""
     # Frames are rendered off screen; this keeps SDL from complaining that there is no screen.
     os.environ["SDL_VIDEODRIVER"] = "dummy"
+    # MuJoCo looks for a screen otherwise.
+    if sys.platform == "linux" and not os.environ.get("DISPLAY"):
+        os.environ.setdefault("MUJOCO_GL", "egl")
     found = import_and_find(environment.id, environment.imports, environment.python)
     try:
         rendered = make(found, kwargs, render_mode="rgb_array")
@@ -123,7 +130,8 @@ def _rendered(environment: EnvironmentConfig, kwargs: dict[str, Any]) -> gymnasi
     except Exception as error:
         if module := extras.missing_module(error):
             raise extras.lacking(f"the film of {environment.id}", module) from None
-        raise ConfigurationError(f"can't film {environment.id}: {describe_error(error)}; {_NEEDED}") from None
+        needed = _OPENGL if "mujoco" in sys.modules else _NEEDED
+        raise ConfigurationError(f"can't film {environment.id}: {describe_error(error)}; {needed}") from None
     if np.ndim(picture) != 3:
         raise ConfigurationError(f"can't film {environment.id}: render returned no picture; {_NEEDED}")
     return rendered

@@ -1,5 +1,6 @@
 """Where films are written if the folder of the run can't be, and environments that can't be filmed."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,21 @@ def test_a_film_of_an_episode_without_an_end_is_cut(tmp_path: Path, monkeypatch:
     output = tmp_path / "film.mp4"
     film(_policy(tmp_path), EnvironmentConfig(id="Endless-v0"), {}, folder=tmp_path, seed=1, output=output)
     assert _pictures(output) == 5
+
+
+def test_mujoco_draws_without_a_screen_unless_the_user_says_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(
+        gymnasium.registry, "Endless-v0", gymnasium.envs.registration.EnvSpec("Endless-v0", lambda **kwargs: _Endless())
+    )
+    monkeypatch.delenv("DISPLAY", raising=False)
+    for given, expected in ((None, "egl"), ("osmesa", "osmesa")):
+        monkeypatch.delenv("MUJOCO_GL", raising=False)
+        if given:
+            monkeypatch.setenv("MUJOCO_GL", given)
+        check_film(_policy(tmp_path), EnvironmentConfig(id="Endless-v0"), {})
+        assert os.environ["MUJOCO_GL"] == expected
 
 
 def _policy(folder: Path) -> SavedPolicy:
