@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.config import RunConfig
+from penstock.config.foreign_code import code_in
+from penstock.config.recorded import ENVIRONMENT, read_settings
 from penstock.errors import ConfigurationError
 from penstock.machine import installation
 from penstock.machine.files import write_json
@@ -193,8 +195,16 @@ class Summary:
 
     def __str__(self) -> str:
         """Returns the lines that `penstock train` prints at its end, without hints."""
-        lines = [*self.results, *self.places, *self.commands(installation.program())]
+        lines = [*self.results, *self.places, *self.commands(installation.program(), self._trust())]
         return "\n".join([self.verdict, *(f"{label:<{CLOSING_LABEL - 1}} {text}" for label, text in lines)])
+
+    def _trust(self) -> str:
+        """Returns the option of commands that import code that the run's settings name; empty if they name none."""
+        try:
+            read = read_settings(RunFolder(Path(self.run_dir)).config, *ENVIRONMENT, "policy.module")
+        except ConfigurationError:
+            return ""
+        return installation.TRUST_CODE if code_in(read.environment, read.policy) else ""
 
     def _repr_html_(self) -> str:
         """Returns the lines of `print` without commands, and the learning curve, for notebooks."""

@@ -104,6 +104,13 @@ def test_a_printed_summary_is_what_the_command_prints_at_its_end(
     assert repr(summary).startswith("Summary(run_dir=") and str(summary) == "\n".join(lines)
 
 
+@pytest.mark.parametrize(("settings", "trust"), [("", ""), ('imports = ["mine"]', " --trust-code")])
+def test_a_printed_command_has_the_option_that_the_run_needs(tmp_path: Path, settings: str, trust: str) -> None:
+    (tmp_path / "config.toml").write_text(f'[environment]\nid = "CartPole-v1"\n{settings}\n')
+    film = next(line for line in str(replace(SUMMARY, run_dir=str(tmp_path))).splitlines() if line.startswith("film"))
+    assert film.endswith(f"--record-video{trust}")
+
+
 def test_a_notebook_shows_the_results_and_the_curve_of_a_run(tmp_path: Path) -> None:
     summary = replace(SUMMARY, run_dir=str(tmp_path), env_id="<Env>-v0")
     shown = summary._repr_html_()
