@@ -95,7 +95,8 @@ TYPED = {
     "the_version": Typed("version", 0, (r"^penstock \d",)),
     "a_list": refused("list", "there is no command 'list'; .* runs` lists the runs, .* presets` the presets"),
     "an_export": refused("onnx", r"there is no command 'onnx'; `.*penstock export --onnx` writes a trained policy"),
-    "a_search_of_settings": refused("tune", "there is no command 'tune'; `.*penstock sweep` trains a grid of settings"),
+    "a_search_of_settings": refused("tune", "BASE is missing; name a preset .*, as in `.*penstock tune cartpole`"),
+    "a_search_by_another_name": refused("optimize", "there is no command 'optimize'; `.*penstock tune"),
     "a_tracker_as_a_command": refused(
         "tensorboard", "there is no command 'tensorboard'; `tensorboard --logdir runs` shows every run"
     ),

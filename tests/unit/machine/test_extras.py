@@ -24,12 +24,16 @@ DISTRIBUTIONS = {
     "huggingface_hub": {"huggingface-hub"},
     "matplotlib": {"matplotlib"},
     "minigrid": {"minigrid"},
+    "mlflow": {"mlflow-skinny"},
     "moviepy": {"moviepy"},
     "mujoco": {"mujoco"},
     "onnx": {"onnx"},
     "onnxruntime": {"onnxruntime"},
     "onnxscript": {"onnxscript"},
+    "optuna": {"optuna"},
     "pygame": {"pygame", "pygame-ce"},
+    "trackio": {"trackio"},
+    "wandb": {"wandb"},
 }
 """Names under which packages are installed, which depend on Gymnasium's release, by the modules that they contain."""
 

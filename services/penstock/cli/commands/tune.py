@@ -41,7 +41,10 @@ def command(arguments: Sequence[str]) -> int:
         print(DEFAULT_SPACE, end="")
         return 0
     if named.base is None:
-        raise ConfigurationError("BASE is missing; name a preset or a TOML file with the settings to start from")
+        raise ConfigurationError(
+            "BASE is missing; name a preset or a TOML file with the settings to start from, as in"
+            f" `{program()} tune cartpole`"
+        )
     if named.trials < 1:
         raise ConfigurationError(f"--trials must be a number from 1; got {named.trials}")
     if named.seed < 0:

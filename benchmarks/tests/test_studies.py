@@ -56,7 +56,7 @@ def test_fewer_than_five_seeds_or_tasks_have_no_interval() -> None:
 def test_an_interval_over_tasks_has_their_differences() -> None:
     # Each task is certain of its ratio: 1/2, 1, 2, 1, 1. The deviation of the logarithms is ln 2 / sqrt 2.
     found = over_tasks([paired_ratio([(ratio, 1.0)]) for ratio in (0.5, 1.0, 2.0, 1.0, 1.0)])
-    half = 2.776 * np.log(2.0) / 2**0.5 / 5**0.5
+    half = 2.7764451 * np.log(2.0) / 2**0.5 / 5**0.5
     assert found.mean == pytest.approx(1.0)
     assert found.interval == pytest.approx((np.exp(-half), np.exp(half)))
 
@@ -216,7 +216,7 @@ def test_runs_end_when_the_command_is_killed(tmp_path: Path) -> None:
     program = (
         "from pathlib import Path\n"
         "from benchmarks.study.running import Crew, in_parallel\n"
-        "from benchmarks.tests.test_study import announce_and_wait\n"
+        "from benchmarks.tests.test_studies import announce_and_wait\n"
         f"in_parallel(announce_and_wait, {{0: (Path({str(announced)!r}),)}}, Crew(1), print)\n"
     )
     with subprocess.Popen([sys.executable, "-c", program], cwd=Path(__file__).parents[2]) as command:
