@@ -55,6 +55,7 @@ READ_SETTINGS = {
     "cli/played_episodes.py",  # refuses what the run names
     "apps/environments.py",  # refuses what the run names
     "runs/services_file.py",  # reads limits
+    "runs/summary.py",  # sees whether the run names code
     "apps/earlier_session.py",  # compares
     "cli/named.py",  # shows, as the next three
     "cli/commands/runs.py",
