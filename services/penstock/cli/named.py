@@ -59,6 +59,31 @@ def add_code_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_node_options(group: argparse._ArgumentGroup) -> None:
+    """Adds the options that say how nodes of a cluster run Penstock."""
+    group.add_argument(
+        "--setup",
+        metavar="LINE",
+        action="append",
+        default=[],
+        help="shell line that prepares each node, such as 'module load cuda'; may be repeated",
+    )
+    group.add_argument(
+        "--penstock", metavar="COMMAND", help="command that runs Penstock on the nodes [the Python that runs this]"
+    )
+
+
+def add_sbatch_option(group: argparse._ArgumentGroup, name: str, jobs: str, example: str) -> None:
+    """Adds an option that passes options of sbatch on to some jobs."""
+    group.add_argument(
+        f"--{name}",
+        metavar="=OPTION",
+        action="append",
+        default=[],
+        help=f"option of sbatch for {jobs}, as in --{name}={example}; may be repeated",
+    )
+
+
 def with_known_environment(config: Config) -> tuple[Config, str]:
     """Returns the configuration with the registered id of its environment, and a line for the user if it was not given.
 

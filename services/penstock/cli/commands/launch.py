@@ -12,6 +12,7 @@ from rich.console import Console
 
 from penstock.cli import slurm_actors
 from penstock.cli.following import Follower
+from penstock.cli.named import add_node_options, add_sbatch_option
 from penstock.cli.one_line_parser import OneLineParser
 from penstock.cli.options import Options, parse
 from penstock.cli.screen.batch_line import batch_line, steps_line
@@ -111,23 +112,8 @@ def _own_options() -> argparse.ArgumentParser:
     )
     group.add_argument("--actors-per-task", metavar="N", type=_count, default=1, help="actors of each task [1]")
     for name, jobs in (("sbatch", "both jobs"), ("services-sbatch", "the services"), ("actor-sbatch", "the actors")):
-        group.add_argument(
-            f"--{name}",
-            metavar="=OPTION",
-            action="append",
-            default=[],
-            help=f"option of sbatch for {jobs}, as in --{name}=--qos=high; may be repeated",
-        )
-    group.add_argument(
-        "--setup",
-        metavar="LINE",
-        action="append",
-        default=[],
-        help="shell line that prepares each node, such as 'module load cuda'; may be repeated",
-    )
-    group.add_argument(
-        "--penstock", metavar="COMMAND", help="command that runs Penstock on the nodes [the Python that runs this]"
-    )
+        add_sbatch_option(group, name, jobs, "--qos=high")
+    add_node_options(group)
     group.add_argument("--no-check", action="store_true", help="do not create the environment on this machine first")
     group.add_argument("--print", action="store_true", help="print both scripts and start nothing")
     group.add_argument(

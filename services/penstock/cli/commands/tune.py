@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from penstock.cli.commands.train import raise_interrupts
-from penstock.cli.named import settings_named
+from penstock.cli.named import add_node_options, add_sbatch_option, settings_named
 from penstock.cli.one_line_parser import OneLineParser
 from penstock.cli.report.study_page import value_text, write_study
 from penstock.cli.screen.lines import show, show_command
@@ -107,23 +107,8 @@ def _parser() -> OneLineParser:
     group.add_argument(
         "--jobs", type=int, default=4, metavar="N", help="jobs, each with --parallel trials at a time [4]"
     )
-    group.add_argument(
-        "--sbatch",
-        metavar="=OPTION",
-        action="append",
-        default=[],
-        help="option of sbatch for the jobs, as in --sbatch=--time=4:00:00; may be repeated",
-    )
-    group.add_argument(
-        "--setup",
-        metavar="LINE",
-        action="append",
-        default=[],
-        help="shell line that prepares each node, such as 'module load cuda'; may be repeated",
-    )
-    group.add_argument(
-        "--penstock", metavar="COMMAND", help="command that runs Penstock on the nodes [the Python that runs this]"
-    )
+    add_sbatch_option(group, "sbatch", "the jobs", "--time=4:00:00")
+    add_node_options(group)
     group.add_argument("--print", action="store_true", help="print the script of the jobs and start nothing")
     return parser
 
