@@ -79,7 +79,10 @@ def _parser() -> OneLineParser:
         prog="penstock tune", description="Search for settings by trials, and write the best settings to a file."
     )
     parser.add_argument(
-        "base", nargs="?", metavar="BASE", help="settings to start from, those of trial 0: a TOML file or a preset"
+        "base",
+        nargs="?",
+        metavar="BASE",
+        help="settings of trial 0, from which the search starts: a TOML file or a preset",
     )
     parser.add_argument("--trials", type=int, default=20, metavar="N", help="trials of the study in all [20]")
     parser.add_argument(
@@ -158,7 +161,7 @@ def _submit(console: Console, study: Study, named: argparse.Namespace, arguments
 
 
 class _Screen:
-    """The lines about a study: one for each trial that ends, whichever process has trained it."""
+    """Prints the lines about a study: one for each trial that ends, whichever process trained it."""
 
     def __init__(self, console: Console, study: Study, most: int) -> None:
         self._console, self._study, self._most = console, study, most

@@ -89,7 +89,7 @@ class ReportedRun:
 
     Attributes:
         folder: Its folder.
-        curve: Its curves over environment steps, with those of `PANELS`.
+        curve: Its curves over environment steps, including the lines of `PANELS`.
         settings: Texts of its settings that differ from the defaults, by name.
         summary: Its result; None if it has not ended, or was killed.
         status: Status of an active run; None if it is not active, or its learner does not answer.
