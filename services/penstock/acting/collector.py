@@ -64,7 +64,7 @@ class Collector:
         self._sequence, self._drawn_steps, self._failures = 1, 0, failures
         self._noise: NDArray[np.float32] = np.zeros((environments.count, 0, 0), np.float32)
         self._episodes: list[Episode] = []
-        self._valid_steps = 0
+        self._valid_steps = self._late_steps = 0
         self._largest_magnitude = largest_magnitude
         self._bounds, self._precision = ObservationBounds(environments.spec), Precision(environments.spec)
         self._outside_found, self._warnings, self._losses = False, list[str](), list[EnvironmentFailed]()
@@ -102,14 +102,16 @@ class Collector:
             of = f"one of environments {min(numbers)} to {max(numbers)}"
             raise EnvironmentFailed(f"{of}: {failed.what}") from failed
 
-    def collect(self, runner: Runner) -> Window:
-        """Steps each environment T times with the runner's weights; returns the window. Raises `EnvironmentFailed`."""
+    def collect(self, runner: Runner, minimum_version: int = 0) -> Window:
+        """Steps each environment T times with the runner's weights; returns the window. Raises `EnvironmentFailed`.
+
+        `minimum_version` is the oldest version whose actions may be trained on.
+        """
         started, noise = time.perf_counter(), self._next_noise(runner)
         self._environments.progress.doing = "step"
         try:
             with self._numbered():
-                self._fill(runner, noise)
-                episodes = self._outcomes.finish()
+                episodes = self._fill(runner, noise, minimum_version)
                 self._check()
         finally:
             self._environments.progress.doing = ""
@@ -139,14 +141,20 @@ class Collector:
         noise, self._noise = self._noise[:, :steps], self._noise[:, steps:]
         return noise
 
-    def _fill(self, runner: Runner, noise: NDArray[np.float32]) -> None:
-        environments = self._environments = with_offsets(self._environments, runner.network)
+    def _prepare(self, runner: Runner) -> ActionMap:
+        """Prepares the environments for a policy; returns how its actions become those of the environments."""
+        self._environments = with_offsets(self._environments, runner.network)
+        if self._action_map is None:
+            self._action_map = ActionMap(self._environments.spec.action, runner.network)
+            self._bounds = ObservationBounds(self._environments.spec, runner.network.observation_offsets)
+        return self._action_map
+
+    def _fill(self, runner: Runner, noise: NDArray[np.float32], minimum_version: int) -> list[Episode]:
+        """Fills the columns; returns the episodes that ended. All actions are of the runner's version."""
+        del minimum_version
+        action_map, environments = self._prepare(runner), self._environments
         recorder, outcomes = self._recorder, self._outcomes
         progress, timing, clock = environments.progress, self.timing, time.perf_counter
-        if self._action_map is None:
-            self._action_map = ActionMap(environments.spec.action, runner.network)
-            self._bounds = ObservationBounds(environments.spec, runner.network.observation_offsets)
-        action_map = self._action_map
         policy = runner.begin(noise)
         recorder.begin_window()
         for step in range(self._unroll_length):
@@ -166,6 +174,7 @@ class Collector:
             timing.environment_s += stepped - acted
         recorder.observe(self._unroll_length, environments, runner.state)
         recorder.finish(policy.log_probs())
+        return outcomes.finish()
 
     def _note(self, lost: Mapping[int, EnvironmentFailed]) -> None:
         """Notes why episodes were lost; one reason may concern several environments."""
@@ -205,6 +214,11 @@ class Collector:
     def take_warning(self) -> str:
         """Returns the next warning about the observations, each of which is given once; empty without one."""
         return self._warnings.pop(0) if self._warnings else ""
+
+    def take_late_steps(self) -> int:
+        """Returns the number of steps that were not trained on since the last call, because they took too long."""
+        steps, self._late_steps = self._late_steps, 0
+        return steps
 
     def take_episodes(self) -> tuple[tuple[Episode, ...], int]:
         """Returns the episodes that ended and the number of valid steps since the last call."""

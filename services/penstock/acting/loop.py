@@ -7,15 +7,17 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 
 from penstock.acting.collector import Collector
 from penstock.acting.environments.replaceable import ReplaceableEnvironments
 from penstock.acting.protocols import Log, Process, RunLink, Runner, SegmentSink
+from penstock.acting.ready_collector import ReadyCollector
 from penstock.acting.reports import Reports, report_failure
 from penstock.acting.values import faults
 from penstock.errors import EnvironmentFailed, PlaceLost
 from penstock.types.block import Schema
-from penstock.types.replay import Window
+from penstock.types.replay import Grant, Window
 from penstock.types.run import Assignment, Weights
 
 _WAIT_S = 0.5
@@ -43,6 +45,7 @@ class ActorParts:
     schema: Schema
     discount: float
     largest_magnitude: float = faults.LARGEST
+    ready_share: float = 1.0
     exchange: Callable[[str], AbstractContextManager[None]] = lambda activity: nullcontext()
 
 
@@ -93,12 +96,13 @@ class ActorLoop:
         reports = Reports(self._run, collector)
         try:
             while self._continues:
-                weights = self._await_grant_and_weights(sink, collector)
-                if weights is not None:
+                granted = self._await_grant_and_weights(sink, collector)
+                if granted is not None:
+                    grant, weights = granted
                     with self._parts.exchange("loading"):
                         runner = self._runner_of(weights)
                     reports.begin()
-                    window = self._collect_and_send(collector, runner, sink)
+                    window = self._collect_and_send(collector, runner, grant, sink)
                     self._parts.process.take_signals()
                     if window is not None:
                         reports.sent(window.columns.segments)
@@ -116,19 +120,21 @@ class ActorLoop:
         """Resets the environments and returns their collector; None if the collection ends first."""
         while self._continues:
             try:
-                return Collector(
+                parts, share = self._parts, self._parts.ready_share
+                kind = Collector if share == 1.0 else partial(ReadyCollector, ready_share=share)
+                return kind(
                     self._environments.current,
                     self._assignment,
-                    schema=self._parts.schema,
-                    discount=self._parts.discount,
+                    schema=parts.schema,
+                    discount=parts.discount,
                     failures=self._failures,
-                    largest_magnitude=self._parts.largest_magnitude,
+                    largest_magnitude=parts.largest_magnitude,
                 )
             except EnvironmentFailed as failure:
                 self._recover(failure)
         return None
 
-    def _await_grant_and_weights(self, sink: SegmentSink, collector: Collector) -> Weights | None:
+    def _await_grant_and_weights(self, sink: SegmentSink, collector: Collector) -> tuple[Grant, Weights] | None:
         """Waits for a grant, and for weights of its minimum version; None if there is no grant yet or when stopping."""
         started, weights = time.perf_counter(), None
         with self._parts.exchange("granting"):
@@ -136,7 +142,7 @@ class ActorLoop:
             while grant is not None and weights is None and not self._parts.process.stopping:
                 weights = self._run.at_least(grant.minimum_version, _WAIT_S)
         collector.timing.waiting_s += time.perf_counter() - started
-        return weights
+        return None if grant is None or weights is None else (grant, weights)
 
     def _runner_of(self, weights: Weights) -> Runner:
         if self._runner is None:
@@ -145,10 +151,10 @@ class ActorLoop:
         self._runner.refresh(weights)
         return self._runner
 
-    def _collect_and_send(self, collector: Collector, runner: Runner, sink: SegmentSink) -> Window | None:
+    def _collect_and_send(self, collector: Collector, runner: Runner, grant: Grant, sink: SegmentSink) -> Window | None:
         timing, started = collector.timing, time.perf_counter()
         stepped_s = timing.environment_s + timing.policy_s
-        window = self._collect(collector, runner)
+        window = self._collect(collector, runner, grant)
         if window is not None:
             with self._parts.exchange("sending"):
                 sink.send(window)
@@ -156,14 +162,14 @@ class ActorLoop:
             timing.building_s += time.perf_counter() - started - stepped_s
         return window
 
-    def _collect(self, collector: Collector, runner: Runner) -> Window | None:
+    def _collect(self, collector: Collector, runner: Runner, grant: Grant) -> Window | None:
         """Collects a window, making the environments again after each failure; None if the collection ends first."""
         failed = False
         while self._continues:
             try:
                 if failed:
                     collector.begin_again(self._environments.current)
-                window = collector.collect(runner)
+                window = collector.collect(runner, grant.minimum_version)
             except EnvironmentFailed as failure:
                 failed = True
                 self._recover(failure)

@@ -45,13 +45,25 @@ class Outcomes:
         if outcome.lost:
             self._lost += [(step, index) for index in outcome.lost]
 
-    def finish(self) -> list[Episode]:
-        """Fills the columns of a window whose rows are all recorded; returns the episodes that ended, in time order.
+    def record_some(self, rows: NDArray[np.intp], environments: NDArray[np.intp], outcome: StepOutcome) -> None:
+        """Records the outcome of some environments: row `rows[n]` of environment n."""
+        recorded = self._reward, self._terminated, self._truncated, self._valid
+        for values, new in zip(recorded, outcome[:4], strict=True):
+            values[rows[environments], environments] = new[environments]
+        self._lost += [(int(rows[index]), index) for index in outcome.lost]
 
-        An episode that was lost is not an episode that ended.
+    def finish(self, recorded: NDArray[np.intp] | None = None) -> list[Episode]:
+        """Fills the columns of a window; returns the episodes that ended, in time order.
+
+        `recorded` has the number of recorded rows of each environment; None: T. The others are not valid, and cut the
+        rows before them from what follows, as a truncation does. An episode that was lost is not an episode that ended.
         """
+        missing = None if recorded is None else np.arange(len(self._reward))[:, None] >= recorded
+        if missing is not None:
+            for values in (self._reward, self._terminated, self._truncated, self._valid):
+                values[missing] = 0
         ended = self._terminated | self._truncated
-        self._discount_rewards(ended)
+        self._discount_rewards(ended, missing)
         for name, values in (
             ("reward", self._reward),
             ("terminated", self._terminated),
@@ -60,11 +72,18 @@ class Outcomes:
             ("discounted_return", self._discounted),
         ):
             self._columns.column(name)[...] = values.T
+        if missing is not None:
+            self._columns.column("truncated")[missing.T] = True
         return self._episodes(ended.T)
 
-    def _discount_rewards(self, ended: NDArray[np.bool_]) -> None:
-        """Computes the running discounted returns, which restart after each row of <bool>[T, N] where one ended."""
+    def _discount_rewards(self, ended: NDArray[np.bool_], missing: NDArray[np.bool_] | None) -> None:
+        """Computes the running discounted returns, which restart after each row of <bool>[T, N] where one ended, and
+        pass through missing rows.
+        """
         self._factors[1:] = np.where(ended[:-1], np.float32(0.0), self._discount)
+        if missing is not None:
+            self._factors[0] = self._discount
+            self._factors[missing & (self._factors > 0.0)] = 1.0
         running = self._running
         # The collector refuses an infinite sum with a reason.
         with np.errstate(over="ignore"):

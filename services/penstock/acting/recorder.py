@@ -23,7 +23,7 @@ class Recorder:
         names = {column.name: column for column in schema.columns}
         self._observations = [columns.column(name) for name in spec.observation.columns("observation")]
         self._leads = [names[name].lead for name in spec.observation.columns("observation")]
-        actions = [columns.column(name) for name in spec.action.columns("action")]
+        self._actions = [columns.column(name) for name in spec.action.columns("action")]
         self._log_prob = columns.column("behaviour_log_prob")
         self._mask = columns.column("action_mask") if spec.mask_bits else None
         self._age = columns.column("frame_age") if "frame_age" in names else None
@@ -36,7 +36,7 @@ class Recorder:
             [column[:, lead + step] for column, lead in zip(self._observations, self._leads, strict=True)]
             for step in range(steps + 1)
         ]
-        self._acted = [[column[:, step] for column in actions] for step in range(steps)]
+        self._acted = [[column[:, step] for column in self._actions] for step in range(steps)]
         shape = () if self._memory is None else self._memory.shape[2:]
         # States before each row from which a later segment may begin.
         self._states = np.zeros((segments, self._age_lead + steps, *shape), np.float32)
@@ -79,8 +79,6 @@ class Recorder:
             before[:] = state
             # The state after another episode, or after a failure, may even be NaN.
             before[self.begun] = 0.0
-            if step == 0:
-                self._memory[:, 0] = self._states[:, 0]
         return self.begun
 
     def advance(self, begun: NDArray[np.bool_]) -> None:
@@ -96,5 +94,7 @@ class Recorder:
             row[...] = leaf
 
     def finish(self, log_probs: NDArray[np.float32]) -> None:
-        """Records the log probabilities of the actions of a window, <float32>[N, T]."""
+        """Records the log probabilities of the actions of a window, <float32>[N, T], and the states before it."""
         self._log_prob[...] = log_probs
+        if self._memory is not None:
+            self._memory[:, 0] = self._states[:, 0]

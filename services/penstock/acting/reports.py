@@ -59,5 +59,6 @@ class Reports:
                 episodes=episodes,
                 timing=timing,
                 segments=segments,
+                late_steps=self._collector.take_late_steps(),
             )
         )

@@ -1,5 +1,6 @@
 """`penstock actor`: joins a run, collects windows under grants and sends them."""
 
+import dataclasses
 import os
 import socket
 
@@ -100,6 +101,7 @@ def _collect(
         schema=schema,
         discount=config.ppo.discount,
         largest_magnitude=config.environment.largest_magnitude,
+        ready_share=config.environment.ready_share,
         exchange=metrics.exchange_cpu_time,
     )
     code = 1
@@ -123,6 +125,8 @@ def _collect(
 def _environments_of(config: Config, service: Service, progress: Progress) -> ReplaceableEnvironments:
     environment = config.environment
     variants = variants_of(environment, environment.training_variants, config.actor.step_timeout_s)
+    if environment.ready_share < 1.0 and environment.workers is None:
+        variants = dataclasses.replace(variants, workers=config.actor.environments)
 
     def make(variant: int, spec: EnvironmentSpec | None) -> Environments:
         return variants.make(variant, config.actor.environments, spec=spec, progress=progress)

@@ -59,6 +59,16 @@ def _python(config: Sections) -> str | None:
     )
 
 
+def _ready(config: Sections) -> str | None:
+    environment = config.environment
+    if environment.ready_share == 1.0 or environment.vectorization == "process":
+        return None
+    return (
+        f"environment.ready_share {environment.ready_share:g} needs worker processes, because environments in the actor's"
+        " process all answer at once; set environment.vectorization to process, or remove environment.ready_share"
+    )
+
+
 def _moves(config: Sections) -> str | None:
     policy = config.policy
     if policy.moves is None or (policy.trunk == "separate" and policy.memory is None):
@@ -196,6 +206,7 @@ _CHECKS = (
     _memory,
     _moves,
     _python,
+    _ready,
     _gate,
     _replay,
     _store,

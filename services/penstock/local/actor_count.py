@@ -15,7 +15,8 @@ STEP_S = 15.0
 
 def with_workers(config: Config) -> Config:
     """Returns the configuration with the cores of this machine divided among the actors for worker processes."""
-    if config.environment.vectorization != "process" or config.environment.workers is not None:
+    environment = config.environment
+    if environment.vectorization != "process" or environment.workers is not None or environment.ready_share < 1.0:
         return config
     actors = config.train.actors if isinstance(config.train.actors, int) else max(1, usable_cores() // 2)
     return config.changed({"environment": {"workers": max(1, usable_cores() // actors)}})

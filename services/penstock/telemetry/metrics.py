@@ -329,6 +329,9 @@ VARIANT_EVALUATION_RETURN = Gauge(
 
 # Actors and evaluators.
 ACTOR_STEPS = Counter("penstock_actor_environment_steps", "Environment steps taken.")
+ACTOR_LATE_STEPS = Counter(
+    "penstock_actor_late_steps", "Environment steps that took too long to be trained on, with environment.ready_share."
+)
 ACTOR_DROPPED_WINDOWS = Counter("penstock_actor_dropped_windows", "Windows dropped because an environment failed.")
 ACTOR_SECONDS = Counter("penstock_actor_seconds", "Time of an actor, in seconds, by activity.", ("activity",))
 ACTOR_VERSION = Gauge("penstock_actor_policy_version", "Policy version with which the actor acts.")

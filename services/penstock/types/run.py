@@ -132,6 +132,7 @@ class ActorReport:
     episodes: tuple[Episode, ...]
     timing: Timing
     segments: int = 0
+    late_steps: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,7 +140,7 @@ class PathElement(_message.Message):
     def __init__(self, key: _Optional[str] = ..., position: _Optional[int] = ...) -> None: ...
 
 class ActorReport(_message.Message):
-    __slots__ = ("env_steps", "first_step_at_s", "episodes", "environment_s", "policy_s", "waiting_s", "building_s", "segments")
+    __slots__ = ("env_steps", "first_step_at_s", "episodes", "environment_s", "policy_s", "waiting_s", "building_s", "segments", "late_steps")
     ENV_STEPS_FIELD_NUMBER: _ClassVar[int]
     FIRST_STEP_AT_S_FIELD_NUMBER: _ClassVar[int]
     EPISODES_FIELD_NUMBER: _ClassVar[int]
@@ -149,6 +149,7 @@ class ActorReport(_message.Message):
     WAITING_S_FIELD_NUMBER: _ClassVar[int]
     BUILDING_S_FIELD_NUMBER: _ClassVar[int]
     SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    LATE_STEPS_FIELD_NUMBER: _ClassVar[int]
     env_steps: int
     first_step_at_s: float
     episodes: _containers.RepeatedCompositeFieldContainer[Episode]
@@ -157,7 +158,8 @@ class ActorReport(_message.Message):
     waiting_s: float
     building_s: float
     segments: int
-    def __init__(self, env_steps: _Optional[int] = ..., first_step_at_s: _Optional[float] = ..., episodes: _Optional[_Iterable[_Union[Episode, _Mapping]]] = ..., environment_s: _Optional[float] = ..., policy_s: _Optional[float] = ..., waiting_s: _Optional[float] = ..., building_s: _Optional[float] = ..., segments: _Optional[int] = ...) -> None: ...
+    late_steps: int
+    def __init__(self, env_steps: _Optional[int] = ..., first_step_at_s: _Optional[float] = ..., episodes: _Optional[_Iterable[_Union[Episode, _Mapping]]] = ..., environment_s: _Optional[float] = ..., policy_s: _Optional[float] = ..., waiting_s: _Optional[float] = ..., building_s: _Optional[float] = ..., segments: _Optional[int] = ..., late_steps: _Optional[int] = ...) -> None: ...
 
 class ActorProgress(_message.Message):
     __slots__ = ("steps", "doing", "environment", "window_step", "window_steps")

@@ -59,7 +59,25 @@ class Frames:
     def step(self, action: tuple[NDArray[np.generic], ...]) -> StepOutcome:
         """Takes one step in each environment."""
         outcome = self._environments.step(action)
-        self._push(outcome.begun)
+        self._after(outcome)
+        return outcome
+
+    def send(self, action: tuple[NDArray[np.generic], ...], environments: NDArray[np.intp]) -> None:
+        """Begins a step in some environments."""
+        self._environments.send(action, environments)
+
+    def receive(self, least: int) -> tuple[NDArray[np.intp], StepOutcome]:
+        """Waits until some environments have ended their step."""
+        answered, outcome = self._environments.receive(least)
+        self._after(outcome, answered)
+        return answered, outcome
+
+    def close(self) -> None:
+        """Closes the environments."""
+        self._environments.close()
+
+    def _after(self, outcome: StepOutcome, answered: NDArray[np.intp] | None = None) -> None:
+        self._push(outcome.begun, answered)
         hidden = (outcome.terminated | outcome.truncated) & ~outcome.begun
         acting = self._environments.acting_observation
         if acting is not self._environments.observation and hidden.any():
@@ -67,15 +85,10 @@ class Frames:
                 leaf if part is None else part.replaced(leaf, hidden)
                 for leaf, part in zip(acting, self._parts, strict=True)
             )
-        return outcome
 
-    def close(self) -> None:
-        """Closes the environments."""
-        self._environments.close()
-
-    def _push(self, begun: NDArray[np.bool_]) -> None:
+    def _push(self, begun: NDArray[np.bool_], answered: NDArray[np.intp] | None = None) -> None:
         leaves = list(zip(self._environments.observation, self._parts, strict=True))
-        self.observation = tuple(leaf if part is None else part.push(leaf, begun) for leaf, part in leaves)
+        self.observation = tuple(leaf if part is None else part.push(leaf, begun, answered) for leaf, part in leaves)
         self.acting_observation = tuple(leaf if part is None else part.frames for leaf, part in leaves)
         self.action_mask = self._environments.action_mask
 
@@ -97,16 +110,24 @@ class _Stack:
         """The stacked frames, [N, k C, ...]."""
         return self._flat(self._stack)
 
-    def push(self, observation: NDArray[np.generic], begun: NDArray[np.bool_]) -> NDArray[np.generic]:
-        """Adds the newest observation and returns it as a frame, [N, C, ...]. `begun` are first rows of episodes."""
+    def push(
+        self, observation: NDArray[np.generic], begun: NDArray[np.bool_], answered: NDArray[np.intp] | None
+    ) -> NDArray[np.generic]:
+        """Adds the newest observation and returns it as a frame, [N, C, ...]. `begun` are first rows of episodes.
+
+        `answered` are the rows with a newest observation; None: all.
+        """
         frame = self._frame(observation)
         if frame.dtype == np.float64 and self._stack.dtype != np.float64:
             # Offsets are subtracted from all digits.
             self._stack = self._stack.astype(np.float64)
-        self._stack[:, :-1] = self._stack[:, 1:]
-        self._stack[:, -1] = frame
-        if begun.any():
-            self._stack[begun] = frame[begun][:, None]
+        rows = slice(None) if answered is None else answered
+        self._stack[rows, :-1] = self._stack[rows, 1:]
+        self._stack[rows, -1] = frame[rows]
+        first = np.zeros(len(frame), np.bool_)
+        first[rows] = begun[rows]
+        if first.any():
+            self._stack[first] = frame[first][:, None]
         return frame
 
     def replaced(self, observation: NDArray[np.generic], rows: NDArray[np.bool_]) -> NDArray[np.generic]:

@@ -108,6 +108,16 @@ class OffsetEnvironments:
         self._observe()
         return outcome
 
+    def send(self, action: tuple[NDArray[np.generic], ...], environments: NDArray[np.intp]) -> None:
+        """Begins a step in some environments."""
+        self._environments.send(action, environments)
+
+    def receive(self, least: int) -> tuple[NDArray[np.intp], StepOutcome]:
+        """Waits until some environments have ended their step."""
+        answered = self._environments.receive(least)
+        self._observe()
+        return answered
+
     def close(self) -> None:
         """Closes the environments."""
         self._environments.close()

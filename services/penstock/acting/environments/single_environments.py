@@ -48,7 +48,28 @@ class StepOutcome(NamedTuple):
     lost: Mapping[int, EnvironmentFailed] = MappingProxyType({})
 
 
-class SingleEnvironments:
+class AnswerTogether:
+    """The methods `send` and `receive` of environments that one call steps, so that all of them answer at once."""
+
+    count: int
+    _sent: Leaves = ()
+
+    def step(self, action: tuple[NDArray[np.generic], ...]) -> StepOutcome:
+        """Takes one step in each environment."""
+        raise NotImplementedError
+
+    def send(self, action: tuple[NDArray[np.generic], ...], environments: NDArray[np.intp]) -> None:
+        """Keeps the actions of all environments."""
+        assert len(environments) == self.count
+        self._sent = action
+
+    def receive(self, least: int) -> tuple[NDArray[np.intp], StepOutcome]:
+        """Takes one step in each environment; returns all indices and the outcomes."""
+        assert least <= self.count
+        return np.arange(self.count), self.step(self._sent)
+
+
+class SingleEnvironments(AnswerTogether):
     """N environments with the rows of `acting.environments.vectors.Environments`.
 
     They behave like Gymnasium's SyncVectorEnv in NEXT_STEP autoreset mode, without infos. All values that an

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from penstock.acting.environments.frames import with_frames
 from penstock.acting.environments.progress import Progress
-from penstock.acting.environments.single_environments import StepOutcome
+from penstock.acting.environments.single_environments import AnswerTogether, StepOutcome
 from penstock.acting.environments.vectors import Environments, make_environments
 from penstock.acting.environments.workers.pool import TIMEOUT_S
 from penstock.errors import ConfigurationError, EnvironmentFailed
@@ -23,7 +23,7 @@ Row = TypeVar("Row", bound=np.generic)
 Arguments = Mapping[str, object]
 
 
-class MixedEnvironments:
+class MixedEnvironments(AnswerTogether):
     """Environments of V variants that are stepped together. Row i is of variant i modulo V.
 
     A step costs one call per variant and a copy of all rows.

@@ -24,7 +24,7 @@ from penstock.acting.environments.progress import Progress
 from penstock.acting.environments.refusals import can_not_make
 from penstock.acting.environments.registry import import_and_find, make
 from penstock.acting.environments.shared_generator import SeparateGenerators
-from penstock.acting.environments.single_environments import SingleEnvironments, StepOutcome
+from penstock.acting.environments.single_environments import AnswerTogether, SingleEnvironments, StepOutcome
 from penstock.acting.environments.workers.pool import TIMEOUT_S, Making, ProcessEnvironments
 from penstock.acting.values import masks
 from penstock.acting.values.masks import MaskSource
@@ -86,11 +86,24 @@ class Environments(Protocol):
         Raises `EnvironmentFailed`.
         """
 
+    def send(self, action: tuple[NDArray[np.generic], ...], environments: NDArray[np.intp]) -> None:
+        """Begins a step in the environments with these indices, none of which is in a step.
+
+        The arrays of actions have a row for each of the N environments; the rows of others are not read.
+        """
+
+    def receive(self, least: int) -> tuple[NDArray[np.intp], StepOutcome]:
+        """Waits until at least `least` of the environments in a step have ended it.
+
+        Returns the indices of all that have, and outcomes, of which their rows are valid. The rows of other
+        environments, here and in the attributes, may change until these have answered. Raises `EnvironmentFailed`.
+        """
+
     def close(self) -> None:
         """Releases the environments' resources."""
 
 
-class NextStepEnvironments:
+class NextStepEnvironments(AnswerTogether):
     """Environments in Gymnasium's NEXT_STEP autoreset mode."""
 
     def __init__(

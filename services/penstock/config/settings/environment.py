@@ -41,6 +41,10 @@ class EnvironmentConfig(Section):
     """Worker processes of each actor and evaluator with vectorization process, at most one for each environment. Unset:
     `penstock train` divides the cores among the actors, and an individually started service uses all cores. A worker
     takes about 30 MB and what its environments need."""
+    ready_share: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
+    """Share of an actor's environments that complete a window, with vectorization process. Below 1, the actor acts for
+    the environments that have answered, and slow ones add the steps that they have taken. Each environment then has a
+    worker process, unless workers is set. 1: every environment takes every step."""
     frame_stack: Annotated[int, Field(ge=1, le=64)] = 1
     """Number of most recent frames that the policy sees at once, stacked along the first axis; each is sent and stored
     only once. 4 is usual for Atari."""

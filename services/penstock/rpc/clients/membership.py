@@ -91,6 +91,7 @@ class Membership:
     def report(self, report: ActorReport) -> None:
         """Sends a report to the learner, and counts it in the actor's metrics. Does not wait."""
         metrics.ACTOR_STEPS.inc(report.env_steps)
+        metrics.ACTOR_LATE_STEPS.inc(report.late_steps)
         for activity, seconds in report.timing.by_activity().items():
             metrics.ACTOR_SECONDS.labels(activity).inc(seconds)
         self._thread.call(self._enqueue, wire.encode_join_request(report))

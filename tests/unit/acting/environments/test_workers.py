@@ -5,6 +5,7 @@ import random
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -161,6 +162,41 @@ def test_a_worker_that_hangs_is_replaced(tmp_path: Path) -> None:
         lost = [environments.step((np.zeros(1, np.int64),)).lost for _ in range(4)]
     texts = [str(failed) for each in lost for failed in each.values()]
     assert texts == [f"worker 0 (environment 0) has not returned from step for {limit_s:g} s (Failing-v0)"]
+
+
+@pytest.mark.nightly
+def test_the_other_environments_go_on_while_one_is_in_a_step(tmp_path: Path) -> None:
+    once, limit_s = str(tmp_path / "once"), start_patience_s()
+    with closing(made(workers=3, timeout_s=limit_s, kind="hangs", at=3, once=once)) as environments:
+        environments.reset([1, 2, 3])
+        answered, steps = np.arange(3), np.zeros(3, np.int64)
+        lost: Mapping[int, EnvironmentFailed] = {}
+        while not lost:
+            environments.send(ZEROS, answered)
+            answered, outcome = environments.receive(2)
+            lost, steps[answered] = outcome.lost, steps[answered] + 1
+        ((slow, failed),) = lost.items()
+        assert f"worker {slow} (environment {slow}) has not returned from step for {limit_s:g} s" in str(failed)
+        assert steps[slow] == 3 and np.delete(steps, slow).min() > 20
+        assert outcome.truncated[slow] and not outcome.valid[slow] and outcome.begun[slow]
+
+
+def test_a_worker_that_is_killed_in_a_step_has_answered() -> None:
+    with closing(made(workers=3, at=-1, pause_s=0.05)) as environments:
+        environments.reset([1, 2, 3])
+        environments.send(ZEROS, np.arange(3))
+        workers_of(os.getpid())[1].kill()
+        lost = {}
+        gone = np.zeros(3, np.int64)
+        while not lost:
+            answered, outcome = environments.receive(1)
+            lost, gone[answered] = outcome.lost, 1
+            environments.send(ZEROS, answered)
+        assert list(lost) == [1] and "was ended by SIGKILL" in str(lost[1])
+        # A reset awaits the steps in progress.
+        environments.reset([1, 2, 3])
+        assert environments.observation[0][:, 0].tolist() == [0.0] * 3
+        assert not environments.step(ZEROS).lost
 
 
 def test_windows_with_a_lost_episode_are_complete(tmp_path: Path) -> None:

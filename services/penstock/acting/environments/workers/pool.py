@@ -9,12 +9,14 @@ import itertools
 import json
 import os
 import random
+import select
 import signal
 import socket
 import struct
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
@@ -83,7 +85,7 @@ class ProcessEnvironments:
         `make_environments`, or if a worker can't be started or does not make its environments.
         """
         self.count, self.progress, progress.environment = count, progress, None
-        self._steps, self._seeds, self._memory = 0, list[int](), _anonymous_memory()
+        self._seeds, self._memory = list[int](), _anonymous_memory()
         bounds = np.linspace(0, count, min(workers, count) + 1).astype(int).tolist()
         self._workers: list[_Worker] = []
         try:
@@ -115,12 +117,15 @@ class ProcessEnvironments:
         self.action_mask: NDArray[np.bool_] | None = self._rows.action_mask
 
     def reset(self, seeds: Sequence[int]) -> None:
-        """Starts new episodes."""
+        """Starts new episodes, after the end of all steps in progress."""
         self._seeds = list(seeds)
-        for worker in self._workers:
-            worker.request(line(reset=[seeds[index] for index in worker.environments]))
-        if lost := self._receive():
-            raise lost[0][1]
+        lost = self._finish([worker for worker in self._workers if worker.awaited])
+        if not lost:
+            for worker in self._workers:
+                worker.request(line(reset=[seeds[index] for index in worker.environments]))
+            lost = self._finish(self._workers)
+        for failed in lost.values():
+            raise failed
 
     def step(self, action: tuple[NDArray[np.generic], ...]) -> StepOutcome:
         """Takes one step in each environment."""
@@ -128,19 +133,34 @@ class ProcessEnvironments:
             rows[...] = leaf
         for worker in self._workers:
             worker.request(STEP)
-        lost = self._receive()
-        self._steps += 1
-        self.progress.steps += self.count
-        reward, terminated, truncated, valid, begun = self._rows.outcome
-        if not lost:
-            return StepOutcome(reward, terminated, truncated, valid, begun.copy())
-        failures = dict[int, EnvironmentFailed]()
-        for worker, failed in lost:
-            self._replace(worker, failed)
-            own = slice(worker.environments.start, worker.environments.stop)
-            reward[own], terminated[own], truncated[own], valid[own], begun[own] = 0.0, False, True, False, True
-            failures |= dict.fromkeys(worker.environments, failed)
-        return StepOutcome(reward, terminated, truncated, valid, begun.copy(), failures)
+        return self._outcome(self._workers)
+
+    def send(self, action: tuple[NDArray[np.generic], ...], environments: NDArray[np.intp]) -> None:
+        """Begins a step in some environments, which are all environments of some workers."""
+        for rows, leaf in zip(self._rows.action, action, strict=True):
+            rows[environments] = leaf[environments]
+        chosen = set(environments.tolist())
+        for worker in self._workers:
+            if worker.environments.start in chosen:
+                assert chosen.issuperset(worker.environments)
+                worker.request(STEP)
+
+    def receive(self, least: int) -> tuple[NDArray[np.intp], StepOutcome]:
+        """Waits until some environments have ended their step, or until the time limit of a step in progress."""
+        awaited = {worker.descriptor: worker for worker in self._workers if worker.awaited}
+        poll, answered = select.poll(), list[_Worker]()
+        for descriptor in awaited:
+            poll.register(descriptor, select.POLLIN)
+        while sum(len(worker.environments) for worker in answered) < least:
+            remaining_s = min(worker.deadline_s for worker in awaited.values()) - time.monotonic()
+            found = {descriptor for descriptor, _ in poll.poll(max(0.0, remaining_s) * 1000.0)}
+            # A worker beyond its time limit is lost, and has thereby answered.
+            for descriptor in found | {each for each, worker in awaited.items() if worker.is_late}:
+                poll.unregister(descriptor)
+                answered.append(awaited.pop(descriptor))
+        answered.sort(key=lambda worker: worker.environments.start)
+        indices = np.concatenate([np.array(worker.environments) for worker in answered])
+        return indices, self._outcome(answered)
 
     def close(self) -> None:
         """Closes the environments and ends the workers. Raises `EnvironmentFailed` if an environment failed."""
@@ -149,23 +169,38 @@ class ProcessEnvironments:
         if failures:
             raise EnvironmentFailed(failures[0])
 
-    def _receive(self) -> list[tuple["_Worker", EnvironmentFailed]]:
-        """Waits for the reply of every worker; returns the workers that failed, with the reason."""
-        lost = []
-        for worker in self._workers:
+    def _outcome(self, workers: Sequence["_Worker"]) -> StepOutcome:
+        """Waits for the end of a step of these workers; returns its outcome. Replaces workers that are lost."""
+        lost = self._finish(workers)
+        for worker in workers:
+            worker.steps += 1
+            self.progress.steps += len(worker.environments)
+        reward, terminated, truncated, valid, begun = self._rows.outcome
+        failures = dict[int, EnvironmentFailed]()
+        for worker, failed in lost.items():
+            self._replace(worker, failed)
+            own = slice(worker.environments.start, worker.environments.stop)
+            reward[own], terminated[own], truncated[own], valid[own], begun[own] = 0.0, False, True, False, True
+            failures |= dict.fromkeys(worker.environments, failed)
+        return StepOutcome(reward, terminated, truncated, valid, begun.copy(), failures)
+
+    def _finish(self, workers: Sequence["_Worker"]) -> dict["_Worker", EnvironmentFailed]:
+        """Waits for the replies of these workers; returns the workers that failed, with the reason."""
+        lost = {}
+        for worker in workers:
             try:
                 worker.finish()
             except _Lost as error:
-                lost.append((worker, EnvironmentFailed(error.what, error.environment)))
+                lost[worker] = EnvironmentFailed(error.what, error.environment)
         return lost
 
     def _replace(self, worker: "_Worker", failed: EnvironmentFailed) -> None:
         """Starts a worker in place of this one, and new episodes. Raises `EnvironmentFailed` if that fails too."""
-        recently = worker.replaced_at is not None and self._steps - worker.replaced_at < self.progress.window_steps
+        recently = worker.replaced_at is not None and worker.steps - worker.replaced_at < self.progress.window_steps
         if recently:
             raise failed
         worker.kill()
-        worker.replaced_at, doing = self._steps, self.progress.doing
+        worker.replaced_at, doing = worker.steps, self.progress.doing
         try:
             self.progress.doing = "make"
             worker.start(self.spec)
@@ -174,7 +209,7 @@ class ProcessEnvironments:
             worker.finish()
             self.progress.doing = "reset"
             worker.request(
-                line(reset=[_another_seed(self._seeds[index], self._steps) for index in worker.environments])
+                line(reset=[_another_seed(self._seeds[index], worker.steps) for index in worker.environments])
             )
             worker.finish()
         except (_Lost, ConfigurationError) as error:
@@ -193,11 +228,15 @@ class _Worker:
 
     Attributes:
         environments: Indices of its environments.
+        steps: Number of steps, also of the workers that it replaces.
         replaced_at: Number of steps after which it was last started in place of another; None: never.
+        awaited: Whether it has a request whose end was not awaited.
+        deadline_s: Time at which its last request must have ended, in seconds of `time.monotonic`.
     """
 
     def __init__(self, making: Making, number: int, environments: range, progress: Progress, timeout_s: float) -> None:
         self.environments = environments
+        self.steps, self.awaited, self.deadline_s = 0, False, 0.0
         self.replaced_at: int | None = None
         self._making, self._number, self._progress, self._timeout_s = making, number, progress, timeout_s
         self._process: subprocess.Popen[bytes] | None = None
@@ -249,11 +288,23 @@ class _Worker:
 
     def request(self, message: bytes) -> None:
         """Sends a request. A worker that has ended is noticed when its reply is read."""
+        self.awaited, self.deadline_s = True, time.monotonic() + self._timeout_s
         with contextlib.suppress(OSError):
             self._channel.send(message)
 
+    @property
+    def descriptor(self) -> int:
+        """Descriptor of the connection, which is readable when a reply has arrived."""
+        return self._channel.connection.fileno()
+
+    @property
+    def is_late(self) -> bool:
+        """Whether its last request has exceeded the time limit."""
+        return time.monotonic() >= self.deadline_s
+
     def finish(self) -> None:
         """Waits for the end of a step or a reset. Raises `_Lost`."""
+        self.awaited = False
         if (reply := self._reply()) == DONE:
             return
         told = json.loads(reply)
@@ -287,7 +338,7 @@ class _Worker:
 
     def _reply(self) -> bytes:
         try:
-            reply = self._channel.receive()
+            reply = self._channel.receive(wait=not self.is_late)
         except TimeoutError:
             doing = self._progress.doing or "step"
             raise _Lost(f"{self} has not returned from {doing} for {self._timeout_s:g} s{self._id}") from None

@@ -32,10 +32,13 @@ class Channel:
         """Sends a message. Raises `OSError` if the other end is closed."""
         self.connection.sendall(message)
 
-    def receive(self) -> bytes:
-        """Returns the next message; nothing if the other end is closed. Raises `TimeoutError` after the time limit."""
+    def receive(self, *, wait: bool = True) -> bytes:
+        """Returns the next message; nothing if the other end is closed.
+
+        Raises `TimeoutError` after the connection's time limit, or if not `wait`, if no message has arrived.
+        """
         try:
-            message = received = self.connection.recv(_CHUNK_BYTES)
+            message = received = self.connection.recv(_CHUNK_BYTES, 0 if wait else socket.MSG_DONTWAIT)
             while received and message not in (STEP, DONE) and not message.endswith(b"\n"):
                 received = self.connection.recv(_CHUNK_BYTES)
                 message += received
