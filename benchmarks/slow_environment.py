@@ -13,6 +13,7 @@ import time
 from collections import defaultdict
 from contextlib import closing
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -88,14 +89,17 @@ def read(form: Form, seconds: float) -> float:
             vectorization="process",
             workers=form.count,
         )
-        place = Assignment(0, 1, tuple(range(form.count)), b"", 1, "", 0, 1.0)
+        place = Assignment(slot=0, incarnation=1, environments=tuple(range(form.count)), token=b"", seed=1)
         with closing(made) as environments:
             schema, runner = segment_schema(environments.spec, STEPS), runner_of(fresh_weights(environments.spec))
-            rest = {"schema": schema, "discount": 0.99, "failures": 0, "largest_magnitude": faults.LARGEST}
-            collector = (
-                Collector(environments, place, **rest)
-                if form.ready_share == 1.0
-                else ReadyCollector(environments, place, **rest, ready_share=form.ready_share)
+            kind = Collector if form.ready_share == 1.0 else partial(ReadyCollector, ready_share=form.ready_share)
+            collector = kind(
+                environments,
+                place,
+                schema=schema,
+                discount=0.99,
+                failures=0,
+                largest_magnitude=faults.LARGEST,
             )
             collector.collect(runner)
             collector.take_episodes()

@@ -333,6 +333,21 @@ def environment_workers(document: Document) -> str:
     )
 
 
+def slow_environment(document: Document) -> str:
+    """Returns the rate of collectors that await a slow environment or leave it out."""
+    reference = document["readings"][0]["steps_per_s"]
+    rows = [
+        f"| {each['form']} | {each['steps_per_s']:,.0f} | {each['steps_per_s'] / reference:.2f} |"
+        for each in document["readings"]
+    ]
+    origin = (
+        f"{_source(document)} {_count(document['rounds'], 'round')} in turn; a step takes {document['step_s'] * 1e3:g} ms,"
+        f" and {document['slower']} times that in the slow environment"
+        " ([result file](../results/slow_environment.json))."
+    )
+    return "\n".join(["| environments | steps/s | of seven |", "|---|---|---|", *rows, "", origin])
+
+
 def gradient_steps(document: Document) -> str:
     """Returns the CPU time of training on a batch with autograd and without, for each task and size of minibatches."""
     cases = {
@@ -605,6 +620,7 @@ PARTS: Mapping[str, tuple[str, str, Callable[[Document], str]]] = {
     "installation": ("README.md", "development.json", installation),
     "defaults": ("docs/RESULTS.md", "zoo_tasks.json", rl_zoo_claim),
     "pace": ("docs/RESULTS.md", "loop.json", claims),
+    "slow environment": ("docs/design-actors.md", "slow_environment.json", slow_environment),
     "environment workers": ("docs/design-actors.md", "environment_workers.json", environment_workers),
     "gallery": ("docs/gallery.md", "gallery.json", gallery),
     "comparisons": ("docs/comparing.md", "compare.json", comparisons),

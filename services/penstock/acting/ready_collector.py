@@ -39,7 +39,8 @@ class ReadyCollector(Collector):
         count = environments.count
         self._steps, self._left_out = schema.unroll_length, count - math.ceil(ready_share * count)
         # The next row of each environment, whether it is in a step, and the version that chose the action of that step.
-        self._row, self._in_step, self._chosen_by = (np.zeros(count, dtype) for dtype in (np.intp, np.bool_, np.int64))
+        self._row, self._in_step = np.zeros(count, np.intp), np.zeros(count, np.bool_)
+        self._chosen_by = np.zeros(count, np.int64)
         super().__init__(
             environments,
             assignment,
@@ -63,7 +64,7 @@ class ReadyCollector(Collector):
         late = in_step & (self._chosen_by < minimum_version)
         recorder.begin_from(row)
         row[:] = 0
-        while (missing := np.count_nonzero(row < steps)) > left_out:
+        while (missing := int(np.count_nonzero(row < steps))) > left_out:
             started = clock()
             ready = np.flatnonzero(~in_step & (row < steps))
             if len(ready):
@@ -114,6 +115,7 @@ class ReadyCollector(Collector):
             self._warned = True
             number = self._assignment.environments[late[0]]
             self._warnings.append(
-                f"environment {number}: a step took longer than sampling.off_policy_degree allows, so it was not trained"
-                f" on; raise the degree, actor.unroll_length or environment.ready_share ({self._environments.spec.id})"
+                f"environment {number}: a step took longer than sampling.off_policy_degree allows, so it was not"
+                " trained on; raise the degree, actor.unroll_length or environment.ready_share"
+                f" ({self._environments.spec.id})"
             )

@@ -64,8 +64,9 @@ def _ready(config: Sections) -> str | None:
     if environment.ready_share == 1.0 or environment.vectorization == "process":
         return None
     return (
-        f"environment.ready_share {environment.ready_share:g} needs worker processes, because environments in the actor's"
-        " process all answer at once; set environment.vectorization to process, or remove environment.ready_share"
+        f"environment.ready_share {environment.ready_share:g} needs worker processes, because environments in the"
+        " actor's process all answer at once; set environment.vectorization to process, or remove"
+        " environment.ready_share"
     )
 
 

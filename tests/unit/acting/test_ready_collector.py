@@ -12,7 +12,7 @@ import tests.unit.acting.values.test_values_masks as masked
 from penstock.acting.collector import Collector
 from penstock.acting.environments.frames import with_frames
 from penstock.acting.environments.progress import Progress
-from penstock.acting.environments.single_environments import SingleEnvironments, StepOutcome
+from penstock.acting.environments.single_environments import StepOutcome
 from penstock.acting.environments.vectors import Environments, make_environments
 from penstock.acting.policies.inference import PolicyRunner
 from penstock.acting.policies.runners import runner_of
@@ -23,7 +23,7 @@ from penstock.acting.values.spaces import segment_schema
 from penstock.algo.policies import Inputs
 from penstock.types.block import Schema
 from penstock.types.spaces import Leaves
-from tests.support.environments.tiny import assignment, spec_of
+from tests.support.environments.tiny import assignment
 from tests.support.training.policies import fresh_policy, fresh_weights, remembering_policy, weights_of
 
 STEPS, COUNT, DISCOUNT = 5, 4, 0.5
@@ -42,7 +42,8 @@ class Scheduled:
         self.spec, self.count, self.timed, self.progress = self._single[0].spec, COUNT, False, Progress()
         self._random, self._slowness, self._pending = np.random.default_rng(seed), slowness, dict[int, Leaves]()
         self.did: list[list[tuple[Leaves, Leaves, tuple[Any, ...]]]] = [[] for _ in range(COUNT)]
-        self.observation = self.acting_observation = ()
+        self.observation: Leaves = ()
+        self.acting_observation: Leaves = ()
         self.action_mask: NDArray[np.bool_] | None = None
 
     def reset(self, seeds: Sequence[int]) -> None:
@@ -63,16 +64,17 @@ class Scheduled:
         assert 1 <= least <= len(self._pending)
         order = sorted(self._pending, key=lambda index: self._random.random() + self._slowness * (index == 0))
         answered = sorted(order[: self._random.integers(least, len(order) + 1)])
-        whole = [np.zeros(COUNT, dtype) for dtype in (np.float32, *[np.bool_] * 4)]
+        reward, (terminated, truncated, valid, begun) = np.zeros(COUNT, np.float32), np.zeros((4, COUNT), np.bool_)
+        whole = StepOutcome(reward, terminated, truncated, valid, begun)
         for index in answered:
             single = self._single[index]
             observed, action = tuple(leaf[0].copy() for leaf in single.observation), self._pending.pop(index)
             outcome = single.step(action)
-            for values, value in zip(whole, outcome[:-1], strict=True):
+            for values, value in zip(whole[:-1], outcome[:-1], strict=True):
                 values[index] = value[0]
             self.did[index].append((observed, action, tuple(each[0] for each in outcome[:-1])))
         self._observe()
-        return np.array(answered), StepOutcome(*whole)
+        return np.array(answered), whole
 
     def close(self) -> None:
         pass
@@ -160,11 +162,11 @@ def test_each_environment_keeps_its_own_order(seed: int) -> None:
             following = made._single[index].observation[0][0]
             assert (rows["observation"][index, len(did) :] == following).all()
             padded += STEPS - len(did)
-        assert sum(rows["valid"].any(1)) >= 3
+        assert np.count_nonzero(rows["valid"].any(1)) >= 3
         episodes += ended
-    found, steps = collector.take_episodes()
+    finished, steps = collector.take_episodes()
     assert steps == valid_steps
-    assert sorted((each.environment, each.episode_return, each.steps) for each in found) == sorted(episodes)
+    assert sorted((each.environment, each.episode_return, each.steps) for each in finished) == sorted(episodes)
     assert padded > 10 and min(before) > 0
 
 
@@ -232,11 +234,8 @@ def test_a_step_in_progress_is_trained_on_if_the_grant_allows_the_version_that_c
 
 def test_a_failure_begins_again_in_all_environments() -> None:
     made = Scheduled("Counting-v0", length=100)
-    collector, runner = (
-        ready(made, segment_schema(made.spec, STEPS), 0.5),
-        runner_of(fresh_weights(spec_of("Counting-v0"))),
-    )
+    collector, runner = ready(made, segment_schema(made.spec, STEPS), 0.5), runner_of(fresh_weights(made.spec))
     collector.collect(runner)
     collector.begin_again(made)
     rows = collected(collector, runner)
-    assert (rows["observation"][:, 0, 1] == 0).all() and isinstance(made._single[0], SingleEnvironments)
+    assert (rows["observation"][:, 0, 1] == 0).all()

@@ -186,11 +186,10 @@ def test_a_worker_that_is_killed_in_a_step_has_answered() -> None:
         environments.reset([1, 2, 3])
         environments.send(ZEROS, np.arange(3))
         workers_of(os.getpid())[1].kill()
-        lost = {}
-        gone = np.zeros(3, np.int64)
+        lost: Mapping[int, EnvironmentFailed] = {}
         while not lost:
             answered, outcome = environments.receive(1)
-            lost, gone[answered] = outcome.lost, 1
+            lost = outcome.lost
             environments.send(ZEROS, answered)
         assert list(lost) == [1] and "was ended by SIGKILL" in str(lost[1])
         # A reset awaits the steps in progress.
