@@ -341,8 +341,8 @@ def slow_environment(document: Document) -> str:
         for each in document["readings"]
     ]
     origin = (
-        f"{_source(document)} {_count(document['rounds'], 'round')} in turn; a step takes {document['step_s'] * 1e3:g} ms,"
-        f" and {document['slower']} times that in the slow environment"
+        f"{_source(document)} {_count(document['rounds'], 'round')} in turn; a step takes"
+        f" {document['step_s'] * 1e3:g} ms, and {document['slower']} times that in the slow environment"
         " ([result file](../results/slow_environment.json))."
     )
     return "\n".join(["| environments | steps/s | of seven |", "|---|---|---|", *rows, "", origin])

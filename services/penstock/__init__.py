@@ -14,6 +14,7 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from penstock.acting.environments.texts import TextTokens as TextTokens
     from penstock.acting.policies.trained import TrainedPolicy as TrainedPolicy
     from penstock.acting.policies.trained import load_policy as load_policy
     from penstock.api import train as train
@@ -41,6 +42,7 @@ _HOMES = {
     "Metrics": "penstock.runs.metrics",
     "PenstockError": "penstock.errors",
     "Summary": "penstock.runs.summary",
+    "TextTokens": "penstock.acting.environments.texts",
     "TrainedPolicy": "penstock.acting.policies.trained",
     "configure": "penstock.presets",
     "load_metrics": "penstock.runs.metrics",
@@ -57,6 +59,7 @@ __all__ = [
     "Metrics",
     "PenstockError",
     "Summary",
+    "TextTokens",
     "TrainedPolicy",
     "configure",
     "load_metrics",

@@ -14,6 +14,7 @@ ELSEWHERE = {
     "acting/environments/progress.py": "unit/acting/test_failing_environments.py",
     "acting/policies/policy_inputs.py": "unit/acting/policies/test_trained.py",
     "acting/protocols.py": "unit/acting/test_loop.py",
+    "acting/ready_recorder.py": "unit/acting/test_ready_collector.py",
     "acting/environments/replaceable.py": "unit/acting/test_loop.py",
     "acting/environments/packages.py": "unit/acting/environments/test_registry.py",
     "acting/environments/refusals.py": "unit/acting/environments/test_registry.py",

@@ -17,6 +17,7 @@ from penstock.algo.network import MAX_OBSERVATION
 from penstock.algo.normalisation import RunningMoments
 from penstock.algo.spaces import MOST_PLANES, alternatives, encoders_of
 from penstock.types.spaces import (
+    VECTOR_ENCODERS,
     Encoder,
     EnvironmentSpec,
     MultiBinarySpace,
@@ -44,6 +45,8 @@ _HALVING = (64, 3, 2, 1)
 _LARGEST_BOARD = 12
 _EMBEDDING = 16
 """Width of the learned vector of each integer."""
+_TOKEN, _SENTENCE = 32, 64
+"""Width of the learned vector of each token, and of the state after a row of tokens."""
 
 
 def initialised(layer: Layer, gain: float) -> Layer:
@@ -72,14 +75,17 @@ class Preparation(nn.Module):
         self._encoder, self._channels_last = encoder, has_channels_last(self._raw)
         size, integers = math.prod(self._raw), alternatives(space)
         planes = encoder == "board" and integers is not None and int(integers[1].max()) <= MOST_PLANES
-        coded = integers is not None and (encoder in ("one_hot", "embedding") or planes)
+        vectors = encoder in VECTOR_ENCODERS
+        coded = integers is not None and (encoder == "one_hot" or vectors or planes)
         self.standardised = not coded and encoder != "image" and not isinstance(space, MultiBinarySpace)
         low = offset = most = None
         if coded:
             assert integers is not None
             low, most = torch.from_numpy(integers[0]), torch.from_numpy(integers[1] - 1)
             offset = torch.from_numpy(np.cumsum(integers[1]) - integers[1])
-            self.codes = int(integers[1].sum())
+            shared = encoder in ("token_mean", "token_gru")
+            self.codes = int(integers[1][0] if shared else integers[1].sum())
+            offset = torch.zeros_like(low) if shared else offset
             self._planes = int(integers[1].max()) if planes else 0
         self._coded = coded
         for name, values in (("low", low), ("offset", offset), ("most", most)):
@@ -96,7 +102,7 @@ class Preparation(nn.Module):
         self._is_unchanged = encoder == "flat" and not coded and self.shape == self._raw
 
     def prepare(self, values: Tensor) -> Tensor:
-        """Returns <float32>[..., *self.shape], or for embeddings the numbers of the vectors, <int64>[..., size]."""
+        """Returns <float32>[..., *self.shape], or the numbers of learned vectors, <int64>[..., size]."""
         if self._is_unchanged:
             return values.float()
         leading = values.shape[: values.ndim - len(self._raw)]
@@ -121,7 +127,7 @@ class Preparation(nn.Module):
         assert self.low is not None and self.offset is not None and self.most is not None
         # Clamped, because an index out of range would end a CUDA process.
         codes = torch.minimum((values - self.low).clamp(min=0), self.most)
-        if self._encoder == "embedding":
+        if self._encoder in VECTOR_ENCODERS:
             return codes + self.offset
         if self._encoder == "one_hot":
             hot = torch.zeros(*leading, self.codes, device=values.device)
@@ -238,6 +244,33 @@ class Embeddings(nn.Embedding):
         return super().forward(numbers).flatten(-2)
 
 
+class Tokens(nn.Module):
+    """Rows of tokens, such as words: from their numbers, <int64>[..., L], to features, <float32>[..., F].
+
+    All places of a row share the vectors of tokens. Number 0 is no token, and ends the row.
+    """
+
+    def __init__(self, codes: int, *, in_order: bool) -> None:
+        """The features are the mean of the tokens' vectors, or (`in_order`) the state of a GRU after the last token."""
+        super().__init__()
+        self.vectors = nn.Embedding(codes, _TOKEN)
+        self.reader = nn.GRU(_TOKEN, _SENTENCE, batch_first=True) if in_order else None
+        self.features = _SENTENCE if in_order else _TOKEN
+
+    def forward(self, numbers: Tensor) -> Tensor:
+        """Reads the rows, with any number of leading dimensions. A row without tokens has features of 0."""
+        rows = numbers.flatten(0, -2)
+        present = (rows == 0).cumsum(-1) == 0
+        vectors = self.vectors(rows) * present.unsqueeze(-1)
+        count = present.sum(-1, keepdim=True)
+        if self.reader is None:
+            features: Tensor = vectors.sum(-2) / count.clamp(min=1)
+        else:
+            last = (count - 1).clamp(min=0).unsqueeze(-1).expand(-1, 1, self.features)
+            features = self.reader(vectors)[0].gather(1, last).squeeze(1) * (count > 0)
+        return features.view(*numbers.shape[:-1], self.features)
+
+
 class Concatenated(nn.Module):
     """Features of several leaves side by side."""
 
@@ -277,4 +310,7 @@ def _layer(part: Preparation, encoder: Encoder, activation: Activation) -> tuple
     if encoder == "embedding":
         embeddings = Embeddings(part.codes, part.shape[0])
         return embeddings, embeddings.features
+    if encoder in ("token_mean", "token_gru"):
+        tokens = Tokens(part.codes, in_order=encoder == "token_gru")
+        return tokens, tokens.features
     return nn.Identity(), part.shape[0]

@@ -9,6 +9,7 @@ from penstock.algo.encoders import Activation, Features, Observer
 from penstock.errors import ConfigurationError
 from penstock.machine import environment_names, foreign_errors
 from penstock.machine.module_imports import import_named
+from penstock.types.spaces import VECTOR_ENCODERS
 
 _ROWS = 3
 _TOLERANCE = 1e-4
@@ -74,7 +75,7 @@ class OwnModule(nn.Module):
 
 def own_layers(name: str, observer: Observer, activation: Activation) -> tuple[list[nn.Module], int]:
     """Returns a user's module after an observer, and the number of its features. It chooses its own activations."""
-    types = [torch.int64 if encoder == "embedding" else torch.float32 for encoder in observer.encoders]
+    types = [torch.int64 if encoder in VECTOR_ENCODERS else torch.float32 for encoder in observer.encoders]
     module = OwnModule(name, [part.shape for part in observer.preparations], types)
     return [module], module.features
 

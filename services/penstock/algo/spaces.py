@@ -96,11 +96,13 @@ def encoders_of_new(spec: EnvironmentSpec, moves: str | None = None) -> dict[str
 
     Actions that move pieces (`policy.moves`) need the planes of their board, whatever its size.
     """
-    return {
-        name: _encoder_of_row(space)
-        for name, space in zip(_names(spec), spec.observation.spaces, strict=True)
-        if name != moves and _encoder_of_kind(space) == "board" and not _is_worth_convolving(space)
-    }
+    found: dict[str, Encoder] = {}
+    for name, space in zip(_names(spec), spec.observation.spaces, strict=True):
+        if name != moves and _encoder_of_kind(space) == "board" and not _is_worth_convolving(space):
+            found[name] = _encoder_of_row(space)
+        elif _is_row_of_tokens(space):
+            found[name] = "token_mean"
+    return found
 
 
 def shown_encoders(spec: EnvironmentSpec, chosen: Mapping[str, Encoder]) -> str:
@@ -210,6 +212,13 @@ def _encoder_of_row(space: Space) -> Encoder:
     return "flat"
 
 
+def _is_row_of_tokens(space: Space) -> bool:
+    """Returns whether a space holds several integers of one large vocabulary, such as the words of a text."""
+    if not isinstance(space, MultiDiscreteSpace) or len(space.shape) != 1:
+        return False
+    return len(space.n) > 1 and set(space.n) == {space.n[0]} and space.n[0] > _MOST_CODES and not any(space.start)
+
+
 def _is_worth_convolving(space: Space) -> bool:
     dtype, shape = space.observation_array
     if dtype.startswith("float"):
@@ -230,6 +239,9 @@ def _conflict(encoder: Encoder, space: Space) -> str:
         return (
             f"image needs bytes in two or three dimensions, at least {LEAST_IMAGE} x {LEAST_IMAGE}; use board or flat"
         )
-    if encoder in ("one_hot", "embedding") and alternatives(space) is None:
+    integers = alternatives(space)
+    if encoder in ("one_hot", "embedding") and integers is None:
         return f"{encoder} needs integers with bounds; use flat or board"
+    if encoder in ("token_mean", "token_gru") and (integers is None or len(set(zip(*integers, strict=True))) != 1):
+        return f"{encoder} needs integers that all have the same bounds; use flat or embedding"
     return ""

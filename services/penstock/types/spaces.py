@@ -19,8 +19,11 @@ from penstock.types.records import plain
 Trunk = Literal["separate", "shared"]
 """Whether policy and value have hidden layers of their own."""
 
-Encoder = Literal["flat", "one_hot", "embedding", "board", "image"]
+Encoder = Literal["flat", "one_hot", "embedding", "token_mean", "token_gru", "board", "image"]
 """Encoder of one leaf of an observation."""
+
+VECTOR_ENCODERS: tuple[Encoder, ...] = ("embedding", "token_mean", "token_gru")
+"""Encoders with learned vectors of integers."""
 
 ActivationName = Literal["tanh", "relu"]
 """Activation function after a hidden layer; `algo.activations` has its implementations."""

@@ -11,7 +11,15 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from penstock.algo.encoders import Concatenated, Convolutions, Embeddings, Observer, encoder_layers, scaled_images
+from penstock.algo.encoders import (
+    Concatenated,
+    Convolutions,
+    Embeddings,
+    Observer,
+    Tokens,
+    encoder_layers,
+    scaled_images,
+)
 from penstock.algo.network import Network
 from penstock.algo.normalisation import RunningMoments
 from penstock.algo.policies import Inputs
@@ -107,6 +115,34 @@ def test_embeddings_are_rows_of_one_table() -> None:
     expected = np.concatenate([table[values[:, 0]], table[3 + values[:, 1] + 1], table[5 + values[:, 2] - 5]], -1)
     np.testing.assert_array_equal(layer(numbers).detach(), expected)
     assert expected.shape == (7, width)
+
+
+@pytest.mark.parametrize("encoder", ["token_mean", "token_gru"])
+def test_tokens_are_read_up_to_the_first_zero_whatever_the_leading_dimensions(encoder: Encoder) -> None:
+    observer = observer_of(MultiDiscreteSpace((5,), (9,) * 5, (0,) * 5), encoders={"part0": encoder})
+    (layer,), width = encoder_layers(observer, nn.Tanh)
+    assert isinstance(layer, Tokens)
+
+    def features(*rows: list[int]) -> NDArray[np.float32]:
+        (numbers,) = observer.prepare((torch.tensor(rows),), RunningMoments(()))
+        found: NDArray[np.float32] = layer(numbers).detach().numpy()
+        return found
+
+    read = features([3, 7, 2, 0, 0], [3, 7, 2, 0, 8], [7, 3, 2, 0, 0], [0, 3, 7, 2, 1], [3, 3, 3, 3, 3])
+    assert read.shape == (5, width)
+    np.testing.assert_array_equal(read[0], read[1])
+    assert np.allclose(read[0], read[2], atol=1e-6) == (encoder == "token_mean")
+    assert not read[3].any() and read[4].any()
+    table = layer.vectors.weight.detach()
+    if layer.reader is None:
+        expected = table[[3, 7, 2]].mean(0).numpy()
+    else:
+        with torch.no_grad():
+            expected = layer.reader(table[[3, 7, 2]])[1][0].numpy()
+    np.testing.assert_allclose(read[0], expected, rtol=1e-5, atol=1e-6)
+    nested = layer(torch.tensor([[[3, 7, 2, 0, 0], [0, 0, 0, 0, 0]]])).detach().numpy()
+    assert nested.shape == (1, 2, width)
+    np.testing.assert_allclose(nested[0, 0], read[0], rtol=1e-5, atol=1e-6)
 
 
 def test_a_discrete_space_of_many_values_is_embedded_by_default() -> None:

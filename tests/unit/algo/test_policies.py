@@ -200,6 +200,8 @@ def test_images_do_not_change_the_normaliser_of_flat_observations() -> None:
         (BoxSpace("uint8", (84,), (0.0,), (255.0,)), "board", "two or three dimensions, not 1; use flat"),
         (OBSERVATION, "one_hot", "integers with bounds; use flat"),
         (OBSERVATION, "embedding", "integers with bounds; use flat"),
+        (OBSERVATION, "token_gru", "integers that all have the same bounds; use flat"),
+        (MultiDiscreteSpace((2,), (3, 4), (0, 0)), "token_mean", "integers that all have the same bounds"),
         (BoxSpace("int64", (2,), (0.0, 0.0), (9.0, math.inf)), "one_hot", "integers with bounds; use flat"),
     ],
 )

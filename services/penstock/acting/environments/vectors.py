@@ -25,6 +25,7 @@ from penstock.acting.environments.refusals import can_not_make
 from penstock.acting.environments.registry import import_and_find, make
 from penstock.acting.environments.shared_generator import SeparateGenerators
 from penstock.acting.environments.single_environments import AnswerTogether, SingleEnvironments, StepOutcome
+from penstock.acting.environments.texts import readable
 from penstock.acting.environments.workers.pool import TIMEOUT_S, Making, ProcessEnvironments
 from penstock.acting.values import masks
 from penstock.acting.values.masks import MaskSource
@@ -207,7 +208,7 @@ def make_environments(
         while len(envs) < count:
             progress.environment = len(envs)
             try:
-                envs.append(_made(env_id, found, kwargs, lambda: make(found, kwargs)))
+                envs.append(_made(env_id, found, kwargs, lambda: readable(make(found, kwargs))))
             except ConfigurationError as error:
                 if not envs:
                     raise

@@ -61,15 +61,15 @@ def left_out(space: gymnasium.Space[Any], path: Path = ()) -> tuple[str, ...]:
     """Returns the names of the texts of an observation space that are not leaves of its tree."""
     return tuple(
         name
-        for key, child in _members(space)
-        for name in ([_name((*path, key))] if _is_text(child) else left_out(child, (*path, key)))
+        for key, child in members(space)
+        for name in ([_name((*path, key))] if is_text(child) else left_out(child, (*path, key)))
     )
 
 
 def space_at(space: gymnasium.Space[Any], path: Path) -> gymnasium.Space[Any]:
     """Returns the space of the leaf at this path."""
     for key in path:
-        space = dict(_members(space))[key]
+        space = dict(members(space))[key]
     return space
 
 
@@ -102,7 +102,7 @@ def check_keys(space: gymnasium.Space[Any], sample: Any) -> None:
             f"an observation with a tuple of {len(sample)}, where its space has a tuple of {len(space.spaces)}; remove"
             " the last elements, or add them to the space"
         )
-    for key, child in _members(space):
+    for key, child in members(space):
         if isinstance(child, (spaces.Dict, spaces.Tuple)):
             check_keys(child, _value_at(sample, (key,)))
 
@@ -164,10 +164,10 @@ def _leaves(env_id: str, role: Role, space: gymnasium.Space[Any], path: Path) ->
         return
     if not space.spaces:
         raise _refusal(env_id, role, path, f"an empty {type(space).__name__}")
-    for key, child in _members(space):
+    for key, child in members(space):
         if isinstance(space, spaces.Dict) and not isinstance(key, str):
             raise _refusal(env_id, role, path, f"a Dict with the key {key!r}, which is not text")
-        if role == "action" or not (_is_text(child) or _is_empty(child)):
+        if role == "action" or not (is_text(child) or _is_empty(child)):
             yield from _leaves(env_id, role, child, (*path, key))
 
 
@@ -215,13 +215,15 @@ def _choices_of(space: spaces.Box) -> MultiDiscreteSpace | None:
     return MultiDiscreteSpace(tuple(space.shape), tuple(n), tuple(low)) if sum(n) <= _MOST_ALTERNATIVES else None
 
 
-def _members(space: gymnasium.Space[Any]) -> list[tuple[str | int, gymnasium.Space[Any]]]:
+def members(space: gymnasium.Space[Any]) -> list[tuple[str | int, gymnasium.Space[Any]]]:
+    """Returns the keys or positions, and the spaces, in a Dict or a Tuple; nothing for another space."""
     if isinstance(space, spaces.Dict):
         return list(space.spaces.items())
     return list(enumerate(space.spaces)) if isinstance(space, spaces.Tuple) else []
 
 
-def _is_text(space: gymnasium.Space[Any]) -> bool:
+def is_text(space: gymnasium.Space[Any]) -> bool:
+    """Returns whether the members of a space are texts."""
     # Libraries have their own spaces of texts, such as MiniGrid's missions.
     return isinstance(space, spaces.Text) or (space.dtype is not None and np.dtype(space.dtype).kind == "U")
 

@@ -45,9 +45,10 @@ class PolicyConfig(Section):
     encoders: dict[str, Encoder] = {}
     """Encoders of parts of the observation, by the name of the part, such as `camera` or `0`; a space that is not
     nested has the name `observation`. flat: numbers in one row. one_hot: a code per integer. embedding: learned vectors
-    per integer. board: small convolutional layers, for arrays of any size. image: convolutional layers for pixels.
-    Parts that are not named have the encoder that suits their space (docs/your-environment.md). As an option
-    name=encoder,name=encoder."""
+    per integer. token_mean: mean of the learned vectors of a row of tokens, such as words, of which 0 is none.
+    token_gru: a recurrent layer over these vectors. board: small convolutional layers, for arrays of any size. image:
+    convolutional layers for pixels. Parts that are not named have the encoder that suits their space
+    (docs/your-environment.md). As an option name=encoder,name=encoder."""
     module: ModuleName | None = None
     """Your own torch module in place of the encoders: my_package.my_module:MyNet or file.py:MyNet. It is made with one
     shape per part of the observation, and called with one tensor per part; hidden_sizes are the layers after it

@@ -74,6 +74,8 @@ class Doubling(Branching):
         return torch.cat([features, features.sin()], -1)
 
 
+WORDS = MultiDiscreteSpace((6,), (2048,) * 6, (0,) * 6)
+
 KINDS: dict[str, Kind] = {
     "memory, masks and nested spaces": (
         masked(spec_of(OBSERVATIONS[-1][1], ACTIONS[-1][1])),
@@ -122,6 +124,8 @@ KINDS: dict[str, Kind] = {
         spec_of(BOARD, DiscreteSpace(625)),
         Network(moves="observation", encoders={"observation": "one_hot"}),
     ),
+    "words": (spec_of(WORDS, DiscreteSpace(5)), replace(PLAIN, encoders={"observation": "token_mean"})),
+    "words in their order": (spec_of(WORDS, DiscreteSpace(5)), replace(PLAIN, encoders={"observation": "token_gru"})),
     "embedded": (spec_of(DiscreteSpace(3000), DiscreteSpace(5)), PLAIN),
     "neither standardised nor one-hot": (
         spec_of(nested((("a",), OBSERVATION), (("b",), DiscreteSpace(9, 3))), DiscreteSpace(5)),
