@@ -94,7 +94,16 @@ class CheckedVector:
         return bits
 
     def final(self, infos: dict[str, Any], index: int) -> tuple[Any, ...]:
-        """Returns the leaves of the final observation of an environment that has already reset."""
+        """Returns the leaves of the final observation of an environment that has already reset.
+
+        Raises `EnvironmentFailed` if the infos have none.
+        """
+        if "final_obs" not in infos:
+            raise self._failure(
+                'a truncated episode without its last observation in info["final_obs"]',
+                index,
+                "add it in a wrapper, or terminate such episodes",
+            )
         return tuple(array_of(leaf) for leaf in leaves.flatten(self._spec.observation, infos["final_obs"][index]))
 
     def close(self) -> None:

@@ -2,10 +2,11 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import gymnasium
-from gymnasium.envs.registration import EnvSpec
+from gymnasium.envs.registration import EnvSpec, VectorEnvCreator
+from gymnasium.vector import VectorEnv
 
 from penstock.acting.environments.ids import meant_id, require_packages
 from penstock.acting.environments.packages import package_of, plugins
@@ -31,6 +32,8 @@ def find(name: str) -> str | EnvSpec:
         entry = import_named(place, rest)
     except ConfigurationError as error:
         raise ConfigurationError(f"can't make the environment {name!r}: {error}") from error
+    if isinstance(entry, type) and issubclass(entry, VectorEnv):
+        return EnvSpec(id=rest, vector_entry_point=cast("VectorEnvCreator", entry))
     if callable(entry):
         return EnvSpec(id=rest, entry_point=entry)
     if meant_id(rest) is None and rest.isidentifier():

@@ -25,6 +25,7 @@ from penstock.acting.environments.refusals import can_not_make
 from penstock.acting.environments.registry import import_and_find, make
 from penstock.acting.environments.shared_generator import SeparateGenerators
 from penstock.acting.environments.single_environments import AnswerTogether, SingleEnvironments, StepOutcome
+from penstock.acting.environments.tensors import TensorVector, takes_tensors
 from penstock.acting.environments.texts import readable
 from penstock.acting.environments.workers.pool import TIMEOUT_S, Making, ProcessEnvironments
 from penstock.acting.values import masks
@@ -203,6 +204,8 @@ def make_environments(
     find_masks = functools.partial(_masks_of, use_masks=use_masks, expected=expected)
     if vectorization == "native":
         return _make_native(env_id, count, dict(kwargs), progress, found, find_masks)
+    if isinstance(found, EnvSpec) and found.entry_point is None:
+        raise ConfigurationError(f"{env_id} is a class of vector environments; set environment.vectorization to native")
     envs: list[gymnasium.Env[Any, Any]] = []
     try:
         while len(envs) < count:
@@ -272,7 +275,7 @@ def _make_native(
         lambda: gymnasium.make_vec(found, count, vectorization_mode="vector_entry_point", **kwargs),
     )
     check_arguments(made, env_id, kwargs)
-    envs = SeparateGenerators(made)
+    envs = TensorVector(made) if takes_tensors(made) else SeparateGenerators(made)
     described = describe(env_id, envs.single_observation_space, envs.single_action_space)
     mode = envs.metadata.get("autoreset_mode")
     if mode not in (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP):

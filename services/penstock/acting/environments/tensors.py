@@ -1,0 +1,61 @@
+"""Vector environments that take and return tensors of torch, on a GPU or on the CPU, as simulators on a GPU do."""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from gymnasium.vector import VectorEnv, VectorWrapper
+
+from penstock.acting.values.returned_values import array_of, column_of
+
+if TYPE_CHECKING:
+    _Wrapper = VectorWrapper[Any, Any, Any]
+else:
+    # Generic from Gymnasium 1.4 on.
+    _Wrapper = VectorWrapper
+
+
+def takes_tensors(env: VectorEnv[Any, Any, Any]) -> bool:
+    """Returns whether a vector environment names the device of its tensors, as those of simulators on a GPU do."""
+    device = getattr(env.unwrapped, "device", None)
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(device, (str, torch.device))
+
+
+class TensorVector(_Wrapper):
+    """A vector environment whose actions are tensors on its device. It returns tensors, which are copied when used.
+
+    All environments share one seed. Final observations in `info["final_obs"]` become those of ended episodes alone, by
+    index.
+    """
+
+    def reset(  # type: ignore[override]
+        self, *, seed: Sequence[int], options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Starts new episodes. The first of the seeds, of at most 31 bits, is that of all environments."""
+        return self.env.reset(seed=int(seed[0]) % 2**31, options=options)
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Takes one step in each environment, with arrays of actions."""
+        import torch
+
+        device = self.env.unwrapped.device  # type: ignore[attr-defined]
+        batch = _mapped(actions, lambda leaf: torch.from_numpy(np.ascontiguousarray(leaf)).to(device))
+        observation, reward, terminated, truncated, infos = self.env.step(batch)
+        if "final_obs" in infos:
+            ended = np.flatnonzero(column_of(truncated, self.num_envs))
+            final = _mapped(infos["final_obs"], lambda leaf: array_of(leaf[ended]) if len(ended) else leaf)
+            infos = infos | {"final_obs": {index: _row(final, place) for place, index in enumerate(ended.tolist())}}
+        return observation, reward, terminated, truncated, infos
+
+
+def _row(batch: Any, place: int) -> Any:
+    return _mapped(batch, lambda leaf: leaf[place])
+
+
+def _mapped(batch: Any, function: Callable[[Any], Any]) -> Any:
+    """Applies a function to the leaves of a nested batch."""
+    if isinstance(batch, Mapping):
+        return {key: _mapped(child, function) for key, child in batch.items()}
+    return tuple(_mapped(child, function) for child in batch) if isinstance(batch, tuple) else function(batch)
