@@ -231,7 +231,17 @@ ALLOWED: dict[str, set[str]] = {
     },
     "api": {"types", "errors", "machine", "config", "runs", "presets", "process", "local", "cli"},
     "__main__": {"cli"},
-    "__init__": {"errors", "config", "runs", "presets", "acting.policies", "apps", "local", "api"},
+    "__init__": {
+        "errors",
+        "config",
+        "runs",
+        "presets",
+        "acting.environments",
+        "acting.policies",
+        "apps",
+        "local",
+        "api",
+    },
 }
 ONLY_IN: dict[str, set[str]] = {
     "cryptography": {"security"},

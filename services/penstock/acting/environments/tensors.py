@@ -19,7 +19,7 @@ else:
 def takes_tensors(env: VectorEnv[Any, Any, Any]) -> bool:
     """Returns whether a vector environment names the device of its tensors, as those of simulators on a GPU do."""
     device = getattr(env.unwrapped, "device", None)
-    torch = sys.modules.get("torch")
+    torch = _torch()
     return torch is not None and isinstance(device, (str, torch.device))
 
 
@@ -38,9 +38,7 @@ class TensorVector(_Wrapper):
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Takes one step in each environment, with arrays of actions."""
-        import torch
-
-        device = self.env.unwrapped.device  # type: ignore[attr-defined]
+        torch, device = _torch(), self.env.unwrapped.device  # type: ignore[attr-defined]
         batch = _mapped(actions, lambda leaf: torch.from_numpy(np.ascontiguousarray(leaf)).to(device))
         observation, reward, terminated, truncated, infos = self.env.step(batch)
         if "final_obs" in infos:
@@ -48,6 +46,11 @@ class TensorVector(_Wrapper):
             final = _mapped(infos["final_obs"], lambda leaf: array_of(leaf[ended]) if len(ended) else leaf)
             infos = infos | {"final_obs": {index: _row(final, place) for place, index in enumerate(ended.tolist())}}
         return observation, reward, terminated, truncated, infos
+
+
+def _torch() -> Any:
+    """Returns the library if an environment has imported it, which an actor itself may not need."""
+    return sys.modules.get("torch")
 
 
 def _row(batch: Any, place: int) -> Any:
