@@ -21,7 +21,7 @@ _PLACE = re.compile(r"[/\\:.]")
 """Characters of a file's path, or of a module's name with an object in it. Environments may import such an argument."""
 
 CODE = (
-    *(f"environment.{key}" for key in ("id", "imports", "python", "kwargs", "training_kwargs", "variants")),
+    *(f"environment.{key}" for key in ("id", "imports", "python", "kwargs", "training_kwargs", "variants", "wrappers")),
     "policy.module",
     "checkpoint.copy_to",
     "run.on_end",
@@ -80,8 +80,9 @@ def code_in(environment: EnvironmentConfig, policy: PolicyConfig) -> dict[str, o
         for name, value in getattr(environment, setting).items():
             if (text := next(_places(value), None)) is not None:
                 found[f"environment.{setting}.{name}"] = text
-    if (text := next(_places(environment.variants), None)) is not None:
-        found["environment.variants"] = text
+    for setting in ("variants", "wrappers"):
+        if (text := next(_places(getattr(environment, setting)), None)) is not None:
+            found[f"environment.{setting}"] = text
     return found
 
 

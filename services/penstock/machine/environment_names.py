@@ -171,10 +171,13 @@ def _section_of_spec(spec: Any) -> dict[str, object]:
     registered = gymnasium.registry.get(spec.id) if gymnasium is not None else None
     usual = registered.kwargs if registered is not None else {}
     wrappers = spec.additional_wrappers[len(registered.additional_wrappers) if registered is not None else 0 :]
-    if wrappers:
+    limited = registered is not None and spec.max_episode_steps != registered.max_episode_steps
+    # A limit has no place among the wrappers, and counts other steps outside one that repeats actions.
+    unknown = wrappers if limited else [each for each in wrappers if each.kwargs is None]
+    if unknown:
         raise ConfigurationError(
-            f"the services can't repeat the wrapper {wrappers[0].name} of {spec.id}, because {_why(_ENVIRONMENT)};"
-            " write a function that returns the wrapped environment, and give it instead"
+            f"the services can't repeat the wrapper {unknown[0].name} of {spec.id}, because {_why(_ENVIRONMENT)};"
+            " give the environment without it, and the wrapper in environment.wrappers"
         )
     missing = object()
     kwargs = {
@@ -182,9 +185,13 @@ def _section_of_spec(spec: Any) -> dict[str, object]:
         for name, value in spec.kwargs.items()
         if name != "render_mode" and _differ(usual.get(name, missing), value)
     }
-    if registered is not None and spec.max_episode_steps != registered.max_episode_steps:
+    if limited:
         kwargs["max_episode_steps"] = spec.max_episode_steps
-    return {"id": str(spec.id), "kwargs": kwargs} if kwargs else {"id": str(spec.id)}
+    section = {
+        "kwargs": kwargs,
+        "wrappers": [{"name": each.entry_point, **each.kwargs} for each in wrappers],
+    }
+    return {"id": str(spec.id)} | {name: value for name, value in section.items() if value}
 
 
 def _differ(one: object, other: object) -> bool:

@@ -54,11 +54,14 @@ def import_and_find(name: str, imports: Sequence[str] = (), python: str | None =
 
 
 def make(found: str | EnvSpec, kwargs: Mapping[str, Any], **further: Any) -> gymnasium.Env[Any, Any]:
-    """Makes a found environment with its arguments, which may have the name `id`, as the first one of Gymnasium has."""
+    """Makes a found environment with its arguments, which may have the name `id`, as the first one of Gymnasium has.
+
+    `further` arguments replace them.
+    """
     if "id" in kwargs:
         spec = gymnasium.spec(found) if isinstance(found, str) else found
         found, kwargs = dataclasses.replace(spec, kwargs={**spec.kwargs, **kwargs}), {}
-    return gymnasium.make(found, **further, **kwargs)
+    return gymnasium.make(found, **{**kwargs, **further})
 
 
 def has_native_form(name: str) -> bool:
