@@ -270,9 +270,7 @@ _VECTOR = _line(
     "each actor is a process that steps its environments one after another; set --actors and --envs-per-actor"
 )
 _MONITOR = _line("metrics.jsonl in the run's folder has the mean returns of episodes; remove it")
-_WRAPPER = _line(
-    "give the arguments with the wrapper: --environment.wrappers 'TimeLimit(max_episode_steps=100)'"
-)
+_WRAPPER = _line("give the arguments with the wrapper: --environment.wrappers 'TimeLimit(max_episode_steps=100)'")
 _BUFFER = _line("the replay service is the buffer; set its size and draws in [replay] and [sampling]")
 _NOISE = _line("exploration follows the policy's distribution; --policy.state-dependent-std lets it depend on states")
 _CALLBACKS = {

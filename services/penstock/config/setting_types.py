@@ -10,7 +10,6 @@ import re
 import shlex
 import types
 import typing
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import pydantic
@@ -20,11 +19,10 @@ from penstock.config.wanted import InWords
 from penstock.machine.addresses import ADDRESS_FILE, parse_name
 from penstock.machine.addresses import Address as ParsedAddress
 from penstock.machine.environment_arguments import literal, plain, written
-from penstock.machine.environment_names import absolute, absolute_program, name_of, split
+from penstock.machine.environment_names import absolute, absolute_program, name_of
 from penstock.types.replay import MAX_SLOTS
 
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
-_CALL = re.compile(r"(?P<name>[^({]+)\((?P<arguments>.*)\)", re.DOTALL)
 _COUNT = re.compile(r"(?P<number>\d[\d_,]*(\.\d+)?(e\+?\d+)?)\s*(?P<unit>[kM])?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1_000, "m": 1_000_000}
 _OPENING, _CLOSING = "[{(", "]})"
@@ -76,7 +74,7 @@ def read_table(text: str) -> dict[str, object]:
         if isinstance(whole, dict):
             return whole
     table: dict[str, object] = {}
-    for part in filter(None, map(str.strip, _parts(text))):
+    for part in filter(None, map(str.strip, split_at_commas(text))):
         name, equals, value = part.partition("=")
         if not equals or not name.strip():
             raise ValueError(f"must be name=value,name=value; got {text!r}")
@@ -84,7 +82,7 @@ def read_table(text: str) -> dict[str, object]:
     return table
 
 
-def _parts(text: str) -> list[str]:
+def split_at_commas(text: str) -> list[str]:
     """Splits text at its commas, but not within brackets or quotes."""
     parts, depth, quote = [""], 0, ""
     for character in text:
@@ -152,45 +150,6 @@ def _read_tables(value: object) -> object:
     if isinstance(tables, str):
         raise ValueError(f'must be a list of tables in JSON, like [{{"g": 9.0}}, {{"g": 11.0}}], not {value!r}')
     return tables
-
-
-def _read_wrappers(value: object) -> object:
-    """Converts text or a list to tables, each with the name of a wrapper first."""
-    if isinstance(value, str):
-        text = value.strip()
-        inner = text[1:-1] if text.startswith("[") and text.endswith("]") else text
-        value = [_read_wrapper(part.strip()) for part in _parts(inner) if part.strip()]
-    elif not isinstance(value, (list, tuple)):
-        value = [value]
-    return tuple(map(_wrapper, value))
-
-
-def _read_wrapper(text: str) -> object:
-    if called := _CALL.fullmatch(text):
-        return {"name": called["name"].strip(), **read_table(called["arguments"])}
-    return read_scalar(text)
-
-
-def _wrapper(value: object) -> dict[str, object]:
-    """Returns the table of a wrapper that is given by its name, its class, or one of the tables that users know."""
-    table = value if isinstance(value, Mapping) else {"name": value}
-    if len(table) == 1 and "name" not in table:
-        # The form of RL-Zoo.
-        ((name, arguments),) = table.items()
-        table = {"name": name, **arguments} if isinstance(arguments, Mapping) else table
-    given = table.get("name")
-    if not (isinstance(given, str) and given) and not callable(given):
-        raise ValueError(f'must be a table with the name of a wrapper, such as {{name = "TimeLimit"}}; got {value!r}')
-    return {**table, "name": _wrapper_name(name_of(given, what="wrapper"))}
-
-
-def _wrapper_name(name: str) -> str:
-    """Returns the name of a wrapper: a class of `gymnasium.wrappers`, or module:Class or file.py:Class."""
-    place, dot, rest = name.rpartition(".")
-    if ":" not in name and dot and rest != "py":
-        name = f"{place}:{rest}"
-    place, rest = split(name)
-    return rest if f"{place}.".startswith("gymnasium.wrappers.") else absolute(name)
 
 
 def _check_device(name: str) -> str:
@@ -333,8 +292,3 @@ Argument = Annotated[
 """An argument of an environment; numbers may be infinite or NaN."""
 Arguments = dict[str, Argument]
 Tables = Annotated[tuple[Arguments, ...], pydantic.BeforeValidator(_read_tables), InWords("a list of tables in JSON")]
-Wrappers = Annotated[
-    tuple[Arguments, ...],
-    pydantic.BeforeValidator(_read_wrappers),
-    InWords("wrappers, separated by commas, such as FlattenObservation,TimeLimit(max_episode_steps=100)"),
-]

@@ -8,11 +8,14 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
 from penstock.acting.environments.ids import meant_id, require_packages
+from penstock.acting.environments.interfaces import old_gym, open_spiel
 from penstock.acting.environments.packages import package_of, plugins
 from penstock.acting.environments.workers.foreign import foreign_spec
 from penstock.errors import ConfigurationError
 from penstock.machine import environment_names
 from penstock.machine.module_imports import import_installed, import_modules, import_named
+
+_INTERFACES = {old_gym.PLACE: old_gym.gym_spec, open_spiel.PLACE: open_spiel.open_spiel_spec}
 
 
 def find(name: str) -> str | EnvSpec:
@@ -23,6 +26,8 @@ def find(name: str) -> str | EnvSpec:
     registered one is accepted.
     """
     place, rest = environment_names.split(name)
+    if place in environment_names.INTERFACES:
+        return _INTERFACES[place](rest)
     if not place:
         if meant_id(name) is None:
             _import_package_of(name)

@@ -5,7 +5,6 @@ is refused in one line.
 """
 
 import contextlib
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ import gymnasium
 
 from penstock.acting.environments.refusals import can_not_wrap
 from penstock.errors import ConfigurationError
-from penstock.machine import environment_names, foreign_errors
+from penstock.machine import environment_names, extras, foreign_errors
 from penstock.machine.module_imports import import_named
 from penstock.machine.spelling import question, similar
 
@@ -21,9 +20,7 @@ Wrapping = Mapping[str, Any]
 """The name of a wrapper, as in `environment.wrappers`, and its arguments."""
 
 
-def wrapped(
-    made: gymnasium.Env[Any, Any], env_id: str, wrappers: Sequence[Wrapping]
-) -> gymnasium.Env[Any, Any]:
+def wrapped(made: gymnasium.Env[Any, Any], env_id: str, wrappers: Sequence[Wrapping]) -> gymnasium.Env[Any, Any]:
     """Returns an environment in these wrappers, the first one innermost.
 
     It imports the modules of the wrappers. Raises `ConfigurationError`, after it has closed the environment, if there
@@ -52,9 +49,11 @@ def _wrapped(
         raise can_not_wrap(env_id, name, error, wrapper, arguments) from error
     if isinstance(result, gymnasium.Env):
         return result
-    raise ConfigurationError(
-        f"can't wrap the environment {env_id!r} in {name}: it returned an object of {type(result).__qualname__}, not an"
-        " environment of Gymnasium; correct it, or remove it from environment.wrappers"
+    raise _unusable(
+        env_id,
+        name,
+        f"it returned an object of {type(result).__qualname__}, not an environment of Gymnasium; correct it, or remove"
+        " it from environment.wrappers",
     )
 
 
@@ -62,22 +61,31 @@ def _found(env_id: str, name: str) -> Callable[..., object]:
     """Returns the class or function of a name. Raises `ConfigurationError` if there is none."""
     place, rest = environment_names.split(name)
     if not place:
-        known = dict(inspect.getmembers(gymnasium.wrappers, inspect.isclass))
-        if rest in known:
-            return known[rest]
-        meant = question(similar(rest, known))
-        raise ConfigurationError(
-            f"can't wrap the environment {env_id!r} in {name}: gymnasium.wrappers has no {rest!r};"
-            f" {f'{meant} Otherwise, ' if meant else ''}your own wrapper needs file.py:Class or package.module:Class in"
-            " environment.wrappers"
-        )
+        if rest not in (known := [each for each in gymnasium.wrappers.__all__ if each != "vector"]):
+            meant = question(similar(rest, known))
+            raise _unusable(
+                env_id,
+                name,
+                f"gymnasium.wrappers has no {rest!r}; {f'{meant} Otherwise, ' if meant else ''}your own wrapper needs"
+                " file.py:Class or package.module:Class in environment.wrappers",
+            )
+        place = gymnasium.wrappers.__name__
     try:
         found = import_named(place, rest)
     except ConfigurationError as error:
-        raise ConfigurationError(f"can't wrap the environment {env_id!r} in {name}: {error}") from error
+        raise _unusable(env_id, name, str(error)) from error
+    except ImportError as error:
+        # Gymnasium imports the packages of wrappers for other arrays when these wrappers are used.
+        raise extras.lacking(f"the wrapper {name}", extras.missing_module(error) or place) from error
     if callable(found):
         return found
-    raise ConfigurationError(
-        f"can't wrap the environment {env_id!r} in {name}: {place} has no class or function {rest!r}; correct the part"
-        " of the name after the colon in environment.wrappers"
+    raise _unusable(
+        env_id,
+        name,
+        f"{place} has no class or function {rest!r}; correct the part of the name after the colon in"
+        " environment.wrappers",
     )
+
+
+def _unusable(env_id: str, name: str, reason: str) -> ConfigurationError:
+    return ConfigurationError(f"can't wrap the environment {env_id!r} in {name}: {reason}")

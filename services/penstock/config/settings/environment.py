@@ -4,8 +4,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from penstock.config.setting_types import Arguments, EnvironmentName, Interpreter, Modules, Tables, Wrappers
+from penstock.config.setting_types import Arguments, EnvironmentName, Interpreter, Modules, Tables
 from penstock.config.settings.section import Section
+from penstock.config.wrapper_settings import Wrappers
 from penstock.machine.environment_names import short
 
 LARGEST_FLOAT32 = 3.4e38
