@@ -28,9 +28,10 @@ _ENVIRONMENT = "environment"
 
 
 class MadeEnvironment(Protocol):
-    """An environment that `gymnasium.make` has made, which has its specification."""
+    """An environment that `gymnasium.make` has made, which has its specification, also in wrappers."""
 
-    spec: Any
+    @property
+    def spec(self) -> Any: ...
 
 
 Environment = str | Callable[..., Any] | MadeEnvironment

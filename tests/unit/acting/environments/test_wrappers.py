@@ -1,7 +1,7 @@
 """Wrappers are applied in their order wherever an environment is made; one that can't be applied is named."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -61,7 +61,7 @@ def nothing(env):
     return None
 """
 
-ORDERED = [
+ORDERED: list[dict[str, Any]] = [
     {"name": "OWN:Scaled", "factor": 2.0},
     {"name": "OWN:Scaled", "offsets": (1.0, 2.0)},
     {"name": "TimeLimit", "max_episode_steps": 3},
@@ -74,8 +74,8 @@ def own(tmp_path: Path) -> Path:
     return tmp_path / "own_wrappers.py"
 
 
-def located(wrappers: Sequence[dict[str, Any]], own: Path) -> list[dict[str, Any]]:
-    return [each | {"name": each["name"].replace("OWN", str(own))} for each in wrappers]
+def located(wrappers: Sequence[Mapping[str, Any]], own: Path) -> list[dict[str, Any]]:
+    return [dict(each) | {"name": each["name"].replace("OWN", str(own))} for each in wrappers]
 
 
 def ends(environments: Environments) -> list[bool]:
@@ -93,7 +93,8 @@ def test_wrappers_are_applied_in_order_in_every_form(form: dict[str, Any], own: 
         assert ends(wrapped) == [False, False, True, False] and ends(plain) == [False] * 4
         plain.reset([5, 6])
         wrapped.reset([5, 6])
-        np.testing.assert_array_equal(wrapped.observation[0], plain.observation[0] * np.float32(2.0) + np.float32(3.0))
+        expected = 2.0 * np.asarray(plain.observation[0], np.float32) + 3.0
+        np.testing.assert_array_equal(wrapped.observation[0], expected)
 
 
 def test_an_environment_of_a_run_is_wrapped_and_needs_trust_for_the_code_of_a_file(own: Path, tmp_path: Path) -> None:

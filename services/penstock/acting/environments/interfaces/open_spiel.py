@@ -70,7 +70,9 @@ class OpenSpielEnvironment(gymnasium.Env[NDArray[np.float32], np.int64]):
         return self._observed(), {}
 
     def step(self, action: np.int64) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        """Makes a move. Raises `pyspiel.SpielError` for an illegal one."""
+        """Makes a move. Raises `ValueError` for an illegal one, which some games take without an error."""
+        if int(action) not in self._state.legal_actions(0):
+            raise ValueError(f"the move {action} is illegal; environment.action_masks must be true")
         self._state.apply_action(int(action))
         self._draw()
         before, self._return = self._return, self._state.player_return(0)

@@ -70,10 +70,10 @@ class ForeignEnvironment(gymnasium.Env[Any, Any]):
             made = self._call("make", name=name, kwargs=kwargs, imports=list(imports))
             describe_as(self, made, kwargs.get("render_mode"))
         except EOFError:
-            raise ConfigurationError(
-                f"{self._what}: it {self._end()} at once; it must be a Python from 3.7 on with NumPy, and the log has"
-                " its last lines"
-            ) from None
+            how = f"it {self._end()} at once; it must be a Python from 3.7 on, and the log has its last lines"
+            if self._process.returncode == foreign_worker.NO_NUMPY:
+                how = f"it has no NumPy; install it with {python} -m pip install numpy"
+            raise ConfigurationError(f"{self._what}: {how}") from None
         except Exception as error:
             self._end()
             text = f"{type(error).__name__}: {error}".rstrip(".")

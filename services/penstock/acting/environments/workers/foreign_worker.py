@@ -23,9 +23,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-# The folder of this file has modules of Penstock, whose names modules of the environment may have.
+NO_NUMPY = 80
+"""Exit code of an interpreter that lacks NumPy."""
+
 if __name__ == "__main__":
+    # The folder of this file has modules of Penstock, whose names modules of the environment may have.
     sys.path = [*sys.path[1:], str(Path.cwd())]
+    if importlib.util.find_spec("numpy") is None:
+        sys.exit(NO_NUMPY)
 
 import numpy as np
 

@@ -43,7 +43,7 @@ def test_an_episode_is_a_game_and_its_rewards_add_up_to_the_players_return() -> 
 
 def test_the_arguments_are_the_parameters_of_the_game() -> None:
     made = make_environments("open_spiel:catch", 1, kwargs={"rows": 4, "columns": 3})
-    assert made.spec.observation.spaces[0].size == 12 and made.spec.mask_bits == 3
+    assert made.observation[0].shape == (1, 4, 3) and made.spec.mask_bits == 3
     (_, total) = played("open_spiel:catch", 1, {"rows": 4, "columns": 1}, 10)
     # The only column is where the ball falls.
     assert total == 1.0
@@ -59,7 +59,7 @@ def test_an_illegal_move_is_an_exception_of_the_environment() -> None:
     env.reset(seed=1)
     while (legal := env.get_wrapper_attr("action_masks")()).all():
         env.step(0)
-    with pytest.raises(RuntimeError):
+    with pytest.raises(ValueError, match=r"is illegal; environment\.action_masks must be true"):
         env.step(int(np.flatnonzero(~legal)[0]))
 
 
