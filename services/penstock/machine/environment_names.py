@@ -31,7 +31,8 @@ class MadeEnvironment(Protocol):
     """An environment that `gymnasium.make` has made, which has its specification, also in wrappers."""
 
     @property
-    def spec(self) -> Any: ...
+    def spec(self) -> Any:
+        """The specification, from which `gymnasium.make` would make it again."""
 
 
 Environment = str | Callable[..., Any] | MadeEnvironment

@@ -26,13 +26,14 @@ from typing import Any
 NO_NUMPY = 80
 """Exit code of an interpreter that lacks NumPy."""
 
+# The folder of this file has modules of Penstock, whose names modules of the environment may have.
 if __name__ == "__main__":
-    # The folder of this file has modules of Penstock, whose names modules of the environment may have.
     sys.path = [*sys.path[1:], str(Path.cwd())]
-    if importlib.util.find_spec("numpy") is None:
-        sys.exit(NO_NUMPY)
 
-import numpy as np
+try:
+    import numpy as np
+except ModuleNotFoundError:
+    sys.exit(NO_NUMPY)
 
 _SIZES = struct.Struct("!QQ")
 _ARRAY, _SCALAR, _TUPLE, _ITEMS = "__array__", "__scalar__", "__tuple__", "__items__"
