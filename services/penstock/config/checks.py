@@ -5,9 +5,11 @@ Each check returns one sentence that names the settings and a value that works, 
 
 from penstock.config import derived_settings, replay_law
 from penstock.config.sections import Sections
-from penstock.config.settings.environment import ONLY_SINGLE
 from penstock.gate_law import collection_conflict, shard_window_conflict, shards_conflict, window_conflict
 from penstock.types.replay import MAX_BATCH_SEGMENTS
+
+ONLY_SINGLE = ("wrappers", "python")
+"""Settings of [environment] that an environment's own vectorised form can't have."""
 
 
 def first_conflict(config: Sections) -> str | None:

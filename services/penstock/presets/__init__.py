@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from penstock.config import Config, build, merge
+from penstock.config.checks import ONLY_SINGLE
 from penstock.config.names import answered, in_sections, setting_of, spelled
-from penstock.config.settings.environment import ONLY_SINGLE
 from penstock.errors import ConfigurationError
 from penstock.machine.environment_names import Environment, section_of, split
 from penstock.machine.spelling import question, similar

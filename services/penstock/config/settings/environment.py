@@ -11,9 +11,6 @@ from penstock.machine.environment_names import short
 
 LARGEST_FLOAT32 = 3.4e38
 
-ONLY_SINGLE = ("wrappers", "python")
-"""Settings that an environment's own vectorised form can't have."""
-
 
 class EnvironmentConfig(Section):
     """[environment] The Gymnasium environment."""
