@@ -1,4 +1,4 @@
-"""Gym 0.21 in Python 3.9, installed as docs/environments-of-others.md says, trains through environment.python."""
+"""Gym 0.21 in Python 3.9, installed as docs/your-environment.md says, trains through environment.python."""
 
 import shutil
 import subprocess
