@@ -33,7 +33,7 @@ class Closes(CartPoleEnv):
 """
 
 
-@pytest.mark.parametrize("name", gate_of(0, ["Unpicklable", "Prints", "Closes"]))
+@pytest.mark.parametrize("name", gate_of(1, ["Unpicklable", "Prints", "Closes"]))
 def test_rows_of_a_worker_are_those_of_the_plain_environment(name: str, tmp_path: Path) -> None:
     (tmp_path / "awkward.py").write_text(OWN)
     plain = make_environments("gymnasium.envs.classic_control:CartPoleEnv", 2, kwargs={})
