@@ -43,6 +43,7 @@ IMPORT_OF_USERS = {
     "machine/module_imports.py",
     "algo/own_modules.py",  # `with_own_module` was called before
     "acting/environments/registry.py",  # makes the environments of a process's own settings
+    "acting/environments/wrappers.py",  # wraps them
     "cli/played_episodes.py",  # after `refuse_foreign_code`
 }
 """Modules that import what a name of a user names."""

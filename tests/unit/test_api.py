@@ -10,6 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.envs.classic_control import CartPoleEnv
+from gymnasium.wrappers import StickyAction, TimeLimit, TransformReward
 
 import penstock
 from penstock.api import is_shown
@@ -90,6 +91,12 @@ def wrapped() -> Any:
     return gymnasium.wrappers.FlattenObservation(gymnasium.make("CartPole-v1"))
 
 
+class Own(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordConstructorArgs):
+    def __init__(self, env: gymnasium.Env[Any, Any], *, size: int) -> None:
+        gymnasium.utils.RecordConstructorArgs.__init__(self, size=size)
+        super().__init__(env)
+
+
 @pytest.mark.parametrize(
     ("make", "environment_id", "kwargs"),
     [
@@ -109,6 +116,15 @@ def test_an_environment_may_be_given_as_users_have_it(
     assert penstock.configure(environment={"id": make()}).environment == environment
 
 
+def test_wrappers_of_an_environment_with_plain_arguments_are_repeated() -> None:
+    given = Own(StickyAction(wrapped(), 0.25), size=3)
+    environment = penstock.configure(given).environment
+    sticky = {"name": "StickyAction", "repeat_action_probability": 0.25, "repeat_action_duration": 1}
+    own = {"name": "test_api:Own", "size": 3}
+    assert environment.wrappers == ({"name": "FlattenObservation"}, sticky, own)
+    assert environment.kwargs == {}
+
+
 class OfOthers:
     """A vector environment without a specification, as those of Stable-Baselines3."""
 
@@ -119,7 +135,14 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "training without an environment": (lambda: penstock.train(), "needs an environment or a preset, such as"),
     "a preset on a configuration": (lambda: penstock.train(penstock.Config(), preset="cartpole"), "preset='cartpole'"),
     "an environment that is not registered": (lambda: penstock.configure(CartPoleEnv()), "an object of CartPoleEnv"),
-    "a wrapped environment": (lambda: penstock.configure(wrapped()), "the wrapper FlattenObservation of CartPole-v1"),
+    "a wrapper without plain arguments": (
+        lambda: penstock.configure(TransformReward(wrapped(), lambda reward: reward)),
+        "the wrapper TransformReward of CartPole-v1, .*; name it in environment.wrappers, or give a function",
+    ),
+    "a limit outside of wrappers": (
+        lambda: penstock.configure(TimeLimit(wrapped(), 9)),
+        "the wrapper FlattenObservation of CartPole-v1",
+    ),
     "a vector environment": (
         lambda: penstock.train(gymnasium.make_vec("CartPole-v1", 2)),
         "'CartPole-v1', and the .*n_envs=2",

@@ -41,6 +41,7 @@ def main() -> None:
     segments, recorded = request.pop("segments"), request.pop("recorded")
     # JSON has no tuples.
     recorded["memory"] = recorded["memory"] and tuple(recorded["memory"])
+    request["wrappers"] = read_tables(request["wrappers"])
     tasks = [Task(**{**task, "variants": read_tables(task["variants"])}) for task in request.pop("tasks")]
     try:
         checked = check(tasks=tasks, progress=lambda stage, name: answer(stage=stage, name=name), **request)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from penstock.acting.environments.frames import with_frames
 from penstock.acting.environments.registry import import_and_find, make
 from penstock.acting.environments.single_environments import SingleEnvironments
+from penstock.acting.environments.wrappers import wrapped
 from penstock.acting.evaluation import evaluate
 from penstock.acting.policies.saved_policies import SavedPolicy
 from penstock.acting.values import masks
@@ -122,6 +123,7 @@ def _rendered(environment: EnvironmentConfig, kwargs: dict[str, Any]) -> gymnasi
     found = import_and_find(environment.id, environment.imports, environment.python)
     try:
         rendered = make(found, kwargs, render_mode="rgb_array")
+        rendered = wrapped(rendered, environment.id, environment.wrappers)
         # Many environments import their renderer when they draw.
         rendered.reset()
         picture: Any = rendered.render()

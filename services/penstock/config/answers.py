@@ -270,9 +270,7 @@ _VECTOR = _line(
     "each actor is a process that steps its environments one after another; set --actors and --envs-per-actor"
 )
 _MONITOR = _line("metrics.jsonl in the run's folder has the mean returns of episodes; remove it")
-_WRAPPER = _line(
-    "write a function that returns the wrapped environment, and give it as the environment: file.py:make_env"
-)
+_WRAPPER = _line("give the arguments with the wrapper: --environment.wrappers 'TimeLimit(max_episode_steps=100)'")
 _BUFFER = _line("the replay service is the buffer; set its size and draws in [replay] and [sampling]")
 _NOISE = _line("exploration follows the policy's distribution; --policy.state-dependent-std lets it depend on states")
 _CALLBACKS = {
@@ -369,7 +367,7 @@ ANSWERS: dict[str, Answer] = {
     **dict.fromkeys(("batched_sampling", "worker_num_splits", "policy_workers_per_policy"), _VECTOR),
     "gym_env_vectorize_mode": _VECTOR,
     "start_index": _line("the seeds of environments follow from --seed; remove it", 0),
-    **dict.fromkeys(("wrapper_class", "wrapper_kwargs"), _WRAPPER),
+    "wrapper_kwargs": _WRAPPER,
     **dict.fromkeys(("monitor_dir", "monitor_kwargs"), _MONITOR),
     "env_frameskip": _line("give the environment its own argument: --environment.kwargs frameskip=4", 1),
     "frame_skip": _line("give the environment its own argument: --environment.kwargs frameskip=4", 1),

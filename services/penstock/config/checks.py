@@ -8,6 +8,9 @@ from penstock.config.sections import Sections
 from penstock.gate_law import collection_conflict, shard_window_conflict, shards_conflict, window_conflict
 from penstock.types.replay import MAX_BATCH_SEGMENTS
 
+ONLY_SINGLE = ("wrappers", "python")
+"""Settings of [environment] that an environment's own vectorised form can't have."""
+
 
 def first_conflict(config: Sections) -> str | None:
     """Returns the sentence of the first check that refuses this configuration; None if it can start."""
@@ -49,14 +52,22 @@ def _memory(config: Sections) -> str | None:
     )
 
 
-def _python(config: Sections) -> str | None:
+def _native(config: Sections) -> str | None:
     environment = config.environment
-    if environment.python is None or environment.vectorization != "native":
+    single = [f"environment.{name}" for name in ONLY_SINGLE if getattr(environment, name)]
+    if not single or environment.vectorization != "native":
         return None
-    return (
-        "environment.python makes single environments, and environment.vectorization is native; set it to sync or"
-        " process"
-    )
+    return f"{single[0]} needs single environments, and environment.vectorization is native; set it to sync or process"
+
+
+def _windows(config: Sections) -> str | None:
+    for arguments in (*config.environment.variant_kwargs, config.environment.training_kwargs):
+        if arguments.get("render_mode") == "human":
+            return (
+                "render_mode human would open a window for each environment; remove it from environment.kwargs, and"
+                " watch the policy with `penstock evaluate RUN --human`"
+            )
+    return None
 
 
 def _ready(config: Sections) -> str | None:
@@ -206,7 +217,8 @@ _CHECKS = (
     _normalisation,
     _memory,
     _moves,
-    _python,
+    _native,
+    _windows,
     _ready,
     _gate,
     _replay,

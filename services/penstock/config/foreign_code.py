@@ -14,14 +14,14 @@ from penstock.config.sections import Sections
 from penstock.config.settings.environment import EnvironmentConfig
 from penstock.config.settings.policy import PolicyConfig
 from penstock.errors import ForeignCode
-from penstock.machine.environment_names import split
+from penstock.machine.environment_names import INTERFACES, split
 from penstock.machine.foreign_errors import shortened
 
 _PLACE = re.compile(r"[/\\:.]")
 """Characters of a file's path, or of a module's name with an object in it. Environments may import such an argument."""
 
 CODE = (
-    *(f"environment.{key}" for key in ("id", "imports", "python", "kwargs", "training_kwargs", "variants")),
+    *(f"environment.{key}" for key in ("id", "imports", "python", "kwargs", "training_kwargs", "variants", "wrappers")),
     "policy.module",
     "checkpoint.copy_to",
     "run.on_end",
@@ -68,7 +68,7 @@ class FileNames:
 def code_in(environment: EnvironmentConfig, policy: PolicyConfig) -> dict[str, object]:
     """Returns the values that name code, by the names of `FileNames`."""
     found: dict[str, object] = {}
-    if split(environment.id)[0]:
+    if split(environment.id)[0] not in ("", *INTERFACES):
         found["environment.id"] = environment.id
     if environment.imports:
         found["environment.imports"] = ",".join(environment.imports)
@@ -80,8 +80,9 @@ def code_in(environment: EnvironmentConfig, policy: PolicyConfig) -> dict[str, o
         for name, value in getattr(environment, setting).items():
             if (text := next(_places(value), None)) is not None:
                 found[f"environment.{setting}.{name}"] = text
-    if (text := next(_places(environment.variants), None)) is not None:
-        found["environment.variants"] = text
+    for setting in ("variants", "wrappers"):
+        if (text := next(_places(getattr(environment, setting)), None)) is not None:
+            found[f"environment.{setting}"] = text
     return found
 
 

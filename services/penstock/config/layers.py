@@ -9,8 +9,8 @@ from penstock.errors import ConfigurationError
 from penstock.machine.environment_arguments import read_tables
 from penstock.machine.system_errors import in_words
 
-_ARGUMENTS = ("kwargs", "training_kwargs", "variants")
-"""Keys of the settings that hold arguments of environments."""
+_ARGUMENTS = ("kwargs", "training_kwargs", "variants", "wrappers")
+"""Keys of the settings that hold arguments of environments and of their wrappers."""
 
 
 def load_toml(path: Path) -> dict[str, object]:

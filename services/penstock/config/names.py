@@ -104,6 +104,7 @@ def _activation(value: object) -> object:
 ALIASES = {
     **dict.fromkeys(("env", "env_name", "create_env_fn"), Alias("environment.id")),
     **dict.fromkeys(("env_kwargs", "env_config"), Alias("environment.kwargs", convert=_table)),
+    **dict.fromkeys(("env_wrapper", "wrapper_class"), Alias("environment.wrappers")),
     "env_framestack": Alias("environment.frame_stack"),
     **dict.fromkeys(("num_workers", "n_workers", "num_actors", "num_env_runners"), Alias("train.actors")),
     **dict.fromkeys(("num_envs_per_worker", "num_envs_per_env_runner"), Alias("actor.environments")),

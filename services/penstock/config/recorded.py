@@ -26,6 +26,7 @@ ENVIRONMENT = tuple(
         "variants",
         "imports",
         "python",
+        "wrappers",
         "vectorization",
         "workers",
         "frame_stack",

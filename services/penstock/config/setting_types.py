@@ -74,7 +74,7 @@ def read_table(text: str) -> dict[str, object]:
         if isinstance(whole, dict):
             return whole
     table: dict[str, object] = {}
-    for part in filter(None, map(str.strip, _parts(text))):
+    for part in filter(None, map(str.strip, split_at_commas(text))):
         name, equals, value = part.partition("=")
         if not equals or not name.strip():
             raise ValueError(f"must be name=value,name=value; got {text!r}")
@@ -82,7 +82,7 @@ def read_table(text: str) -> dict[str, object]:
     return table
 
 
-def _parts(text: str) -> list[str]:
+def split_at_commas(text: str) -> list[str]:
     """Splits text at its commas, but not within brackets or quotes."""
     parts, depth, quote = [""], 0, ""
     for character in text:

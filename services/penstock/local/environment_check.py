@@ -15,7 +15,7 @@ from penstock.errors import ConfigurationError, UnknownEnvironment
 from penstock.local.process_group import CommandProcess, Guard, ProcessGroup, describe_exit, signals_held_back
 from penstock.local.store_size import sized_segments
 from penstock.local.variables import of_services
-from penstock.machine.environment_arguments import written
+from penstock.machine.environment_arguments import written_table
 from penstock.process.service import SUPERVISED_VARIABLE
 
 _COMPARED = 2
@@ -96,7 +96,7 @@ def _request(config: Config) -> dict[str, Any]:
     evaluated = min(_COMPARED, -(-config.evaluation.episodes // len(environment.variant_kwargs)))
     trained = min(_COMPARED, config.actor.environments)
     training, evaluation = (
-        [{name: written(each) for name, each in variant.items()} for variant in variants]
+        [written_table(variant) for variant in variants]
         for variants in (environment.training_variants, environment.variant_kwargs)
     )
     tasks: list[dict[str, object]] = [{"variants": evaluation, "instances": max(evaluated, trained)}]
@@ -109,6 +109,7 @@ def _request(config: Config) -> dict[str, Any]:
         "env_id": environment.id,
         "tasks": tasks,
         "imports": environment.imports,
+        "wrappers": [written_table(each) for each in environment.wrappers],
         "vectorization": environment.vectorization,
         "frames": environment.frame_stack,
         "segments": sized_segments(config),

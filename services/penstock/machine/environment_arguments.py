@@ -11,6 +11,7 @@ import ast
 import sys
 import types
 import warnings
+from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
 
@@ -87,6 +88,11 @@ def written(value: object) -> object:
     if isinstance(value, dict) and value.keys() != {_LITERAL} and all(isinstance(name, str) for name in value):
         return {name: written(each) for name, each in value.items()}
     return {_LITERAL: repr(value)} if isinstance(value, (dict, tuple)) or value == NONE else value
+
+
+def written_table(arguments: Mapping[str, object]) -> dict[str, object]:
+    """Returns a table of named arguments in the form that a TOML file and JSON can hold."""
+    return {name: written(value) for name, value in arguments.items()}
 
 
 def read(value: object) -> object:

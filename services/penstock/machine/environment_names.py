@@ -6,6 +6,8 @@ The name of an environment is one of:
     package:MyEnv-v0       an id that is registered when the package is imported
     package.module:MyEnv   a class or a function of a module that returns an environment
     folder/file.py:MyEnv   either of them in a file
+    gym:CartPole-v1        an id of Gym, the predecessor of Gymnasium
+    open_spiel:2048        a game of OpenSpiel
 
 `acting.environments.registry` finds the environment of a name. The functions here need no Gymnasium.
 """
@@ -16,15 +18,21 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from penstock.errors import ConfigurationError
+from penstock.machine.environment_arguments import plain
+
+INTERFACES = ("gym", "open_spiel")
+"""Packages with another interface than Gymnasium's, which Penstock converts (`acting.environments.interfaces`)."""
 
 _SUFFIX = ".py"
 _ENVIRONMENT = "environment"
 
 
 class MadeEnvironment(Protocol):
-    """An environment that `gymnasium.make` has made, which has its specification."""
+    """An environment that `gymnasium.make` has made, which has its specification, also in wrappers."""
 
-    spec: Any
+    @property
+    def spec(self) -> Any:
+        """The specification, from which `gymnasium.make` would make it again."""
 
 
 Environment = str | Callable[..., Any] | MadeEnvironment
@@ -171,10 +179,13 @@ def _section_of_spec(spec: Any) -> dict[str, object]:
     registered = gymnasium.registry.get(spec.id) if gymnasium is not None else None
     usual = registered.kwargs if registered is not None else {}
     wrappers = spec.additional_wrappers[len(registered.additional_wrappers) if registered is not None else 0 :]
-    if wrappers:
+    limited = registered is not None and spec.max_episode_steps != registered.max_episode_steps
+    # A limit has no place among the wrappers, and counts other steps outside one that repeats actions.
+    unknown = wrappers if limited else [each for each in wrappers if not _is_plain(each.kwargs)]
+    if unknown:
         raise ConfigurationError(
-            f"the services can't repeat the wrapper {wrappers[0].name} of {spec.id}, because {_why(_ENVIRONMENT)};"
-            " write a function that returns the wrapped environment, and give it instead"
+            f"the services can't repeat the wrapper {unknown[0].name} of {spec.id}, because {_why(_ENVIRONMENT)};"
+            " name it in environment.wrappers, or give a function that returns the wrapped environment"
         )
     missing = object()
     kwargs = {
@@ -182,9 +193,27 @@ def _section_of_spec(spec: Any) -> dict[str, object]:
         for name, value in spec.kwargs.items()
         if name != "render_mode" and _differ(usual.get(name, missing), value)
     }
-    if registered is not None and spec.max_episode_steps != registered.max_episode_steps:
+    if limited:
         kwargs["max_episode_steps"] = spec.max_episode_steps
-    return {"id": str(spec.id), "kwargs": kwargs} if kwargs else {"id": str(spec.id)}
+    section = {
+        "kwargs": kwargs,
+        "wrappers": [{"name": _importable_name(each.entry_point), **each.kwargs} for each in wrappers],
+    }
+    return {"id": str(spec.id)} | {name: value for name, value in section.items() if value}
+
+
+def _is_plain(arguments: dict[str, object] | None) -> bool:
+    """Returns whether arguments of a wrapper, None if it did not record them, can be written to a file."""
+    try:
+        plain(arguments)
+    except ValueError:
+        return False
+    return arguments is not None
+
+
+def _importable_name(entry_point: str) -> str:
+    module, name = split(entry_point)
+    return f"{importable(module, what='wrapper')}:{name}"
 
 
 def _differ(one: object, other: object) -> bool:

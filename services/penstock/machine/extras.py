@@ -20,6 +20,7 @@ EXTRA_OF = {
     "onnxscript": "onnx",
     "optuna": "tune",
     "pygame": "video",
+    "pyspiel": "openspiel",
     "trackio": "trackio",
     "wandb": "wandb",
 }
@@ -33,6 +34,7 @@ _IN_IMAGE = {
     "mlflow": "mlflow-skinny",
     "mujoco": "gymnasium[mujoco]",
     "onnx": "onnx onnxruntime onnxscript",
+    "openspiel": "open_spiel",
     "plot": "matplotlib",
     "remote": "fsspec",
     "trackio": "trackio",

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from penstock.config import Config, build, merge
+from penstock.config.checks import ONLY_SINGLE
 from penstock.config.names import answered, in_sections, setting_of, spelled
 from penstock.errors import ConfigurationError
 from penstock.machine.environment_names import Environment, section_of, split
@@ -34,7 +35,8 @@ class Configured(NamedTuple):
     Attributes:
         config: All settings.
         preset: Name of the preset that it is based on; None: it is based on the defaults.
-        notes: Lines for the user about names of other libraries whose unit differs.
+        notes: Lines for the user about names of other libraries whose unit differs, and about settings of the preset
+            that do not apply.
     """
 
     config: Config
@@ -57,7 +59,7 @@ def configured(*layers: Mapping[str, object], preset: str | None = None) -> Conf
     if questions:
         answers = answered(questions, lambda answers: _configured(merge(values, answers), preset).config)
         found = _configured(merge(values, answers), preset)
-    return found._replace(notes=tuple(note for each in named for note in each.notes))
+    return found._replace(notes=(*(note for each in named for note in each.notes), *found.notes))
 
 
 def _configured(values: dict[str, object], preset: str | None) -> Configured:
@@ -72,7 +74,13 @@ def _configured(values: dict[str, object], preset: str | None) -> Configured:
     below = preset_values(chosen)
     if isinstance(given, str) and not _is_for(chosen, given):
         raise ConfigurationError(_misfit(chosen, given))
-    return Configured(build(merge(below, values)), chosen)
+    single = next(filter(environment.get, ONLY_SINGLE), None) if isinstance(environment, dict) else None
+    preset_environment = below.get("environment")
+    if single is None or not isinstance(preset_environment, dict) or "vectorization" not in preset_environment:
+        return Configured(build(merge(below, values)), chosen)
+    del preset_environment["vectorization"]
+    note = f"environment.{single} needs single environments, so those of the preset {chosen} are not vectorised"
+    return Configured(build(merge(below, values)), chosen, (note,))
 
 
 def preset(name: str, /, **settings: object) -> Config:

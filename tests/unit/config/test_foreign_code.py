@@ -38,6 +38,8 @@ def refusal(config: Config) -> str:
         ({"environment": {"kwargs": {"deep": {"a/b": 1}}}}, "environment.kwargs.deep 'a/b'"),
         ({"environment": {"training_kwargs": {"file": "/some.xml"}}}, "environment.training_kwargs.file '/some.xml'"),
         ({"environment": {"variants": [{}, {"env_id": "evil:X"}]}}, "environment.variants 'evil:X'"),
+        ({"environment": {"wrappers": ["ClipAction", "evil:X"]}}, "environment.wrappers 'evil:X'"),
+        ({"environment": {"wrappers": [{"name": "W", "kind": "a.B"}]}}, "environment.wrappers 'a.B'"),
     ],
 )
 def test_a_file_that_names_code_is_refused_until_it_is_trusted(
@@ -60,6 +62,7 @@ def test_a_file_that_names_code_is_refused_until_it_is_trusted(
         {},
         {"environment": {"id": "ALE/Pong-v5", "kwargs": {"obs_type": "rgb", "levels": [1, 2.5, None, True]}}},
         {"environment": {"id": "FrozenLake-v1", "kwargs": {"map_name": "8x8"}, "variants": [{"g": 1.5}, {}]}},
+        {"environment": {"wrappers": ["FlattenObservation", {"name": "TimeLimit", "max_episode_steps": 5}]}},
         {"run": {"start_from": "/some/run"}, "replay": {"folder": "/a/b"}},
     ],
 )

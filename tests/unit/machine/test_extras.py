@@ -32,6 +32,7 @@ DISTRIBUTIONS = {
     "onnxscript": {"onnxscript"},
     "optuna": {"optuna"},
     "pygame": {"pygame", "pygame-ce"},
+    "pyspiel": {"open-spiel"},
     "trackio": {"trackio"},
     "wandb": {"wandb"},
 }

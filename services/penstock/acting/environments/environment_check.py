@@ -24,6 +24,7 @@ from penstock.acting.environments.single_environments import SingleEnvironments
 from penstock.acting.environments.variants import require_same_spaces, variant_name
 from penstock.acting.environments.vectors import Environments, MadeOnce, make_environments
 from penstock.acting.environments.workers.pool import ProcessEnvironments
+from penstock.acting.environments.wrappers import Wrapping
 from penstock.acting.values import faults
 from penstock.acting.values.masks import MaskSource, Place
 from penstock.acting.values.spaces import ActionMap
@@ -83,6 +84,7 @@ def check(
     tasks: Sequence[Task],
     *,
     imports: Sequence[str],
+    wrappers: Sequence[Wrapping] = (),
     vectorization: str,
     frames: int,
     use_masks: bool,
@@ -118,6 +120,7 @@ def check(
                     task.instances,
                     kwargs=arguments,
                     imports=imports,
+                    wrappers=wrappers,
                     workers=task.instances,
                     progress=stages,
                     use_masks=use_masks,

@@ -3,7 +3,8 @@
 import contextlib
 import inspect
 import re
-from collections.abc import Collection
+import traceback
+from collections.abc import Callable, Collection
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
@@ -30,16 +31,30 @@ def can_not_make(name: str, error: BaseException, found: str | EnvSpec, given: C
     """
     if isinstance(error, (gymnasium.error.UnregisteredEnv, gymnasium.error.DeprecatedEnv)) and isinstance(found, str):
         return unknown(found)
-    return ConfigurationError(f"can't make the environment {name!r}: {_reason(error, found, given)}")
+    reason = _reason(error, _taken(found), given, settings=_SETTINGS, remedy=remedy_for(error))
+    return ConfigurationError(f"can't make the environment {name!r}: {reason}")
 
 
-def _reason(error: BaseException, found: str | EnvSpec, given: Collection[str]) -> str:
+def can_not_wrap(
+    name: str, wrapper: str, error: BaseException, creator: Callable[..., object], given: Collection[str]
+) -> ConfigurationError:
+    """Returns the error for an exception of a wrapper's class or function, with the names of its arguments."""
+    remedy = "correct it, or remove it from environment.wrappers"
+    if isinstance(error, AssertionError) and not str(error):
+        # Gymnasium asserts without a text what a wrapper needs.
+        line = traceback.extract_tb(error.__traceback__)[-1].line or ""
+        error = AssertionError(line.removeprefix("assert ")).with_traceback(error.__traceback__)
+    taken = _taken_by(creator)[1:]
+    reason = _reason(error, taken, given, settings="environment.wrappers", remedy=remedy)
+    return ConfigurationError(f"can't wrap the environment {name!r} in {wrapper}: {reason}")
+
+
+def _reason(error: BaseException, taken: Collection[str], given: Collection[str], *, settings: str, remedy: str) -> str:
     unexpected = _UNEXPECTED.search(str(error)) if isinstance(error, TypeError) else None
-    taken = _taken(found)
     # A constructor can also pass other names on to code that does not take them, which is a fault of the environment.
     if unexpected and unexpected[1] in given and unexpected[1] not in taken:
         known = f"; it takes {', '.join(taken)}" if taken else ""
-        return f"it takes no argument {unexpected[1]!r}{known}; check {_SETTINGS}"
+        return f"it takes no argument {unexpected[1]!r}{known}; check {settings}"
     text = foreign_errors.shortened(str(error)).rstrip(".")
     if module := extras.missing_module(error):
         return f"it needs {module}; {extras.installation(module)}"
@@ -48,7 +63,7 @@ def _reason(error: BaseException, found: str | EnvSpec, given: Collection[str]) 
         return text
     # Python's text for a call with other arguments than a constructor takes, if no line of the user made that call.
     called = isinstance(error, TypeError) and "argument" in str(error) and not foreign_errors.place_of(error)
-    return f"{foreign_errors.explain(error)}; {f'check {_SETTINGS}' if called else remedy_for(error)}"
+    return f"{foreign_errors.explain(error)}; {f'check {settings}' if called else remedy}"
 
 
 def _taken(found: str | EnvSpec) -> list[str]:
@@ -58,7 +73,12 @@ def _taken(found: str | EnvSpec) -> list[str]:
     if entry is None:
         return []
     with contextlib.suppress(Exception):
-        creator = load_env_creator(entry) if isinstance(entry, str) else entry
+        return _taken_by(load_env_creator(entry) if isinstance(entry, str) else entry)
+    return []
+
+
+def _taken_by(creator: Callable[..., object]) -> list[str]:
+    with contextlib.suppress(Exception):
         parameters = inspect.signature(creator).parameters.values()
         return [each.name for each in parameters if each.kind not in _OF_NOTHING and each.name not in _NOT_ARGUMENTS]
     return []

@@ -9,11 +9,14 @@ from gymnasium.envs.registration import EnvSpec, VectorEnvCreator
 from gymnasium.vector import VectorEnv
 
 from penstock.acting.environments.ids import meant_id, require_packages
+from penstock.acting.environments.interfaces import old_gym, open_spiel
 from penstock.acting.environments.packages import package_of, plugins
 from penstock.acting.environments.workers.foreign import foreign_spec
 from penstock.errors import ConfigurationError
 from penstock.machine import environment_names
 from penstock.machine.module_imports import import_installed, import_modules, import_named
+
+_INTERFACES = {old_gym.PLACE: old_gym.gym_spec, open_spiel.PLACE: open_spiel.open_spiel_spec}
 
 
 def find(name: str) -> str | EnvSpec:
@@ -24,6 +27,8 @@ def find(name: str) -> str | EnvSpec:
     registered one is accepted.
     """
     place, rest = environment_names.split(name)
+    if place in environment_names.INTERFACES:
+        return _INTERFACES[place](rest)
     if not place:
         if meant_id(name) is None:
             _import_package_of(name)
@@ -57,11 +62,14 @@ def import_and_find(name: str, imports: Sequence[str] = (), python: str | None =
 
 
 def make(found: str | EnvSpec, kwargs: Mapping[str, Any], **further: Any) -> gymnasium.Env[Any, Any]:
-    """Makes a found environment with its arguments, which may have the name `id`, as the first one of Gymnasium has."""
+    """Makes a found environment with its arguments, which may have the name `id`, as the first one of Gymnasium has.
+
+    `further` arguments replace them.
+    """
     if "id" in kwargs:
         spec = gymnasium.spec(found) if isinstance(found, str) else found
         found, kwargs = dataclasses.replace(spec, kwargs={**spec.kwargs, **kwargs}), {}
-    return gymnasium.make(found, **further, **kwargs)
+    return gymnasium.make(found, **{**kwargs, **further})
 
 
 def has_native_form(name: str) -> bool:

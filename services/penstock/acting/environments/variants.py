@@ -16,6 +16,7 @@ from penstock.acting.environments.progress import Progress
 from penstock.acting.environments.single_environments import AnswerTogether, StepOutcome
 from penstock.acting.environments.vectors import Environments, make_environments
 from penstock.acting.environments.workers.pool import TIMEOUT_S
+from penstock.acting.environments.wrappers import Wrapping
 from penstock.errors import ConfigurationError, EnvironmentFailed
 from penstock.types.spaces import EnvironmentSpec
 
@@ -88,6 +89,7 @@ class EnvironmentVariants:
         env_id: Gymnasium id, or package:Id-v0.
         arguments: All arguments of each variant; at least one variant.
         imports: Modules that register environments.
+        wrappers: Wrappers around each environment, applied in this order.
         vectorization: sync, process for worker processes, or native for the environment's own vectorised form.
         frames: Frames stacked in an observation.
         use_masks: Whether action masks are used.
@@ -99,6 +101,7 @@ class EnvironmentVariants:
     env_id: str
     arguments: Sequence[Arguments]
     imports: Sequence[str] = ()
+    wrappers: Sequence[Wrapping] = ()
     vectorization: str = "sync"
     frames: int = 1
     use_masks: bool = True
@@ -143,6 +146,7 @@ class EnvironmentVariants:
                 count,
                 kwargs=variants[variant],
                 imports=self.imports,
+                wrappers=self.wrappers,
                 vectorization=self.vectorization,
                 workers=self.workers,
                 timeout_s=self.timeout_s,

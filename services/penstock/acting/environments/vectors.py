@@ -28,6 +28,7 @@ from penstock.acting.environments.single_environments import AnswerTogether, Sin
 from penstock.acting.environments.tensors import TensorVector, takes_tensors
 from penstock.acting.environments.texts import readable
 from penstock.acting.environments.workers.pool import TIMEOUT_S, Making, ProcessEnvironments
+from penstock.acting.environments.wrappers import Wrapping, wrapped
 from penstock.acting.values import masks
 from penstock.acting.values.masks import MaskSource
 from penstock.acting.values.spaces import describe
@@ -177,6 +178,7 @@ def make_environments(
     *,
     kwargs: Mapping[str, Any],
     imports: Sequence[str] = (),
+    wrappers: Sequence[Wrapping] = (),
     vectorization: str = "sync",
     workers: int = 1,
     timeout_s: float = TIMEOUT_S,
@@ -198,7 +200,7 @@ def make_environments(
     """
     progress = progress or Progress()
     if vectorization == "process":
-        making = Making(env_id, kwargs, imports, use_masks, python)
+        making = Making(env_id, kwargs, imports, wrappers, use_masks, python)
         return ProcessEnvironments(making, count, workers, progress=progress, timeout_s=timeout_s, expected=expected)
     found = import_and_find(env_id, imports, python)
     find_masks = functools.partial(_masks_of, use_masks=use_masks, expected=expected)
@@ -211,7 +213,9 @@ def make_environments(
         while len(envs) < count:
             progress.environment = len(envs)
             try:
-                envs.append(_made(env_id, found, kwargs, lambda: readable(make(found, kwargs))))
+                envs.append(
+                    readable(_made(env_id, found, kwargs, lambda: wrapped(make(found, kwargs), env_id, wrappers)))
+                )
             except ConfigurationError as error:
                 if not envs:
                     raise

@@ -6,6 +6,7 @@ from pydantic import Field, PositiveFloat, PositiveInt
 
 from penstock.config.setting_types import Arguments, EnvironmentName, Interpreter, Modules, Tables
 from penstock.config.settings.section import Section
+from penstock.config.wrapper_settings import Wrappers
 from penstock.machine.environment_names import short
 
 LARGEST_FLOAT32 = 3.4e38
@@ -32,6 +33,11 @@ class EnvironmentConfig(Section):
     """Path of another Python interpreter, such as /path/to/venv/bin/python, whose packages have the environment: Gym
     0.21 on Python 3.9, a simulator, or ROS. Each environment has a process of that Python, from 3.7 on, which needs
     NumPy and the environment's packages, not Penstock. Unset: the environment is made with Penstock's own packages."""
+    wrappers: Wrappers = ()
+    """Gymnasium wrappers around each environment, applied in this order: tables with a name and the arguments of the
+    wrapper, written as [[environment.wrappers]] in a file. The name is a class of gymnasium.wrappers, such as
+    FlattenObservation, or package.module:Class or file.py:Class. As an option
+    FlattenObservation,TimeLimit(max_episode_steps=100)."""
     vectorization: Literal["sync", "process", "native"] = "sync"
     """Form of the vector environment. sync: single environments, stepped one after another, which is fastest where a
     step takes less than about 0.1 ms. process: single environments in worker processes, which step them at the same

@@ -183,7 +183,7 @@ def test_a_fault_in_another_python_is_named_like_one_in_this(old: str, kind: str
     ("name", "python", "text"),
     [
         ("CartPole-v1", "/nowhere/python", "No such file or directory; give the path of a Python interpreter"),
-        ("CartPole-v1", "/bin/true", "it ended with exit code 0 at once; it must be a Python from 3.7 on with NumPy"),
+        ("CartPole-v1", "/bin/true", "it ended with exit code 0 at once; it must be a Python from 3.7 on, and"),
         *gate_of(
             1,
             [
@@ -201,6 +201,16 @@ def test_what_can_not_be_made_is_refused_in_one_line(name: str, python: str, tex
         made(old if name == "OLD" else name, kwargs, python=python or sys.executable)
     assert text in str(caught.value) and "\n" not in str(caught.value)
     assert (python or sys.executable) in str(caught.value)
+    assert not processes()
+
+
+def test_an_interpreter_without_numpy_is_told_from_another_fault(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    # Without the folder of installed packages.
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    python.chmod(0o755)
+    with pytest.raises(ConfigurationError, match=f"it has no NumPy; install it with {python} -m pip install numpy$"):
+        made("CartPole-v1", {}, python=str(python))
     assert not processes()
 
 

@@ -128,3 +128,8 @@ def test_the_game_can_be_won_and_gives_its_rewards_once() -> None:
     assert "treasure" in text and total == 3.0
     do("take treasure")
     assert total == 5.0
+
+
+def test_the_wrapper_has_a_name_in_settings() -> None:
+    made = make_environments(HOUSE, 1, kwargs={}, wrappers=[{"name": "TextTokens", "length": 5}])
+    assert made.spec.observation.spaces[0].observation_array == ("int32", (5,))

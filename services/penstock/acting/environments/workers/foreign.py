@@ -31,6 +31,15 @@ def foreign_spec(python: str, name: str, imports: tuple[str, ...]) -> EnvSpec:
     return EnvSpec(id=split(name)[1], entry_point=partial(ForeignEnvironment, python, name, imports))
 
 
+def describe_as(env: gymnasium.Env[Any, Any], described: Mapping[str, Any], render_mode: str | None) -> None:
+    """Gives an environment the spaces and the metadata of `foreign_worker.Environment.describe`.
+
+    Raises `ValueError` for a space that is not supported.
+    """
+    env.observation_space, env.action_space = (_space(described[role]) for role in ("observation", "action"))
+    env.metadata, env.render_mode = described["metadata"], render_mode
+
+
 class ForeignEnvironment(gymnasium.Env[Any, Any]):
     """An environment of Gymnasium or Gym in another Python.
 
@@ -59,19 +68,18 @@ class ForeignEnvironment(gymnasium.Env[Any, Any]):
         self._connection = ours
         try:
             made = self._call("make", name=name, kwargs=kwargs, imports=list(imports))
-            self.observation_space, self.action_space = (_space(made[role]) for role in ("observation", "action"))
+            describe_as(self, made, kwargs.get("render_mode"))
         except EOFError:
-            raise ConfigurationError(
-                f"{self._what}: it {self._end()} at once; it must be a Python from 3.7 on with NumPy, and the log has"
-                " its last lines"
-            ) from None
+            how = f"it {self._end()} at once; it must be a Python from 3.7 on, and the log has its last lines"
+            if self._process.returncode == foreign_worker.NO_NUMPY:
+                how = f"it has no NumPy; install it with {python} -m pip install numpy"
+            raise ConfigurationError(f"{self._what}: {how}") from None
         except Exception as error:
             self._end()
             text = f"{type(error).__name__}: {error}".rstrip(".")
             remedy = f"; install it with {python} -m pip" if type(error).__name__ in _MISSING else ""
             raise ConfigurationError(f"{self._what}: {text}{remedy}") from error
-        self.metadata, self.timed = made["metadata"], made["timed"]
-        self.render_mode = kwargs.get("render_mode")
+        self.timed = made["timed"]
         if made["masks"]:
             self.action_masks = partial(self._called, "masks")
 

@@ -8,8 +8,10 @@ process id of the process that started it. Requests and replies alternate, and t
 from __future__ import annotations
 
 import ctypes
+import functools
 import importlib
 import importlib.util
+import inspect
 import json
 import os
 import signal
@@ -21,11 +23,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+NO_NUMPY = 80
+"""Exit code of an interpreter that lacks NumPy."""
+
 # The folder of this file has modules of Penstock, whose names modules of the environment may have.
 if __name__ == "__main__":
     sys.path = [*sys.path[1:], str(Path.cwd())]
 
-import numpy as np
+try:
+    import numpy as np
+except ModuleNotFoundError:
+    sys.exit(NO_NUMPY)
 
 _SIZES = struct.Struct("!QQ")
 _ARRAY, _SCALAR, _TUPLE, _ITEMS = "__array__", "__scalar__", "__tuple__", "__items__"
@@ -111,7 +119,7 @@ def _sendable(value: Any) -> bool:
     return True
 
 
-class _Environment:
+class Environment:
     """The environment, by the interface of Gymnasium, of Gym from 0.26 on, or of earlier Gym."""
 
     def __init__(self, name: str, kwargs: dict[str, Any], imports: list[str]) -> None:
@@ -129,6 +137,7 @@ class _Environment:
             self._env = make(**kwargs)
 
     def describe(self) -> dict[str, Any]:
+        """Returns the plain form of its spaces and metadata, and whether it has a time limit and action masks."""
         env = self._env
         metadata = {key: each for key, each in dict(getattr(env, "metadata", None) or {}).items() if _sendable(each)}
         limit = getattr(getattr(env, "spec", None), "max_episode_steps", None)
@@ -141,6 +150,7 @@ class _Environment:
         }
 
     def reset(self, seed: Any, options: Any) -> Any:
+        """Begins an episode; returns the observation and the info."""
         given = {} if options is None else {"options": options}
         if not self._seeds_apart:
             try:
@@ -160,6 +170,7 @@ class _Environment:
         return result, {}
 
     def step(self, action: Any) -> Any:
+        """Takes a step; returns the five values of Gymnasium."""
         result = self._env.step(action)
         if not isinstance(result, tuple) or not result or not isinstance(result[-1], dict):
             return result
@@ -171,12 +182,15 @@ class _Environment:
         return observation, reward, bool(done) and not truncated, truncated, info
 
     def masks(self) -> Any:
+        """Returns the action mask. Only for an environment that has the method."""
         return self._mask_method()()
 
     def render(self) -> Any:
+        """Returns the rendered frame."""
         return self._env.render(mode=self._rendered_as) if self._rendered_as else self._env.render()
 
     def close(self) -> None:
+        """Closes the environment."""
         self._env.close()
 
     def _mask_method(self) -> Any:
@@ -230,10 +244,11 @@ def _creator(name: str) -> Callable[..., Any]:
             found = getattr(found, part, None)
         if callable(found):
             return found  # type: ignore[no-any-return]
-    libraries = [each for each in ("gymnasium", "gym") if importlib.util.find_spec(each) is not None]
+    named = ("gymnasium", "gym")
+    libraries = [place] if place in named else [each for each in named if importlib.util.find_spec(each) is not None]
     if not libraries:
         raise ImportError("neither gymnasium nor gym is installed there")
-    makes = [importlib.import_module(each).make for each in libraries]
+    makes = [_make_of(each) for each in libraries]
 
     def make(**kwargs: Any) -> Any:
         for candidate in makes[:-1]:
@@ -244,6 +259,14 @@ def _creator(name: str) -> Callable[..., Any]:
                     raise
         return makes[-1](rest, **kwargs)
 
+    return make
+
+
+def _make_of(library: str) -> Callable[..., Any]:
+    make: Callable[..., Any] = importlib.import_module(library).make
+    if library == "gym" and "disable_env_checker" in inspect.signature(make).parameters:
+        # The checker of Gym 0.26 needs a name that NumPy 2 does not have.
+        return functools.partial(make, disable_env_checker=True)
     return make
 
 
@@ -276,7 +299,7 @@ def main() -> None:
         call = request.pop("call")
         try:
             if call == "make":
-                environment = _Environment(**request)
+                environment = Environment(**request)
             reply = {"value": environment.describe() if call == "make" else getattr(environment, call)(**request)}
             send(connection, reply)
         except Unsendable as unsendable:

@@ -28,7 +28,7 @@ from penstock.acting.environments.progress import Progress
 from penstock.acting.environments.single_environments import StepOutcome
 from penstock.acting.environments.workers.shared import DONE, STEP, Channel, Layout, SharedRows, arrays, line
 from penstock.errors import ConfigurationError, EnvironmentFailed, UnknownEnvironment
-from penstock.machine.environment_arguments import written
+from penstock.machine.environment_arguments import written_table
 from penstock.types.spaces import EnvironmentSpec, Leaves
 
 TIMEOUT_S = 120.0
@@ -46,6 +46,7 @@ class Making:
     env_id: str
     kwargs: Mapping[str, Any]
     imports: Sequence[str]
+    wrappers: Sequence[Mapping[str, Any]]
     use_masks: bool
     python: str | None = None
 
@@ -265,8 +266,9 @@ class _Worker:
                 first=self.environments.start,
                 count=len(self.environments),
                 env_id=making.env_id,
-                kwargs={name: written(value) for name, value in making.kwargs.items()},
+                kwargs=written_table(making.kwargs),
                 imports=list(making.imports),
+                wrappers=[written_table(each) for each in making.wrappers],
                 use_masks=making.use_masks,
                 python=making.python,
                 expected=expected and expected.to_json(),

@@ -71,12 +71,14 @@ def _make(channel: Channel, seed: Callable[..., None]) -> tuple[SingleEnvironmen
     expected = request["expected"]
     seed("environment worker", request["seed"])
     kwargs: Any = read_tables(request["kwargs"])
+    wrappers: Any = read_tables(request["wrappers"])
     try:
         made = make_environments(
             request["env_id"],
             count,
             kwargs=kwargs,
             imports=request["imports"],
+            wrappers=wrappers,
             use_masks=request["use_masks"],
             python=request["python"],
             expected=expected and EnvironmentSpec.from_json(expected),
