@@ -20,6 +20,7 @@ EXTRA_OF = {
     "onnxscript": "onnx",
     "optuna": "tune",
     "pygame": "video",
+    "stable_retro": "retro",
     "trackio": "trackio",
     "wandb": "wandb",
 }
@@ -35,6 +36,7 @@ _IN_IMAGE = {
     "onnx": "onnx onnxruntime onnxscript",
     "plot": "matplotlib",
     "remote": "fsspec",
+    "retro": "stable-retro",
     "trackio": "trackio",
     "tune": "optuna",
     "video": "gymnasium[classic-control] moviepy",

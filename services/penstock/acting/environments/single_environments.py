@@ -102,7 +102,7 @@ class SingleEnvironments:
             lines.append(f"action masks from {self.masks.place.value}, {self.masks.bits} bits")
         if texts := leaves.left_out(self._space):
             lines.append(f"the policy does not see {', '.join(texts)}, because it can't read text")
-        return lines
+        return [*lines, *getattr(self.envs[0].unwrapped, "notices", ())]
 
     def first_info(self, seed: int) -> Any:
         """Starts an episode of the first environment, and returns its info. Raises `EnvironmentFailed` if it failed."""
