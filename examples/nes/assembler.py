@@ -7,7 +7,7 @@ directive, and a comment after a semicolon:
     name:                    a label, whose value is the address of the next byte
     LDA #name                an instruction; the form of its operand chooses the addressing mode
     .org $C000               the address of the next byte, in the 16 kB from $C000 on
-    .byte 1, %10, "text"     bytes
+    .byte 1, %10, $1F        bytes
     .word name               addresses, the low byte first
     .tile                    a picture of 8 x 8 pixels: 8 lines with a digit, 1 to 3, or a point for each pixel
 
@@ -97,8 +97,7 @@ class _Assembly:
             case ".org":
                 self._address = self._value(operand)
             case ".byte":
-                for item in re.findall(r'"[^"]*"|[^,\s][^,]*', operand):
-                    self._emit(item[1:-1].encode() if item[0] == '"' else [self._value(item)])
+                self._emit([self._value(item) for item in operand.split(",")])
             case ".word":
                 for item in operand.split(","):
                     self._emit(self._value(item).to_bytes(2, "little"))
@@ -123,6 +122,8 @@ class _Assembly:
                     break
             if not operand or (name, mode) not in CODES:
                 raise _Fault(f"there is no instruction {name} {operand}".rstrip())
+            if value >= 256 and "abs" not in mode:
+                raise _Fault(f"{operand} is larger than a byte")
             self._emit([CODES[name, mode], *value.to_bytes(2 if "abs" in mode else 1, "little")])
 
     def _value(self, expression: str) -> int:
@@ -173,7 +174,7 @@ def assemble(source: str) -> bytes:
         for number, text in lines:
             try:
                 assembly.line(text, lines)
-            except (_Fault, OverflowError) as fault:
+            except _Fault as fault:
                 raise ValueError(f"line {number}: {fault}") from None
     return HEADER + bytes(assembly.program) + bytes(assembly.tiles.ljust(TILE_BYTES, b"\0"))
 

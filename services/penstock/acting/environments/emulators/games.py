@@ -19,7 +19,7 @@ from penstock.acting.environments.emulators.screens import Shrinker
 from penstock.errors import ConfigurationError
 from penstock.machine.spelling import question, similar
 
-NAMESPACE = "retro"
+_NAMESPACE = "retro"
 
 _GAMES = Integrations.CUSTOM
 """The games that come with stable-retro, and those of `register_games`, which take precedence."""
@@ -182,14 +182,16 @@ def register_games(folder: str | Path | None = None) -> None:
         games = sorted(file.parent.name for file in place.glob("*/rom.sha"))
         if not games:
             raise ConfigurationError(f"there is no game in {place}; a game is a folder in it that has a rom.sha")
-        Integrations.add_custom_path(str(place))
+        if str(place) not in _GAMES.paths:
+            Integrations.add_custom_path(str(place))
     for game in games:
-        gymnasium.register(
-            f"{NAMESPACE}/{game}",
-            entry_point=f"{__name__}:{RetroGame.__name__}",
-            max_episode_steps=_MAX_EPISODE_STEPS,
-            kwargs={"game": game},
-        )
+        if (env_id := f"{_NAMESPACE}/{game}") not in gymnasium.registry:
+            gymnasium.register(
+                env_id,
+                entry_point=f"{__name__}:{RetroGame.__name__}",
+                max_episode_steps=_MAX_EPISODE_STEPS,
+                kwargs={"game": game},
+            )
 
 
 def _require_rom(game: str) -> None:
