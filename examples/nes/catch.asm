@@ -12,10 +12,14 @@ fruit_x = $05   ; pixel column of the fruit's left edge
 fruit_y = $06   ; pixel row of the fruit's upper edge
 buttons = $07   ; A, B, SELECT, START, UP, DOWN, LEFT and RIGHT, from the highest bit on
 drawn   = $08   ; 1: a picture has been drawn since the last frame was computed
+column  = $09   ; where the next sprites are put
+level   = $0A
+parts   = $0B   ; sprites that are still to be put
 sprites = $0200 ; 64 sprites of four bytes: row, tile, colours, column
 
 PIECES       = 20
-BASKET_WIDTH = 24
+FRUIT_SIZE   = 16
+BASKET_WIDTH = 32
 BASKET_ROW   = 200
 BASKET_SPEED = 4    ; pixels per frame
 FALL_SPEED   = 3
@@ -27,9 +31,11 @@ SKY    = 0          ; tiles, in the order at the end of this file
 BRICK  = 1
 GRASS  = 2
 POINT  = 3
-FRUIT  = 4
-HANDLE = 5
-WEAVE  = 6
+STALK  = 4          ; the left halves of the fruit, which is symmetric
+FLESH  = 5
+HANDLE = 6          ; the left end of the basket, and its middle
+WEAVE  = 7
+MIRROR = $40        ; a sprite is mirrored
 
 PPU_CONTROL = $2000
 PPU_MASK    = $2001
@@ -104,7 +110,7 @@ begin:  LDA #0
 drop:   LDA #FIRST_ROW
         STA fruit_y
 again:  JSR random
-        CMP #FIELD_RIGHT-FIELD_LEFT-7
+        CMP #FIELD_RIGHT-FIELD_LEFT-FRUIT_SIZE+1
         BCS again
         ADC #FIELD_LEFT     ; the carry is clear
         STA fruit_x
@@ -160,14 +166,14 @@ fall:   LDA fruit_y
         CLC
         ADC #FALL_SPEED
         STA fruit_y
-        CMP #BASKET_ROW-7
+        CMP #BASKET_ROW-FRUIT_SIZE+1
         BCC fallen
-        LDA fruit_x         ; caught if its last column is between the basket's first one and 7 beyond the last
+        LDA fruit_x         ; caught if it shares a column with the basket
         CLC
-        ADC #7
+        ADC #FRUIT_SIZE-1
         SEC
         SBC basket
-        CMP #BASKET_WIDTH+7
+        CMP #BASKET_WIDTH+FRUIT_SIZE-1
         BCS missed
         INC score
 missed: DEC left
@@ -176,39 +182,39 @@ missed: DEC left
 ends:   INC over
 fallen: RTS
 
-; Puts the sprites where the basket and the fruit are. A sprite is drawn one row below its row.
-place:  LDA fruit_y
-        STA sprites
-        LDA #FRUIT
-        STA sprites+1
-        LDA #0
-        STA sprites+2
+; Puts the sprites where the fruit and the basket are: four for each. X is a place in `sprites`, and Y a part.
+place:  LDX #0
+        LDY #0
         LDA fruit_x
-        STA sprites+3
-        LDX #4
+        STA column
+        LDA fruit_y
+        STA level
+        JSR four
         LDA basket
-part:   STA sprites+3,X
-        PHA
+        STA column
         LDA #BASKET_ROW
-        STA sprites,X
-        LDA #WEAVE
-        STA sprites+1,X
-        LDA #1
-        STA sprites+2,X
-        PLA
+        STA level
+four:   LDA #4
+        STA parts
+part:   LDA level
         CLC
-        ADC #8
+        ADC part_rows,Y
+        STA sprites,X
+        LDA part_tiles,Y
+        STA sprites+1,X
+        LDA part_colours,Y
+        STA sprites+2,X
+        LDA column
+        CLC
+        ADC part_columns,Y
+        STA sprites+3,X
         INX
         INX
         INX
         INX
-        CPX #16
+        INY
+        DEC parts
         BNE part
-        LDA #HANDLE         ; the outer parts, of which the right one is mirrored
-        STA sprites+5
-        STA sprites+13
-        LDA #$41
-        STA sprites+14
         RTS
 
 ; Sets the colours of background and sprites.
@@ -300,6 +306,15 @@ picture:
         PLA
         RTI
 
+part_rows:
+        .byte 0, 0, 8, 8, 0, 0, 0, 0
+part_columns:
+        .byte 0, 8, 0, 8, 0, 8, 16, 24
+part_tiles:
+        .byte STALK, STALK, FLESH, FLESH, HANDLE, WEAVE, WEAVE, HANDLE
+part_colours:
+        .byte 0, MIRROR, 0, MIRROR, 1, 1, 1, MIRROR+1
+
 palette:
         .byte $01,$17,$1A,$30, $01,$17,$1A,$30, $01,$17,$1A,$30, $01,$17,$1A,$30
         .byte $01,$28,$2A,$30, $01,$27,$37,$30, $01,$28,$2A,$30, $01,$28,$2A,$30
@@ -347,16 +362,26 @@ palette:
         .333333.
         ........
         ........
-; FRUIT
+; STALK
         .tile
-        ...22...
-        ..2.....
-        .331111.
-        33111111
-        31111111
+        .......2
+        ......22
+        ....1112
+        ..111111
+        .1133111
+        .1331111
+        11311111
         11111111
-        .111111.
-        ..1111..
+; FLESH
+        .tile
+        11111111
+        11111111
+        11111111
+        .1111111
+        .1111111
+        ..111111
+        ...11111
+        .....111
 ; HANDLE
         .tile
         .11.....

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 
 GAME = "retro/Catch-Nes-v0"
-NOTHING, LEFT, RIGHT = [0, 0, 0], [0, 1, 0], [0, 2, 0]
-"""Actions of MULTI_DISCRETE: up or down, left or right, and the other buttons."""
+NOTHING, LEFT, RIGHT = range(3)
+"""Actions of DISCRETE, as the game's scenario.json has them."""
 
 
-def catching(variables: Mapping[str, int]) -> list[int]:
+def catching(variables: Mapping[str, int]) -> int:
     """Returns the action that moves the basket below the fruit."""
-    distance = variables["fruit_x"] + 4 - (variables["basket"] + 12)
+    distance = variables["fruit_x"] + 8 - (variables["basket"] + 16)
     return NOTHING if abs(distance) < 8 else LEFT if distance < 0 else RIGHT

@@ -21,7 +21,7 @@ from penstock.acting.environments.emulators.games import RetroGame, register_gam
 
 GAMES = Path(__file__).parents[5] / "examples" / "nes" / "games"
 IMPORTS = [str(GAMES.parent / "catch_game.py")]
-ARGUMENTS = {"use_restricted_actions": "MULTI_DISCRETE", "random_variable": "seed"}
+ARGUMENTS = {"use_restricted_actions": "DISCRETE", "random_variable": "seed"}
 
 
 @pytest.fixture(scope="module", autouse=True)
