@@ -17,30 +17,35 @@ import psutil
 import stable_retro
 from numpy.typing import NDArray
 
-GAME, SIZE, FRAME_SKIP = "Airstriker-Genesis-v0", 84, 4
+GAME, SCREEN, SIZE, FRAME_SKIP = "Airstriker-Genesis-v0", (224, 320), 84, 4
 _SCREENS = Path(__file__).parents[2] / "services/penstock/acting/environments/emulators/screens.py"
 
 
 class SkippedGame(gymnasium.Env[NDArray[np.uint8], Any]):
-    """The game, whose step holds its buttons for four frames."""
+    """The game, whose step holds its buttons for four frames.
+
+    Its emulator is made in the first reset, because PufferLib makes two environments in each process, and uses one.
+    """
 
     metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
     render_mode = None
 
+    observation_space = gymnasium.spaces.Box(0, 255, (SIZE, SIZE, 1), np.uint8)
+    action_space = gymnasium.spaces.MultiDiscrete([3, 3, 14])
+
     def __init__(self) -> None:
-        self._game = stable_retro.RetroEnv(
-            GAME, use_restricted_actions=stable_retro.Actions.MULTI_DISCRETE, render_mode="rgb_array"
-        )
+        self._game: Any = None
         spec = importlib.util.spec_from_file_location("screens", _SCREENS)
         assert spec is not None and spec.loader is not None
         screens = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(screens)
-        self._shrink = screens.Shrinker(self._game.observation_space.shape[:2], (SIZE, SIZE))
-        self.observation_space = gymnasium.spaces.Box(0, 255, (SIZE, SIZE, 1), np.uint8)
-        self.action_space = self._game.action_space
+        self._shrink = screens.Shrinker(SCREEN, (SIZE, SIZE))
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begins an episode."""
+        if self._game is None:
+            actions = stable_retro.Actions.MULTI_DISCRETE
+            self._game = stable_retro.RetroEnv(GAME, use_restricted_actions=actions, render_mode="rgb_array")
         observation, info = self._game.reset(seed=seed)
         return self._shrink(observation)[..., None], info
 
