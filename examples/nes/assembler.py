@@ -24,7 +24,7 @@ PROGRAM_START, PROGRAM_BYTES, TILE_BYTES = 0xC000, 0x4000, 0x2000
 HEADER = b"NES\x1a" + bytes([PROGRAM_BYTES // 0x4000, TILE_BYTES // 0x2000]) + bytes(10)
 """Header of an iNES file without a mapper: the numbers of banks, and no flags."""
 
-_COLUMNS = "# zp zp,X zp,Y abs abs,X abs,Y (zp,X) (zp),Y (abs)".split()
+_COLUMNS = ("#", "zp", "zp,X", "zp,Y", "abs", "abs,X", "abs,Y", "(zp,X)", "(zp),Y", "(abs)")
 _OPERAND = """
 ADC 69 65 75 -- 6D 7D 79 61 71 --  AND 29 25 35 -- 2D 3D 39 21 31 --  ASL -- 06 16 -- 0E 1E -- -- -- --
 BIT -- 24 -- -- 2C -- -- -- -- --  CMP C9 C5 D5 -- CD DD D9 C1 D1 --  CPX E0 E4 -- -- EC -- -- -- -- --

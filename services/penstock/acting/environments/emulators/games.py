@@ -25,7 +25,7 @@ _GAMES = Integrations.CUSTOM
 """The games that come with stable-retro, and those of `register_games`, which take precedence."""
 
 _MAX_EPISODE_STEPS = 4_500
-"""Five minutes of a console with 60 frames per second, every fourth of which is a step; as in stable-retro's example."""
+"""Five minutes of a console with 60 frames per second, of which a step has four; as in stable-retro's example."""
 
 _CONSOLE_FRAMES_PER_S = 60
 
