@@ -48,7 +48,7 @@ def _pairs(table: str) -> dict[str, int]:
 
 
 def _by_mode(table: str) -> dict[tuple[str, str], int]:
-    words, found = table.split(), {}
+    words, found = table.split(), dict[tuple[str, str], int]()
     for start in range(0, len(words), len(_COLUMNS) + 1):
         name, *codes = words[start : start + len(_COLUMNS) + 1]
         found |= {(name, mode): int(code, 16) for mode, code in zip(_COLUMNS, codes, strict=True) if code != "--"}
@@ -154,7 +154,7 @@ class _Assembly:
         try:
             self.program[start : start + len(values)] = bytes(values)
         except ValueError:
-            raise _Fault(f"{values} has a value that is not between 0 and 255") from None
+            raise _Fault(f"{list(values)} has a value that is not between 0 and 255") from None
         self._address += len(values)
 
     def _tile(self, rows: list[str]) -> None:
