@@ -21,6 +21,7 @@ PURPOSES = {
     "box2d": "environments: LunarLander, BipedalWalker, CarRacing",
     "minigrid": "environments: MiniGrid and BabyAI",
     "mujoco": "environments: HalfCheetah, Hopper, Ant and others",
+    "retro": "environments: [games in emulators](emulators.md)",
     "remote": "`checkpoint.copy_to` with a URL; torch has installed it",
     "gpu": "the utilisation of a GPU as a metric",
     "onnx": "policies as ONNX files: `penstock export --onnx`",

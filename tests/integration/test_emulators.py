@@ -70,7 +70,7 @@ def test_eight_emulators_play_the_same_episodes_as_one_process_each_time() -> No
     for _ in range(2):
         made = variants.make(0, 8)
         made.reset(range(8))
-        rewards = sum(made.step((np.arange(8).reshape(8, 1) % 3,)).reward for _ in range(100))
+        rewards = sum(made.step((np.arange(8) % 3,)).reward for _ in range(100))
         seen.append((rewards.tolist(), made.acting_observation[0].copy()))
         made.close()
     assert seen[0][0] == seen[1][0]
