@@ -54,7 +54,7 @@ def measure_all(rounds: int, seconds: float, pythons: Mapping[str, Path]) -> lis
     for _ in range(rounds):
         for count in COUNTS:
             for system, python in pythons.items():
-                command = [python, "-m", PROGRAMS[system], str(count), str(seconds)]
+                command = [str(python), "-m", PROGRAMS[system], str(count), str(seconds)]
                 done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True, text=True)
                 found[system, count].append(json.loads(done.stdout.splitlines()[-1]))
     results = list[dict[str, object]]()

@@ -70,8 +70,8 @@ def test_eight_emulators_play_the_same_episodes_as_one_process_each_time() -> No
     for _ in range(2):
         made = variants.make(0, 8)
         made.reset(range(8))
-        rewards = sum(made.step((np.arange(8) % 3,)).reward for _ in range(100))
-        seen.append((rewards.tolist(), made.acting_observation[0].copy()))
+        rewards = [made.step((np.arange(8) % 3,)).reward.tolist() for _ in range(100)]
+        seen.append((rewards, made.acting_observation[0].copy()))
         made.close()
     assert seen[0][0] == seen[1][0]
     np.testing.assert_array_equal(seen[0][1], seen[1][1])

@@ -122,7 +122,7 @@ class _Endless(_Unrendered):
 
 
 class _Pictured(_Endless):
-    observation_space = gymnasium.spaces.Box(0, 255, (40, 40), np.uint8)
+    observation_space: Any = gymnasium.spaces.Box(0, 255, (40, 40), np.uint8)
 
     def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
         return np.zeros((40, 40), np.uint8), {}

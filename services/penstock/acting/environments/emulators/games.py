@@ -5,7 +5,7 @@ Users call `register_games` for games of their own.
 """
 
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -40,7 +40,7 @@ class RetroGame(gymnasium.Env[NDArray[np.uint8], Any]):
         notices: Lines for the user before a run.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 15.0}
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 15.0}  # noqa: RUF012
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class RetroGame(gymnasium.Env[NDArray[np.uint8], Any]):
         self._held = buttons
         return self._seen(), reward, ended, False, dict(self._emulator.data.lookup_all())
 
-    def render(self) -> NDArray[np.uint8] | None:  # type: ignore[override]
+    def render(self) -> NDArray[np.uint8] | None:
         """Returns the screen <uint8>[H, W, 3]; None without a render mode."""
         return self._screen() if self.render_mode else None
 

@@ -31,7 +31,8 @@ class Shrinker:
         picture = grey[:, self._columns[0]] + np.float32(0.5)
         for each in self._columns[1:]:
             picture += grey[:, each]
-        return picture.astype(np.uint8)
+        pixels: NDArray[np.uint8] = picture.astype(np.uint8)
+        return pixels
 
 
 def _samples(size: int, pictured: int) -> NDArray[np.intp]:

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from penstock.acting.environments.emulators.screens import Shrinker
 
 
-def screen_of(grey: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+def screen_of(grey: NDArray[np.int64]) -> NDArray[np.uint8]:
     return np.repeat(grey[..., None], 3, axis=2).astype(np.uint8)
 
 
