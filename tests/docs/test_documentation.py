@@ -300,6 +300,7 @@ def test_a_wrong_option_and_a_wrong_target_are_found(monkeypatch: pytest.MonkeyP
 
 PLACES = [
     ROOT,
+    ROOT / "examples" / "nes" / "games" / "Catch-Nes-v0",
     ROOT / "docs",
     ROOT / "services" / "penstock",
     ROOT / "services" / "penstock" / "replay",

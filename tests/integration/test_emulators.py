@@ -25,7 +25,7 @@ SMALL = [
     ("name", "size", "screen", "licence"),
     [
         ("retro", 84, (320, 224), "Genesis Plus GX"),
-        ("catch", 42, (240, 224), "FCEUmm has a licence of its own: GPL-2.0"),
+        ("catch", 42, (240, 224), "licence of its emulator FCEUmm: GPL-2.0"),
     ],
 )
 def test_a_game_is_trained_evaluated_and_filmed(

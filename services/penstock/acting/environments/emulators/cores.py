@@ -39,5 +39,5 @@ def licence_notice(library: str) -> str:
     """Returns the line for the user about a core, which is named by its library, such as fceumm_libretro.so."""
     core = CORES.get(library.partition("_libretro")[0])
     if core is None:
-        return f"its emulator {library} has a licence of its own: read it before you share or sell what you build"
-    return f"its emulator {core.name} has a licence of its own: {core.licence}"
+        return f"its emulator {library} has a licence of its own; read it before you share or sell what you build"
+    return f"licence of its emulator {core.name}: {core.licence}"

@@ -11,15 +11,13 @@ PAGE = Path(__file__).parents[5] / "docs" / "emulators.md"
 
 
 def test_the_notice_of_a_core_has_its_name_and_licence() -> None:
-    assert licence_notice("fceumm_libretro.so") == "its emulator FCEUmm has a licence of its own: GPL-2.0"
-    assert licence_notice("genesis_plus_gx_libretro.dylib").endswith(
-        f"Genesis Plus GX has a licence of its own: {NON_COMMERCIAL}"
-    )
+    assert licence_notice("fceumm_libretro.so") == "licence of its emulator FCEUmm: GPL-2.0"
+    assert licence_notice("genesis_plus_gx_libretro.dylib").endswith(f"Genesis Plus GX: {NON_COMMERCIAL}")
 
 
 def test_an_unknown_core_is_said_to_have_a_licence_too() -> None:
     assert licence_notice("new_libretro.so").startswith(
-        "its emulator new_libretro.so has a licence of its own: read it"
+        "its emulator new_libretro.so has a licence of its own; read it"
     )
 
 
