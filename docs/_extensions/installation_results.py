@@ -22,6 +22,7 @@ PURPOSES = {
     "minigrid": "environments: MiniGrid and BabyAI",
     "mujoco": "environments: HalfCheetah, Hopper, Ant and others",
     "openspiel": "environments: games of OpenSpiel for one player",
+    "retro": "environments: [games in emulators](emulators.md)",
     "remote": "`checkpoint.copy_to` with a URL; torch has installed it",
     "gpu": "the utilisation of a GPU as a metric",
     "onnx": "policies as ONNX files: `penstock export --onnx`",

@@ -247,6 +247,7 @@ ONLY_IN: dict[str, set[str]] = {
     "cryptography": {"security"},
     "grpc": {"rpc"},
     "grpc_health": set(),
+    "stable_retro": {"acting.environments"},
     "torch": {
         "algo",
         "small.compiled",

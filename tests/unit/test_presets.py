@@ -120,13 +120,13 @@ def test_every_spelling_of_an_id_finds_the_preset(environment_id: str, name: str
 @pytest.mark.parametrize("name", preset_names())
 def test_presets_are_for_the_newest_version_of_their_environment(name: str) -> None:
     settings = preset(name).environment
+    if (package := package_of(settings.id)) is not None:
+        pytest.importorskip(package.module)
     for module in settings.imports:
-        if (EXAMPLES / f"{module}.py").exists():
+        if (EXAMPLES / f"{module.replace('.', '/')}.py").exists():
             importlib.import_module(f"{EXAMPLES.name}.{module}")
         else:
             pytest.importorskip(module)
-    if (package := package_of(settings.id)) is not None:
-        pytest.importorskip(package.module)
     skip_if_newer(settings.id)
     namespace, environment, version = gymnasium.envs.registration.parse_env_id(settings.id)
     assert gymnasium.envs.registration.find_highest_version(namespace, environment) == version

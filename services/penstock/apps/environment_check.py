@@ -2,7 +2,7 @@
 
 It reads the request, one JSON line, from standard input, and writes JSON lines to the descriptor given as its argument:
 one per stage as it begins (`stage`, `name`), and finally `refused` and `unknown`, or `env_id`, `warnings`, `notices`,
-`offsets`, `vectorization` and `store_bytes`, the size of a store for the requested number of segments. The output of
+`offsets`, `alone` and `store_bytes`, the size of a store for the requested number of segments. The output of
 environments does not reach that descriptor.
 """
 
@@ -56,7 +56,7 @@ def main() -> None:
             notices=checked.notices,
             store_bytes=store_bytes,
             offsets=list(checked.offsets),
-            vectorization=checked.vectorization,
+            alone=checked.alone,
         )
     sys.stdout.flush()
     os._exit(0)

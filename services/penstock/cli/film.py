@@ -1,4 +1,4 @@
-"""Films of episodes: renderings of the environment or, for a policy that acts on images, its observations."""
+"""Films of episodes: renderings of the environment or, if it has none and its policy acts on images, these images."""
 
 import contextlib
 import os
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from penstock.acting.environments.frames import with_frames
 from penstock.acting.environments.registry import import_and_find, make
 from penstock.acting.environments.single_environments import SingleEnvironments
+from penstock.acting.environments.vectors import make_environments
 from penstock.acting.environments.wrappers import wrapped
 from penstock.acting.evaluation import evaluate
 from penstock.acting.policies.saved_policies import SavedPolicy
@@ -66,7 +67,7 @@ def film(
 
     Raises `ConfigurationError` if the environment can't be made or rendered, or the folder can't be written.
     """
-    film_into = _film_observations if _acts_on_images(policy) else _film_rendering
+    film_into = _film_rendering if _is_rendered(policy, environment, kwargs) else _film_observations
     private, kept = _private_folder(folder if output is None else None), False
     try:
         filmed = film_into(policy, environment, kwargs, folder=private, seed=seed)
@@ -87,14 +88,30 @@ def film(
 
 def check_film(policy: SavedPolicy, environment: EnvironmentConfig, kwargs: dict[str, Any]) -> None:
     """Raises `ConfigurationError` if `film` would fail because the environment can't be made or rendered."""
-    if not _acts_on_images(policy):
+    if _is_rendered(policy, environment, kwargs):
         with _quiet():
             _rendered(environment, kwargs).close()
 
 
-def _acts_on_images(policy: SavedPolicy) -> bool:
+def _is_rendered(policy: SavedPolicy, environment: EnvironmentConfig, kwargs: dict[str, Any]) -> bool:
+    """Returns whether to film renderings: the policy does not act on images, or the environment has other pictures."""
     leaves = policy.spec.observation.leaves
-    return len(leaves) == 1 and is_image(leaves[0].space)
+    if len(leaves) != 1 or not is_image(leaves[0].space):
+        return True
+    if environment.vectorization == "native":
+        return False
+    made = make_environments(
+        environment.id,
+        1,
+        kwargs=kwargs,
+        imports=environment.imports,
+        wrappers=environment.wrappers,
+        python=environment.python,
+        use_masks=False,
+    )
+    assert isinstance(made, SingleEnvironments)
+    with contextlib.closing(made):
+        return "rgb_array" in made.envs[0].metadata.get("render_modes", ())
 
 
 def _private_folder(folder: Path | None) -> Path:

@@ -21,6 +21,7 @@ EXTRA_OF = {
     "optuna": "tune",
     "pygame": "video",
     "pyspiel": "openspiel",
+    "stable_retro": "retro",
     "trackio": "trackio",
     "wandb": "wandb",
 }
@@ -37,6 +38,7 @@ _IN_IMAGE = {
     "openspiel": "open_spiel",
     "plot": "matplotlib",
     "remote": "fsspec",
+    "retro": "stable-retro",
     "trackio": "trackio",
     "tune": "optuna",
     "video": "gymnasium[classic-control] moviepy",

@@ -23,6 +23,7 @@ _KINDS = {
     "Atari": ("pong", "breakout"),
     "Box2D": ("lunar_lander",),
     "MuJoCo": ("half_cheetah",),
+    "emulators": ("retro", "catch"),
     "classic control": ("cartpole", "pendulum", "acrobot", "mountain_car"),
     "toy text": ("taxi", "frozen_lake"),
 }

@@ -8,11 +8,14 @@ import gymnasium
 import numpy as np
 import pytest
 
+from penstock.acting.environments.frames import with_frames
+from penstock.acting.environments.vectors import make_environments
 from penstock.acting.policies.saved_policies import SavedPolicy, read_policy
 from penstock.cli.commands import evaluate
 from penstock.cli.film import check_film, film
 from penstock.config import EnvironmentConfig
 from penstock.errors import ConfigurationError
+from penstock.types.spaces import EnvironmentSpec
 from tests.support.environments.tiny import spec_of
 from tests.support.training.policies import fresh_weights
 
@@ -58,10 +61,29 @@ def test_mujoco_draws_without_a_screen_unless_the_user_says_otherwise(
         assert os.environ["MUJOCO_GL"] == expected
 
 
-def _policy(folder: Path) -> SavedPolicy:
+@pytest.mark.parametrize(("modes", "name"), [(["rgb_array"], "episode"), ([], "as-seen")])
+def test_a_policy_that_acts_on_images_is_filmed_as_rendered_if_there_is_a_rendering(
+    modes: list[str], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.cli.film._MOST_PICTURES", 3)
+    pytest.importorskip("moviepy")
+    monkeypatch.setattr(_Pictured, "metadata", {"render_modes": modes})
+    monkeypatch.setitem(
+        gymnasium.registry,
+        "Pictured-v0",
+        gymnasium.envs.registration.EnvSpec("Pictured-v0", lambda **kwargs: _Pictured(**kwargs)),
+    )
+    spec = with_frames(make_environments("Pictured-v0", 1, kwargs={}), 1).spec
+    policy, environment = _policy(tmp_path, spec), EnvironmentConfig(id="Pictured-v0")
+    check_film(policy, environment, {})
+    made = film(policy, environment, {}, folder=tmp_path, seed=1, output=None)
+    assert made.name.endswith(f"{name}.mp4") and _pictures(made) == 3
+
+
+def _policy(folder: Path, spec: EnvironmentSpec | None = None) -> SavedPolicy:
     """Returns an untrained policy, which it writes into the folder."""
     file = folder / "policy.safetensors"
-    file.write_bytes(fresh_weights(spec_of(ENV_ID)).data)
+    file.write_bytes(fresh_weights(spec or spec_of(ENV_ID)).data)
     return read_policy(file)
 
 
@@ -97,6 +119,16 @@ class _Endless(_Unrendered):
 
     def render(self) -> Any:
         return np.zeros((32, 32, 4), np.uint8)
+
+
+class _Pictured(_Endless):
+    observation_space: Any = gymnasium.spaces.Box(0, 255, (40, 40), np.uint8)
+
+    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+        return np.zeros((40, 40), np.uint8), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return np.zeros((40, 40), np.uint8), 1.0, False, False, {}
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ DISTRIBUTIONS = {
     "optuna": {"optuna"},
     "pygame": {"pygame", "pygame-ce"},
     "pyspiel": {"open-spiel"},
+    "stable_retro": {"stable-retro"},
     "trackio": {"trackio"},
     "wandb": {"wandb"},
 }
@@ -83,7 +84,11 @@ def test_all_has_every_extra_for_users() -> None:
 
 def test_the_packages_of_extras_that_register_environments_are_well_known() -> None:
     installations = {each.module: each.installation for each in WELL_KNOWN}
-    assert {module for module, how in installations.items() if not how} == {"ale_py", "minigrid"} <= set(EXTRA_OF)
+    assert (
+        {module for module, how in installations.items() if not how}
+        == {"ale_py", "minigrid", "stable_retro"}
+        <= set(EXTRA_OF)
+    )
 
 
 def test_a_missing_module_names_its_extra() -> None:

@@ -67,8 +67,8 @@ class Task:
 class Checked:
     """The result of a check: warnings and notices of one line each, the spec of the environments, and offsets.
 
-    `env_id` is the registered id that the given one means. `vectorization` is process in place of sync if a process can
-    have only one environment.
+    `env_id` is the registered id that the given one means. `alone` is whether each environment needs a process of its
+    own, because a process can have only one.
     """
 
     env_id: str
@@ -76,7 +76,7 @@ class Checked:
     notices: list[str]
     spec: EnvironmentSpec
     offsets: tuple[float, ...] = ()
-    vectorization: str = "sync"
+    alone: bool = False
 
 
 def check(
@@ -86,6 +86,7 @@ def check(
     imports: Sequence[str],
     wrappers: Sequence[Wrapping] = (),
     vectorization: str,
+    alone: bool = False,
     frames: int,
     use_masks: bool,
     python: str | None = None,
@@ -98,6 +99,7 @@ def check(
 ) -> Checked:
     """Makes, resets and steps every variant of every task.
 
+    `alone` is whether each environment has a worker process of its own, if there are any.
     `EnvironmentVariants` and the settings `policy.encoders`, `policy.moves`, `policy.widest_range`,
     `policy.observation_offsets` and `environment.largest_magnitude` describe the arguments. `progress` is called before
     each stage.
@@ -121,19 +123,23 @@ def check(
                     kwargs=arguments,
                     imports=imports,
                     wrappers=wrappers,
-                    workers=task.instances,
                     progress=stages,
                     use_masks=use_masks,
                     python=python,
                 )
                 stages.begin("make")
                 try:
-                    made = make(vectorization=vectorization)
-                except MadeOnce:
-                    with contextlib.suppress(ConfigurationError):
-                        made, vectorization = make(vectorization="process"), "process"
-                    if vectorization != "process":
+                    made = make(vectorization=vectorization, workers=task.instances if alone else 1)
+                except ConfigurationError as error:
+                    # The refusal of a worker process may mean the same.
+                    once = isinstance(error, MadeOnce) or vectorization == "process"
+                    if alone or not once:
                         raise
+                    with contextlib.suppress(ConfigurationError):
+                        made, alone = make(vectorization="process", workers=task.instances), True
+                    if not alone:
+                        raise
+                    vectorization = "process"
                 notices = [f"{env_id}: {notice}" for notice in _notices(made)]
                 made = with_frames(made, frames)
             first = first or made.spec
@@ -150,7 +156,7 @@ def check(
     place, given = split(env_id)
     meant = env_id if not isinstance(found, str) or found == given else f"{place}:{found}" if place else found
     offsets = find_offsets(first, values.rows)
-    return Checked(meant, list(dict.fromkeys(values.warnings)), notices, first, offsets, vectorization)
+    return Checked(meant, list(dict.fromkeys(values.warnings)), notices, first, offsets, alone)
 
 
 def _of_bounds(spec: EnvironmentSpec, widest_range: float, largest_magnitude: float) -> Iterator[str]:

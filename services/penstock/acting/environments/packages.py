@@ -14,18 +14,20 @@ class Package:
     """A package that registers environments.
 
     Attributes:
-        module: Module that registers them when it is imported.
+        module: Module of the package, which registers them when it is imported, unless another one does.
         ids: Pattern that all of their ids match.
         installation: Argument of `pip install`, unless an extra of Penstock installs the module.
+        registration: Module of Penstock that registers them in place of the package.
     """
 
     module: str
     ids: re.Pattern[str]
     installation: str
+    registration: str
 
 
-def _package(module: str, ids: str, installation: str = "") -> Package:
-    return Package(module, re.compile(ids), installation)
+def _package(module: str, ids: str, installation: str = "", registration: str = "") -> Package:
+    return Package(module, re.compile(ids), installation, registration or module)
 
 
 _GAMES = """
@@ -44,6 +46,7 @@ WELL_KNOWN = (
         rf"ALE/|\w+(NoFrameskip|Deterministic)(-|$)|\w+-ram\w*(-|$)|({'|'.join(_GAMES.split())})(-v\d+)?$",
     ),
     _package("minigrid", r"(MiniGrid|BabyAI)-"),
+    _package("stable_retro", r"retro/", registration="penstock.acting.environments.emulators.games"),
     _package(
         "highway_env",
         r"(highway|merge|roundabout|intersection|parking|racetrack|exit|two-way|u-turn|lane-keeping)-",

@@ -85,5 +85,5 @@ def has_native_form(name: str) -> bool:
 def _import_package_of(env_id: str) -> None:
     package = package_of(env_id, any_case=True)
     require_packages(env_id)
-    for module in plugins() if package is None else [package.module]:
+    for module in plugins() if package is None else [package.registration]:
         import_installed(module)

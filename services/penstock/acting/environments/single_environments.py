@@ -121,10 +121,10 @@ class SingleEnvironments(AnswerTogether):
         lines = []
         if self.masks is not None:
             lines.append(f"action masks from {self.masks.place.value}, {self.masks.bits} bits")
-        if self.envs[0].has_wrapper_attr("reads"):
-            lines.append(self.envs[0].get_wrapper_attr("reads"))
         if texts := leaves.left_out(self._space):
             lines.append(f"the policy does not see {', '.join(texts)}; the wrapper TextTokens lets it read texts")
+        if self.envs[0].has_wrapper_attr("notices"):
+            lines += self.envs[0].get_wrapper_attr("notices")
         return lines
 
     def first_info(self, seed: int) -> Any:

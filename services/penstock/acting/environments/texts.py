@@ -39,7 +39,7 @@ class TextTokens(gymnasium.ObservationWrapper[Any, Any, Any]):
         if form not in ("words", "characters"):
             raise ConfigurationError(f"TextTokens reads words or characters, not {form!r}")
         self._form, self._length = form, length
-        self.reads = f"the policy reads the first {length} {form} of a text"
+        self.notices = [f"the policy reads the first {length} {form} of a text"]
         self._numbers: dict[tuple[str | int, ...], dict[str, int]] = {}
         self.observation_space = self._space(env.observation_space, ())
         if not self._numbers:

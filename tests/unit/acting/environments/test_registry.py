@@ -82,6 +82,7 @@ def test_every_id_that_ale_registers_is_known() -> None:
         ("YarsRevenge-v0", "ale_py"),
         ("MiniGrid-Empty-5x5-v0", "minigrid"),
         ("BabyAI-GoToObj-v0", "minigrid"),
+        ("retro/Airstriker-Genesis-v0", "stable_retro"),
         ("highway-fast-v0", "highway_env"),
         ("dm_control/cartpole-balance-v0", "shimmy"),
         ("mo-hopper-v5", "mo_gymnasium"),

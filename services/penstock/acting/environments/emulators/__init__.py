@@ -1,0 +1,1 @@
+"""Games in emulators, as environments that Penstock registers with Gymnasium."""
