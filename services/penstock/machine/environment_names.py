@@ -6,6 +6,7 @@ The name of an environment is one of:
     package:MyEnv-v0       an id that is registered when the package is imported
     package.module:MyEnv   a class or a function of a module that returns an environment
     folder/file.py:MyEnv   either of them in a file
+    envpool:Pong-v5        a task of EnvPool
 
 `acting.environments.registry` finds the environment of a name. The functions here need no Gymnasium.
 """
@@ -16,6 +17,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from penstock.errors import ConfigurationError
+
+ENVPOOL = "envpool"
+"""Package whose tasks have names as if it registered them with Gymnasium."""
 
 _SUFFIX = ".py"
 _ENVIRONMENT = "environment"

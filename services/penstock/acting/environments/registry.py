@@ -7,7 +7,9 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
+from penstock.acting.environments.envpool import spec_of
 from penstock.acting.environments.ids import meant_id, require_packages
+from penstock.acting.environments.native_forms import with_native_form
 from penstock.acting.environments.packages import package_of, plugins
 from penstock.acting.environments.workers.foreign import foreign_spec
 from penstock.errors import ConfigurationError
@@ -23,6 +25,8 @@ def find(name: str) -> str | EnvSpec:
     registered one is accepted.
     """
     place, rest = environment_names.split(name)
+    if place == environment_names.ENVPOOL:
+        return spec_of(rest)
     if not place:
         if meant_id(name) is None:
             _import_package_of(name)
@@ -66,9 +70,17 @@ def has_native_form(name: str) -> bool:
 
     Raises `ConfigurationError` like `find`.
     """
-    found = find(name)
-    registered = gymnasium.registry.get(found) if isinstance(found, str) else found
+    registered = registered_spec(find(name))
     return registered is not None and registered.vector_entry_point is not None
+
+
+def registered_spec(found: str | EnvSpec) -> EnvSpec | None:
+    """Returns the spec of what `find` has found, with Penstock's vectorised form if it has one.
+
+    None if it is not registered, or Gymnasium chooses its version.
+    """
+    spec = gymnasium.registry.get(found) if isinstance(found, str) else found
+    return None if spec is None else with_native_form(spec)
 
 
 def _import_package_of(env_id: str) -> None:

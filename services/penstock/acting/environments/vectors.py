@@ -20,9 +20,10 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 from penstock.acting.environments.checked_vector import CheckedVector
+from penstock.acting.environments.native_forms import is_chosen
 from penstock.acting.environments.progress import Progress
 from penstock.acting.environments.refusals import can_not_make
-from penstock.acting.environments.registry import import_and_find, make
+from penstock.acting.environments.registry import import_and_find, make, registered_spec
 from penstock.acting.environments.shared_generator import SeparateGenerators
 from penstock.acting.environments.single_environments import SingleEnvironments, StepOutcome
 from penstock.acting.environments.workers.pool import TIMEOUT_S, Making, ProcessEnvironments
@@ -187,7 +188,9 @@ def make_environments(
         return ProcessEnvironments(making, count, workers, progress=progress, timeout_s=timeout_s, expected=expected)
     found = import_and_find(env_id, imports, python)
     find_masks = functools.partial(_masks_of, use_masks=use_masks, expected=expected)
-    if vectorization == "native":
+    spec = registered_spec(found)
+    if vectorization == "native" or (vectorization == "auto" and spec is not None and is_chosen(spec, kwargs, count)):
+        found = found if spec is None else spec
         return _make_native(env_id, count, dict(kwargs), progress, found, find_masks)
     envs: list[gymnasium.Env[Any, Any]] = []
     try:

@@ -32,11 +32,12 @@ class EnvironmentConfig(Section):
     """Path of another Python interpreter, such as /path/to/venv/bin/python, whose packages have the environment: Gym
     0.21 on Python 3.9, a simulator, or ROS. Each environment has a process of that Python, from 3.7 on, which needs
     NumPy and the environment's packages, not Penstock. Unset: the environment is made with Penstock's own packages."""
-    vectorization: Literal["sync", "process", "native"] = "sync"
+    vectorization: Literal["auto", "sync", "process", "native"] = "auto"
     """Form of the vector environment. sync: single environments, stepped one after another, which is fastest where a
     step takes less than about 0.1 ms. process: single environments in worker processes, which step them at the same
     time; chosen in place of sync where an environment can be made only once in a process. native: the environment's
-    own vectorised form."""
+    own vectorised form. auto: native for CartPole-v1, Pendulum-v1 and Acrobot-v1, whose vectorised form takes the same
+    steps as the single one in less time, and for tasks of EnvPool, which have no other; sync for all others."""
     workers: PositiveInt | None = None
     """Worker processes of each actor and evaluator with vectorization process, at most one for each environment. Unset:
     `penstock train` divides the cores among the actors, and an individually started service uses all cores. A worker
