@@ -14,7 +14,7 @@ from penstock.config.sections import Sections
 from penstock.config.settings.environment import EnvironmentConfig
 from penstock.config.settings.policy import PolicyConfig
 from penstock.errors import ForeignCode
-from penstock.machine.environment_names import split
+from penstock.machine.environment_names import ENVPOOL, split
 from penstock.machine.foreign_errors import shortened
 
 _PLACE = re.compile(r"[/\\:.]")
@@ -68,7 +68,8 @@ class FileNames:
 def code_in(environment: EnvironmentConfig, policy: PolicyConfig) -> dict[str, object]:
     """Returns the values that name code, by the names of `FileNames`."""
     found: dict[str, object] = {}
-    if split(environment.id)[0]:
+    # EnvPool is imported as an installed package alone, as Gymnasium is.
+    if split(environment.id)[0] not in ("", ENVPOOL):
         found["environment.id"] = environment.id
     if environment.imports:
         found["environment.imports"] = ",".join(environment.imports)

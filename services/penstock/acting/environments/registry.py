@@ -7,9 +7,9 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
-from penstock.acting.environments.envpool import spec_of
 from penstock.acting.environments.ids import meant_id, require_packages
-from penstock.acting.environments.native_forms import with_native_form
+from penstock.acting.environments.native.choice import with_native_form
+from penstock.acting.environments.native.envpool import spec_of
 from penstock.acting.environments.packages import package_of, plugins
 from penstock.acting.environments.workers.foreign import foreign_spec
 from penstock.errors import ConfigurationError

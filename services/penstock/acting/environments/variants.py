@@ -89,7 +89,7 @@ class EnvironmentVariants:
         arguments: All arguments of each variant; at least one variant.
         imports: Modules that register environments.
         vectorization: sync, process for worker processes, native for the environment's own vectorised form, or auto
-            (`native_forms.is_chosen`).
+            (`native.choice.is_chosen`).
         frames: Frames stacked in an observation.
         use_masks: Whether action masks are used.
         workers: Worker processes for the environments of a variant, of which none has fewer than one environment.

@@ -20,7 +20,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 from penstock.acting.environments.checked_vector import CheckedVector
-from penstock.acting.environments.native_forms import is_chosen
+from penstock.acting.environments.native.choice import is_chosen
 from penstock.acting.environments.progress import Progress
 from penstock.acting.environments.refusals import can_not_make
 from penstock.acting.environments.registry import import_and_find, make, registered_spec

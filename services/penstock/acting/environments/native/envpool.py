@@ -44,11 +44,11 @@ def spec_of(given: str) -> EnvSpec:
         raise UnknownEnvironment(f"the environment {name!r} needs envpool; {extras.installation('envpool')}")
     envpool: Any = import_installed("envpool")
     tasks = envpool.list_all_envs()
-    task = meant_id(given, tasks) or given
-    task = task if task in tasks else newest(task, tasks)
-    if task is None:
-        meant = question(best(given, tasks)) or "envpool.list_all_envs() returns its ids"
-        raise UnknownEnvironment(f"can't make the environment {name!r}: EnvPool has no task {given!r}; {meant}")
+    meant = meant_id(given, tasks) or given
+    if (task := meant if meant in tasks else newest(meant, tasks)) is None:
+        similar = best(given, tasks)
+        hint = question(similar and f"{ENVPOOL}:{similar}") or "envpool.list_all_envs() returns its ids"
+        raise UnknownEnvironment(f"can't make the environment {name!r}: EnvPool has no task {given!r}; {hint}")
     try:
         config = envpool.make_spec(task).config
     except foreign_errors.MISBEHAVIOUR as error:
@@ -61,7 +61,8 @@ def spec_of(given: str) -> EnvSpec:
         )
     limit = None if config.max_episode_steps == _UNLIMITED else config.max_episode_steps
     make = functools.partial(envpool.make_gymnasium, task)
-    single, vector = (functools.partial(form, make) for form in (PoolEnvironment, PoolEnvironments))
+    single: Any = functools.partial(PoolEnvironment, make)
+    vector: Any = functools.partial(PoolEnvironments, make)
     return EnvSpec(id=task, entry_point=single, vector_entry_point=vector, max_episode_steps=limit)
 
 
@@ -73,13 +74,12 @@ def is_pool(spec: EnvSpec) -> bool:
 class PoolEnvironments(VectorEnv[Any, Any, Any]):
     """A pool of N environments of one task, stepped together by one thread unless its arguments say otherwise."""
 
-    metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
-
     def __init__(self, make: Any, num_envs: int, **arguments: Any) -> None:
         """Makes the pool with arguments of `envpool.make`.
 
         Raises `ConfigurationError` for an argument that Penstock gives, and what EnvPool raises.
         """
+        self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
         self.num_envs = num_envs
         self._make = _with_arguments(make, num_envs, arguments)
         self._pool: Any = self._make()
@@ -113,11 +113,9 @@ class PoolEnvironments(VectorEnv[Any, Any, Any]):
 class PoolEnvironment(gymnasium.Env[Any, Any]):
     """A pool of one environment, with Gymnasium's interface of a single one, for films and for worker processes."""
 
-    metadata = {"render_modes": ["rgb_array", "human"]}
-
     def __init__(self, make: Any, render_mode: str | None = None, **arguments: Any) -> None:
         """Makes the pool as `PoolEnvironments`."""
-        self.render_mode = render_mode
+        self.metadata, self.render_mode = {"render_modes": ["rgb_array", "human"]}, render_mode
         self._make = _with_arguments(make, 1, {**arguments, "render_mode": render_mode})
         self._pool: Any = self._make()
         self.observation_space, self.action_space = self._pool.observation_space, self._pool.action_space

@@ -1,53 +1,23 @@
-"""Vectorised forms of Pendulum-v1 and Acrobot-v1, for which Gymnasium has none, and the choice of a vectorised form.
+"""Vectorised forms of Pendulum-v1 and Acrobot-v1, for which Gymnasium has none.
 
 Each form starts the same episodes as Gymnasium's single environments with the same seeds, and takes the same steps with
-the same actions. Its operations are those of the original in the same order, on arrays of N numbers, so that the values
-are equal where NumPy rounds an operation on arrays as it does on one number. `acting.environments.registry` gives the
-forms to `gymnasium.make_vec`.
+the same actions, bit for bit. Its operations are those of the original in the same order, on arrays of N numbers, which
+NumPy rounds as it does one number. `choice` gives the forms to `gymnasium.make_vec`.
 """
 
-import dataclasses
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Protocol
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from gymnasium.envs.registration import EnvSpec
 from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from penstock.acting.environments.envpool import is_pool
-
 Numbers = NDArray[np.float64]
-
-
-_OWN_MODULE = "gymnasium.envs.classic_control."
-_FEWEST = 4
-"""Environments from which on the vectorised forms take less time than single ones."""
-
-
-def with_native_form(spec: EnvSpec) -> EnvSpec:
-    """Returns the spec with the form of this module, if there is one and the spec is Gymnasium's own."""
-    form = _FORMS.get(spec.id)
-    return dataclasses.replace(spec, vector_entry_point=form) if form is not None and _is_gymnasiums(spec) else spec
-
-
-def is_chosen(spec: EnvSpec, arguments: Mapping[str, object], count: int) -> bool:
-    """Returns whether `environment.vectorization auto` makes N environments in their vectorised form.
-
-    It does so for tasks of EnvPool, and for environments of Gymnasium whose vectorised form takes the same steps as the
-    single one, takes these arguments, and takes less time.
-    """
-    if is_pool(spec):
-        return True
-    taken, limit = _SAME_STEPS.get(spec.id), arguments.get("max_episode_steps", 1)
-    is_same = taken is not None and _is_gymnasiums(spec) and taken.issuperset(arguments)
-    # A limit of -1 means none to `gymnasium.make`.
-    return is_same and count >= _FEWEST and isinstance(limit, int) and limit > 0
 
 
 class Motion(Protocol):
@@ -69,12 +39,11 @@ class Motion(Protocol):
 class MovingEnvironments(VectorEnv[Any, Any, Any]):
     """N environments of one motion, in NEXT_STEP autoreset mode. It draws only for environments that reset."""
 
-    metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
-
     def __init__(self, motion: Motion, num_envs: int, max_episode_steps: int) -> None:
         """Truncates episodes after `max_episode_steps`. Raises `ValueError` if that is below 1."""
         if max_episode_steps < 1:
             raise ValueError(f"max_episode_steps must be at least 1, not {max_episode_steps}")
+        self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
         self.num_envs, self._motion, self._limit = num_envs, motion, max_episode_steps
         self.single_observation_space, self.single_action_space = motion.observation_space, motion.action_space
         self.observation_space = batch_space(self.single_observation_space, num_envs)
@@ -83,7 +52,7 @@ class MovingEnvironments(VectorEnv[Any, Any, Any]):
         self._steps, self._ended = np.zeros(num_envs, np.int64), np.zeros(num_envs, np.bool_)
         self._state: Numbers = np.zeros((0, num_envs))
 
-    def reset(  # type: ignore[override]
+    def reset(
         self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
         """Starts new episodes. Each environment has its own seed; the number i means i, i + 1, and so on."""
@@ -124,8 +93,8 @@ class Pendulum:
     def __init__(self, g: float) -> None:
         """Takes the acceleration of gravity."""
         high = np.array([1.0, 1.0, self._MAX_SPEED], np.float32)
-        self.observation_space = spaces.Box(-high, high, dtype=np.float32)
-        self.action_space = spaces.Box(-self._MAX_TORQUE, self._MAX_TORQUE, (1,), np.float32)
+        self.observation_space: gymnasium.Space[Any] = spaces.Box(-high, high, dtype=np.float32)
+        self.action_space: gymnasium.Space[Any] = spaces.Box(-self._MAX_TORQUE, self._MAX_TORQUE, (1,), np.float32)
         self._high, self._g = np.array([np.pi, 1.0]), g
 
     def begin(self, generator: np.random.Generator) -> NDArray[np.floating[Any]]:
@@ -162,8 +131,8 @@ class Acrobot:
 
     def __init__(self) -> None:
         high = np.array([1.0, 1.0, 1.0, 1.0, *self._MAX_SPEEDS], np.float32)
-        self.observation_space = spaces.Box(-high, high, dtype=np.float32)
-        self.action_space = spaces.Discrete(3)
+        self.observation_space: gymnasium.Space[Any] = spaces.Box(-high, high, dtype=np.float32)
+        self.action_space: gymnasium.Space[Any] = spaces.Discrete(3)
 
     def begin(self, generator: np.random.Generator) -> NDArray[np.floating[Any]]:
         """Draws two angles and two speeds, which the original keeps and observes as float32."""
@@ -205,7 +174,8 @@ class Acrobot:
         )
         slopes = np.empty_like(state)
         slopes[:2] = state[2:]
-        slopes[3] = (torque + d2 / d1 * phi1 - centre * _square(speed1) * sine - phi2) / (square1 + inertia - _square(d2) / d1)
+        turning = torque + d2 / d1 * phi1 - centre * _square(speed1) * sine - phi2
+        slopes[3] = turning / (square1 + inertia - _square(d2) / d1)
         slopes[2] = -(d2 * slopes[3] + phi1) / d1
         return slopes
 
@@ -222,21 +192,8 @@ def acrobot(num_envs: int = 1, max_episode_steps: int = 500) -> MovingEnvironmen
 
 def _square(values: NDArray[Any]) -> NDArray[Any]:
     """Returns squares as `number ** 2` of the originals rounds them: `array ** 2` multiplies instead."""
-    return np.power(values, np.full_like(values, 2.0))
-
-
-_FORMS = {"Pendulum-v1": pendulum, "Acrobot-v1": acrobot}
-
-_SAME_STEPS = {
-    "CartPole-v1": frozenset({"max_episode_steps", "sutton_barto_reward"}),
-    "Pendulum-v1": frozenset({"max_episode_steps", "g"}),
-    "Acrobot-v1": frozenset({"max_episode_steps"}),
-}
-"""Arguments of the vectorised forms that `auto` chooses. The single forms take more."""
-
-
-def _is_gymnasiums(spec: EnvSpec) -> bool:
-    return isinstance(spec.entry_point, str) and spec.entry_point.startswith(_OWN_MODULE)
+    squares: NDArray[Any] = np.power(values, np.full_like(values, 2.0))
+    return squares
 
 
 def _wrap(angle: Numbers) -> None:
