@@ -20,6 +20,7 @@ PURPOSES = {
     "atari": "environments: the games of Atari",
     "box2d": "environments: LunarLander, BipedalWalker, CarRacing",
     "minigrid": "environments: MiniGrid and BabyAI",
+    "envpool": "environments: [the tasks of EnvPool](envpool.md), vectorised in C++; not part of `all`",
     "mujoco": "environments: HalfCheetah, Hopper, Ant and others",
     "remote": "`checkpoint.copy_to` with a URL; torch has installed it",
     "gpu": "the utilisation of a GPU as a metric",

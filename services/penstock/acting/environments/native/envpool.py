@@ -113,10 +113,11 @@ class PoolEnvironments(VectorEnv[Any, Any, Any]):
 class PoolEnvironment(gymnasium.Env[Any, Any]):
     """A pool of one environment, with Gymnasium's interface of a single one, for films and for worker processes."""
 
-    def __init__(self, make: Any, render_mode: str | None = None, **arguments: Any) -> None:
+    def __init__(self, make: Any, **arguments: Any) -> None:
         """Makes the pool as `PoolEnvironments`."""
-        self.metadata, self.render_mode = {"render_modes": ["rgb_array", "human"]}, render_mode
-        self._make = _with_arguments(make, 1, {**arguments, "render_mode": render_mode})
+        self.metadata = {"render_modes": ["rgb_array", "human"]}
+        self.render_mode = arguments.get("render_mode")
+        self._make = _with_arguments(make, 1, arguments)
         self._pool: Any = self._make()
         self.observation_space, self.action_space = self._pool.observation_space, self._pool.action_space
 
