@@ -67,8 +67,8 @@ def test_rows_are_the_same_for_any_seed_count_limit_and_argument(
     env_id: str, seed: int, count: int, limit: int, gravity: float | None
 ) -> None:
     kwargs = {} if gravity is None or env_id == "Acrobot-v1" else {"g": gravity}
-    forms = (made(env_id, count, form, max_episode_steps=limit, **kwargs) for form in ("sync", "native"))
-    ends = assert_same(env_id, *forms, [seed + each for each in range(count)], 25)
+    single, native = (made(env_id, count, form, max_episode_steps=limit, **kwargs) for form in ("sync", "native"))
+    ends = assert_same(env_id, single, native, [seed + each for each in range(count)], 25)
     assert ends >= count
 
 
@@ -80,7 +80,8 @@ def test_a_pole_that_swings_up_terminates_in_the_same_step() -> None:
     terminated = 0
     for _ in range(250):
         np.testing.assert_array_equal(single.observation[0], native.observation[0])
-        action = (np.where(single.observation[0][:, 5] > 0.0, 2, 0),)
+        speed = single.observation[0][:, 5].astype(np.float64)
+        action = (np.where(speed > 0.0, 2, 0),)
         outcomes = [environments.step(action) for environments in (single, native)]
         for mine, yours in zip(outcomes[0][:-1], outcomes[1][:-1], strict=True):
             np.testing.assert_array_equal(mine, yours)
