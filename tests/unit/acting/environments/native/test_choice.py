@@ -22,7 +22,7 @@ def replaced() -> Iterator[None]:
     gymnasium.registry["Pendulum-v1"] = own
 
 
-def form_of(env_id: str, count: int = 4, **kwargs: Any) -> type:
+def form_of(env_id: str, count: int = 8, **kwargs: Any) -> type:
     made = make_environments(env_id, count, kwargs=kwargs, vectorization="auto")
     made.close()
     return type(made)
@@ -44,11 +44,11 @@ def test_forms_that_take_the_same_steps_are_chosen(env_id: str, kwargs: dict[str
 @pytest.mark.parametrize(
     ("env_id", "count", "kwargs"),
     [
-        ("MountainCar-v0", 4, {}),
-        ("Pendulum-v1", 3, {}),
-        ("Pendulum-v1", 4, {"max_episode_steps": -1}),
-        ("Acrobot-v1", 4, {"disable_env_checker": True}),
-        ("ResetsAtOnce-v0", 4, {"length": 2}),
+        ("MountainCar-v0", 8, {}),
+        ("Pendulum-v1", 7, {}),
+        ("Pendulum-v1", 8, {"max_episode_steps": -1}),
+        ("Acrobot-v1", 8, {"disable_env_checker": True}),
+        ("ResetsAtOnce-v0", 8, {"length": 2}),
     ],
 )
 def test_all_others_are_single(env_id: str, count: int, kwargs: dict[str, Any]) -> None:
