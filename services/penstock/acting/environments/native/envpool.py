@@ -5,6 +5,7 @@ Gymnasium that has a vectorised form. EnvPool seeds a pool when it is made, so a
 """
 
 import functools
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -83,8 +84,7 @@ class PoolEnvironments(VectorEnv[Any, Any, Any]):
         self.num_envs = num_envs
         self._make = _with_arguments(make, num_envs, arguments)
         self._pool: Any = self._make()
-        self.single_observation_space = self._pool.observation_space
-        self.single_action_space = self._pool.action_space
+        self.single_observation_space, self.single_action_space = _spaces(self._pool)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
 
@@ -119,7 +119,7 @@ class PoolEnvironment(gymnasium.Env[Any, Any]):
         self.render_mode = arguments.get("render_mode")
         self._make = _with_arguments(make, 1, arguments)
         self._pool: Any = self._make()
-        self.observation_space, self.action_space = self._pool.observation_space, self._pool.action_space
+        self.observation_space, self.action_space = _spaces(self._pool)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Starts an episode."""
@@ -153,6 +153,13 @@ def _with_arguments(make: Any, count: int, arguments: Mapping[str, Any]) -> Any:
             " actor.environments for the number of environments, and run.seed for the seed"
         )
     return functools.partial(make, num_envs=count, **{"num_threads": 1, **arguments})
+
+
+def _spaces(pool: Any) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
+    """Returns the spaces of an observation and of an action, which EnvPool makes with bounds of 64 bits."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*precision lowered by casting")
+        return pool.observation_space, pool.action_space
 
 
 def _first(values: Any) -> Any:
