@@ -6,12 +6,14 @@ The result is build/environments/envpool.json, which is written after each task:
 """
 
 import argparse
+import contextlib
 import json
 import os
 import random
 import select
 import signal
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -155,7 +157,9 @@ def main() -> int:
         write_json(OUTPUT, {"provenance": origin, **own, "tasks": rows})
 
     chosen = dict(list(tasks.items())[: given.most])
-    results = checked(chosen, given.jobs, [Checked(**each) for each in known], write)
+    # Some tasks write files into the working directory.
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        results = checked(chosen, given.jobs, [Checked(**each) for each in known], write)
     accepted = sum(not each.reason for each in results)
     print(f"{len(results)} of {len(tasks)} tasks were checked, {accepted} accepted; written to {OUTPUT}")
     return 0
