@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from penstock.acting.environments.native import classic_control
 from penstock.acting.environments.single_environments import SingleEnvironments
 from penstock.acting.environments.vectors import Environments, NextStepEnvironments, make_environments
 from penstock.acting.evaluation import evaluate
@@ -127,3 +128,10 @@ def test_wrong_arguments_are_refused_in_one_line(arguments: dict[str, Any], reas
     with pytest.raises(ConfigurationError, match=reason) as refused:
         made("Pendulum-v1", 2, "native", **arguments)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_squares_are_rounded_as_those_of_single_numbers(dtype: type) -> None:
+    numbers = np.random.default_rng(0).uniform(-30.0, 30.0, 20_000).astype(dtype)
+    expected = np.array([number**2 for number in numbers])
+    np.testing.assert_array_equal(classic_control._square(numbers), expected)
