@@ -60,8 +60,9 @@ test-oldest: install ### run unit and contract tests with the oldest release of 
 test-newest: install ### run unit and contract tests with the newest release of each dependency, without the locks
 	@$(BIN)/python -m tests.package.range_of_versions newest $(ARGS)
 
-all-environments: install ### train on every environment of Gymnasium, ALE, MiniGrid, highway-env and dm_control
+all-environments: install ### train on every environment of Gymnasium, ALE, MiniGrid, highway-env and dm_control; check those of EnvPool where it is installed
 	@$(BIN)/python -m tests.environments.all_environments $(ARGS)
+	@$(BIN)/python -m tests.environments.envpool_tasks
 
 e2e: install ## test the stack of docker-compose.yml; needs Docker
 	@$(BIN)/python -m tests.e2e.drill $(ARGS)

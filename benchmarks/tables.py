@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import charts, gpu_tables, loop_results, many_actors_tables, zoo_report
+from benchmarks import charts, forms_tables, gpu_tables, loop_results, many_actors_tables, zoo_report
 from benchmarks.loop_results import Goal
 from tests.support.results.result_files import (
     PAGE_OF_CHANGES,
@@ -348,6 +348,20 @@ def slow_environment(document: Document) -> str:
     return "\n".join(["| environments | steps/s | of seven |", "|---|---|---|", *rows, "", origin])
 
 
+def environment_forms(document: Document) -> str:
+    """Returns the time of an environment step, and the pace of a run, in each form."""
+    origin = (
+        f"{_source(document)} {_count(document['rounds'], 'round')} in turn, beside other work on the machine"
+        " ([result file](../results/environment_forms.json))."
+    )
+    return "\n\n".join([forms_tables.steps(document), forms_tables.runs(document), origin])
+
+
+def envpool_tasks(document: Document) -> str:
+    """Returns how many tasks of EnvPool are accepted, and why the others are refused."""
+    return f"{forms_tables.tasks(document)}\n\n{_place(document)} ([result file](../results/envpool.json))."
+
+
 def gradient_steps(document: Document) -> str:
     """Returns the CPU time of training on a batch with autograd and without, for each task and size of minibatches."""
     cases = {
@@ -621,6 +635,8 @@ PARTS: Mapping[str, tuple[str, str, Callable[[Document], str]]] = {
     "defaults": ("docs/RESULTS.md", "zoo_tasks.json", rl_zoo_claim),
     "pace": ("docs/RESULTS.md", "loop.json", claims),
     "slow environment": ("docs/design-actors.md", "slow_environment.json", slow_environment),
+    "environment forms": ("docs/envpool.md", "environment_forms.json", environment_forms),
+    "tasks of EnvPool": ("docs/envpool.md", "envpool.json", envpool_tasks),
     "environment workers": ("docs/design-actors.md", "environment_workers.json", environment_workers),
     "gallery": ("docs/gallery.md", "gallery.json", gallery),
     "comparisons": ("docs/comparing.md", "compare.json", comparisons),

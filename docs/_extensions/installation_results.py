@@ -20,6 +20,7 @@ PURPOSES = {
     "atari": "environments: the games of Atari",
     "box2d": "environments: LunarLander, BipedalWalker, CarRacing",
     "minigrid": "environments: MiniGrid and BabyAI",
+    "envpool": "environments: [the tasks of EnvPool](envpool.md), vectorised in C++; not part of `all`",
     "mujoco": "environments: HalfCheetah, Hopper, Ant and others",
     "openspiel": "environments: games of OpenSpiel for one player",
     "retro": "environments: [games in emulators](emulators.md)",

@@ -8,6 +8,7 @@ The name of an environment is one of:
     folder/file.py:MyEnv   either of them in a file
     gym:CartPole-v1        an id of Gym, the predecessor of Gymnasium
     open_spiel:2048        a game of OpenSpiel
+    envpool:Pong-v5        a task of EnvPool
 
 `acting.environments.registry` finds the environment of a name. The functions here need no Gymnasium.
 """
@@ -20,8 +21,9 @@ from typing import Any, Protocol
 from penstock.errors import ConfigurationError
 from penstock.machine.environment_arguments import plain
 
-INTERFACES = ("gym", "open_spiel")
-"""Packages with another interface than Gymnasium's, which Penstock converts (`acting.environments.interfaces`)."""
+ENVPOOL = "envpool"
+INTERFACES = (ENVPOOL, "gym", "open_spiel")
+"""Packages with another interface than Gymnasium's, which Penstock converts (`acting.environments`)."""
 
 _SUFFIX = ".py"
 _ENVIRONMENT = "environment"

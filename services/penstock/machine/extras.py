@@ -8,6 +8,7 @@ from penstock.machine import installation as own
 EXTRA_OF = {
     "Box2D": "box2d",
     "ale_py": "atari",
+    "envpool": "envpool",
     "fsspec": "remote",
     "huggingface_hub": "hub",
     "matplotlib": "plot",
@@ -30,6 +31,7 @@ EXTRA_OF = {
 _IN_IMAGE = {
     "atari": "ale-py",
     "box2d": "gymnasium[box2d]",
+    "envpool": "envpool",
     "hub": "huggingface_hub",
     "minigrid": "minigrid",
     "mlflow": "mlflow-skinny",

@@ -37,7 +37,7 @@ def checked_id(name: str, others: Collection[str] = ()) -> str:
         # `pong` is rather a preset's game than Pong-v4, which the same package registers too.
         raise UnknownEnvironment(f"{_UNREGISTERED.format(given)}; {question(games[0])}")
     if found is None and package_of(given) is None:
-        if _best(given, known, same_name=True):
+        if best(given, known, same_name=True):
             raise unknown(given, known)
         if package_of(given, any_case=True) is None and next(plugins(), None) is None:
             raise unknown(given, known)
@@ -51,27 +51,27 @@ def meant_id(given: str, known: Iterable[str] | None = None) -> str | None:
     Without a version, the newest is meant. None if there is none. By default, the known ids are the registered ones.
     """
     ids = list(gymnasium.registry if known is None else known)
-    if given in ids or (_newest(given, ids) and not _version(given)):
+    if given in ids or (newest(given, ids) and not _version(given)):
         return given
     folded = given.casefold()
     same = [each for each in ids if each.casefold() == folded]
     unversioned = {_unversioned(each) for each in ids if _unversioned(each).casefold() == folded}
     if len(same) == 1:
         return same[0]
-    return _newest(unversioned.pop(), ids) if not same and len(unversioned) == 1 else None
+    return newest(unversioned.pop(), ids) if not same and len(unversioned) == 1 else None
 
 
 def unknown(given: str, known: Iterable[str] | None = None) -> UnknownEnvironment:
     """Returns the error for an id that is not registered, with the known id that is probably meant."""
     ids = list(gymnasium.registry if known is None else known)
     reason = _UNREGISTERED.format(given)
-    if same := _best(given, ids, same_name=True):
+    if same := best(given, ids, same_name=True):
         return UnknownEnvironment(f"{reason}; {question(same)}")
-    meant = question(_best(given, ids))
+    meant = question(best(given, ids))
     return UnknownEnvironment(f"{reason}; {meant} Otherwise, {_OWN}" if meant else f"{reason}; {_OWN}")
 
 
-def _best(given: str, ids: Collection[str], *, same_name: bool = False) -> str | None:
+def best(given: str, ids: Collection[str], *, same_name: bool = False) -> str | None:
     """Returns the id of the same name, of another namespace or version, or else (if not `same_name`) of a similar one.
 
     It prefers the same namespace, then the same version, then the newest one.
@@ -94,7 +94,8 @@ def _best(given: str, ids: Collection[str], *, same_name: bool = False) -> str |
     )
 
 
-def _newest(unversioned: str, ids: Iterable[str]) -> str | None:
+def newest(unversioned: str, ids: Iterable[str]) -> str | None:
+    """Returns the id of the newest version, or None."""
     found = [each for each in ids if _unversioned(each) == unversioned]
     return max(found, key=lambda each: int(_version(each) or 0), default=None)
 

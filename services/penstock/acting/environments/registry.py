@@ -10,13 +10,19 @@ from gymnasium.vector import VectorEnv
 
 from penstock.acting.environments.ids import meant_id, require_packages
 from penstock.acting.environments.interfaces import old_gym, open_spiel
+from penstock.acting.environments.native import envpool
+from penstock.acting.environments.native.choice import with_native_form
 from penstock.acting.environments.packages import package_of, plugins
 from penstock.acting.environments.workers.foreign import foreign_spec
 from penstock.errors import ConfigurationError
 from penstock.machine import environment_names
 from penstock.machine.module_imports import import_installed, import_modules, import_named
 
-_INTERFACES = {old_gym.PLACE: old_gym.gym_spec, open_spiel.PLACE: open_spiel.open_spiel_spec}
+_INTERFACES = {
+    environment_names.ENVPOOL: envpool.spec_of,
+    old_gym.PLACE: old_gym.gym_spec,
+    open_spiel.PLACE: open_spiel.open_spiel_spec,
+}
 
 
 def find(name: str) -> str | EnvSpec:
@@ -77,9 +83,17 @@ def has_native_form(name: str) -> bool:
 
     Raises `ConfigurationError` like `find`.
     """
-    found = find(name)
-    registered = gymnasium.registry.get(found) if isinstance(found, str) else found
+    registered = registered_spec(find(name))
     return registered is not None and registered.vector_entry_point is not None
+
+
+def registered_spec(found: str | EnvSpec) -> EnvSpec | None:
+    """Returns the spec of what `find` has found, with Penstock's vectorised form if it has one.
+
+    None if it is not registered, or Gymnasium chooses its version.
+    """
+    spec = gymnasium.registry.get(found) if isinstance(found, str) else found
+    return None if spec is None else with_native_form(spec)
 
 
 def _import_package_of(env_id: str) -> None:

@@ -90,7 +90,8 @@ class EnvironmentVariants:
         arguments: All arguments of each variant; at least one variant.
         imports: Modules that register environments.
         wrappers: Wrappers around each environment, applied in this order.
-        vectorization: sync, process for worker processes, or native for the environment's own vectorised form.
+        vectorization: sync, process for worker processes, native for the environment's own vectorised form, or auto
+            (`native.choice.is_chosen`).
         frames: Frames stacked in an observation.
         use_masks: Whether action masks are used.
         workers: Worker processes for the environments of a variant, of which none has fewer than one environment.

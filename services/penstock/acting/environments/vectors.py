@@ -20,9 +20,10 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 from penstock.acting.environments.checked_vector import CheckedVector
+from penstock.acting.environments.native.choice import is_chosen
 from penstock.acting.environments.progress import Progress
 from penstock.acting.environments.refusals import can_not_make
-from penstock.acting.environments.registry import import_and_find, make
+from penstock.acting.environments.registry import import_and_find, make, registered_spec
 from penstock.acting.environments.shared_generator import SeparateGenerators
 from penstock.acting.environments.single_environments import AnswerTogether, SingleEnvironments, StepOutcome
 from penstock.acting.environments.tensors import TensorVector, takes_tensors
@@ -204,10 +205,16 @@ def make_environments(
         return ProcessEnvironments(making, count, workers, progress=progress, timeout_s=timeout_s, expected=expected)
     found = import_and_find(env_id, imports, python)
     find_masks = functools.partial(_masks_of, use_masks=use_masks, expected=expected)
-    if vectorization == "native":
+    spec = registered_spec(found)
+    chosen = vectorization == "auto" and not wrappers and spec is not None and is_chosen(spec, kwargs, count)
+    if vectorization == "native" or chosen:
+        found = found if spec is None else spec
         return _make_native(env_id, count, dict(kwargs), progress, found, find_masks)
     if isinstance(found, EnvSpec) and found.entry_point is None:
-        raise ConfigurationError(f"{env_id} is a class of vector environments; set environment.vectorization to native")
+        raise ConfigurationError(
+            f"{env_id} is a class of vector environments, which have no single form; set environment.vectorization to"
+            " auto, and remove environment.wrappers"
+        )
     envs: list[gymnasium.Env[Any, Any]] = []
     try:
         while len(envs) < count:

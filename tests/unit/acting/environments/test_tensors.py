@@ -80,6 +80,7 @@ def test_a_truncation_without_its_final_observation_is_a_failure() -> None:
             environments.step((np.zeros((2, 1), np.float32),))
 
 
-def test_a_class_of_vector_environments_names_the_setting_that_it_needs() -> None:
-    with pytest.raises(ConfigurationError, match=r"set environment\.vectorization to native"):
-        make_environments(PENDULUM, 2, kwargs={})
+def test_a_class_of_vector_environments_is_made_by_default_and_has_no_single_form() -> None:
+    assert isinstance(make_environments(PENDULUM, 2, kwargs={}, vectorization="auto"), SameStepEnvironments)
+    with pytest.raises(ConfigurationError, match=r"set environment\.vectorization to auto, and remove"):
+        make_environments(PENDULUM, 2, kwargs={}, vectorization="sync")

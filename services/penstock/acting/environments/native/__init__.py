@@ -1,0 +1,1 @@
+"""Vectorised forms of environments that Gymnasium does not have, and the choice of a form."""
