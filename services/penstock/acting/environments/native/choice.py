@@ -35,8 +35,8 @@ def with_native_form(spec: EnvSpec) -> EnvSpec:
 def is_chosen(spec: EnvSpec, arguments: Mapping[str, object], count: int) -> bool:
     """Returns whether `environment.vectorization auto` makes N environments in their vectorised form.
 
-    It does so for tasks of EnvPool, for classes of vector environments, and for environments of Gymnasium whose vectorised form takes the same steps as the
-    single one, takes these arguments, and takes less time.
+    It does so for tasks of EnvPool, for classes of vector environments, and for environments of Gymnasium whose
+    vectorised form takes the same steps as the single one, takes these arguments, and takes less time.
     """
     if is_pool(spec) or spec.entry_point is None:
         return True
