@@ -52,9 +52,9 @@ def assert_same(env_id: str, one: Environments, other: Environments, seeds: list
 
 @pytest.mark.parametrize("env_id", FORMS)
 def test_whole_episodes_and_those_after_them_are_the_same(env_id: str) -> None:
-    single, native = (made(env_id, 5, form) for form in ("sync", "native"))
+    single, native = (made(env_id, 3, form) for form in ("sync", "native"))
     assert isinstance(single, SingleEnvironments) and isinstance(native, NextStepEnvironments)
-    assert assert_same(env_id, single, native, [2**40 + 1, 7, 0, 123_456, 9], 520) >= 5
+    assert assert_same(env_id, single, native, [2**40 + 1, 7, 0], 520) >= 3
 
 
 @given(
