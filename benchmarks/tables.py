@@ -228,6 +228,34 @@ def many_actors(document: Document) -> str:
     return f"{many_actors_tables.scale(document)}\n\n{_place(document)} ([result file](../results/many_actors.json))."
 
 
+def emulators(document: Document) -> str:
+    """Returns the pace and the memory of emulators in the worker processes of three libraries."""
+    found = {(each["system"], each["emulators"]): each for each in document["readings"]}
+    systems = list(dict.fromkeys(system for system, _ in found))
+    rows = [
+        f"| {count} | "
+        + " | ".join(f"{found[system, count]['steps_per_s']:,.0f}" for system in systems)
+        + " | "
+        + " | ".join(
+            f"{(found[system, count]['own_bytes'] + found[system, count]['children_bytes']) / 2**20:,.0f}"
+            for system in systems
+        )
+        + " |"
+        for count in dict.fromkeys(count for _, count in found)
+    ]
+    return "\n".join(
+        [
+            f"| emulators | {' | '.join(f'{each}, steps/s' for each in systems)} |"
+            f" {' | '.join(f'{each}, MiB' for each in systems)} |",
+            f"|---|{'---|' * 2 * len(systems)}",
+            *rows,
+            "",
+            f"{_source(document)} {_count(document['rounds'], 'round')} in turn, on {document['cores']} cores"
+            " ([result file](../results/emulators.json)).",
+        ]
+    )
+
+
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
@@ -637,6 +665,7 @@ PARTS: Mapping[str, tuple[str, str, Callable[[Document], str]]] = {
     "slow environment": ("docs/design-actors.md", "slow_environment.json", slow_environment),
     "environment forms": ("docs/envpool.md", "environment_forms.json", environment_forms),
     "tasks of EnvPool": ("docs/envpool.md", "envpool.json", envpool_tasks),
+    "emulators": ("docs/emulators.md", "emulators.json", emulators),
     "environment workers": ("docs/design-actors.md", "environment_workers.json", environment_workers),
     "gallery": ("docs/gallery.md", "gallery.json", gallery),
     "comparisons": ("docs/comparing.md", "compare.json", comparisons),

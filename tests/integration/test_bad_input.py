@@ -17,7 +17,7 @@ GRPC_ERROR = re.compile(r"E\d{4} [\d:.]+ +\d+ \w+\.cc:\d+\] ")
 ODD_SPACES = """
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete, Graph, Sequence, Text, Tuple
+from gymnasium.spaces import Box, Dict, Discrete, Graph, Sequence, Tuple
 
 
 class Odd(gymnasium.Env):
@@ -26,7 +26,6 @@ class Odd(gymnasium.Env):
     def __init__(self, kind):
         vector = Box(-1.0, 1.0, (2,), np.float32)
         self.observation_space = {
-            "text": Text(8),
             "graph": Dict({"one": vector, "map": Graph(vector, None)}),
             "sequence": Tuple((vector, Sequence(vector))),
             "lacking": Dict({"one": vector, "two": vector}),
@@ -51,7 +50,7 @@ class Odd(gymnasium.Env):
         return {"action_mask": masks[self.kind]} if self.kind in masks else {}
 
 
-for kind in ("text", "graph", "sequence", "lacking", "wide_mask", "empty_mask"):
+for kind in ("graph", "sequence", "lacking", "wide_mask", "empty_mask"):
     gymnasium.register(f"Odd-{kind}-v0", Odd, kwargs={"kind": kind})
 """
 
@@ -193,7 +192,6 @@ MISTAKES: dict[str, Callable[[Place], Mistake]] = {
     "a_configuration_that_is_not_there": lambda place: Mistake(
         train(f"--config={place.root / 'nothing.toml'}"), ["nothing.toml", "No such file"]
     ),
-    "observations_of_text": odd_space("text", "has the observation space Text;"),
     "a_graph_in_a_dict": odd_space("graph", "has Graph at map of its observation space;"),
     "a_sequence_in_a_tuple": odd_space("sequence", "has Sequence at 1 of its observation space;"),
     "an_observation_that_lacks_a_part": odd_space("lacking", "space keys: ['one', 'two']"),
@@ -248,7 +246,7 @@ GATE = {
     "a_store_in_which_replay_could_never_begin",
     "variants_of_different_spaces",
     "a_variable_of_an_unknown_setting",
-    "observations_of_text",
+    "a_graph_in_a_dict",
     "a_port_in_use",
     "a_folder_that_holds_a_run",
     "a_plot_of_nothing",

@@ -128,14 +128,16 @@ def decode_report(message: run_pb2.ActorReport) -> ActorReport:
         ),
         timing=Timing(*(getattr(message, name) for name in Timing.__slots__)),
         segments=message.segments,
+        late_steps=message.late_steps,
     )
     for name, seconds in {**plain(report.timing), "first_step_at_s": report.first_step_at_s}.items():
         most = math.inf if name == "first_step_at_s" else _MOST_SECONDS
         if not 0.0 <= seconds <= most or math.isinf(seconds):
             raise InvalidSegment(f"an actor reported {name} {seconds:g}; seconds are between 0 and {_MOST_SECONDS:g}")
-    if max(report.env_steps, report.segments) > _MOST_STEPS:
+    if max(report.env_steps, report.segments, report.late_steps) > _MOST_STEPS:
         raise InvalidSegment(
-            f"an actor reported {report.env_steps} steps and {report.segments} segments; the maximum is {_MOST_STEPS}"
+            f"an actor reported {report.env_steps} steps, {report.segments} segments and {report.late_steps} late"
+            f" steps; the maximum is {_MOST_STEPS}"
         )
     for episode in report.episodes:
         if not abs(episode.episode_return) <= MAX_RETURN:

@@ -94,7 +94,7 @@ def test_wrappers_and_renderings_that_can_not_be_used_are_refused(environment: d
 def test_a_preset_with_a_vectorised_form_makes_way_for_wrappers() -> None:
     assert configured({"env_id": "CartPole-v1"}).config.environment.vectorization == "native"
     found = configured({"env_id": "CartPole-v1", "wrappers": "ClipReward"})
-    assert found.config.environment.vectorization == "sync" and found.preset == "cartpole"
+    assert found.config.environment.vectorization == "auto" and found.preset == "cartpole"
     assert found.notes == (
         "environment.wrappers needs single environments, so those of the preset cartpole are not vectorised",
     )

@@ -15,7 +15,7 @@ from stable_retro.enums import Actions, State
 from stable_retro.retro_env import RetroEnv
 
 from penstock.acting.environments.emulators.cores import licence_notice
-from penstock.acting.environments.emulators.screens import Shrinker
+from penstock.acting.environments.emulators.pictures import Shrinker
 from penstock.errors import ConfigurationError
 from penstock.machine.spelling import question, similar
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from penstock.acting.environments.emulators.screens import Shrinker
+from penstock.acting.environments.emulators.pictures import Shrinker
 
 
 def screen_of(grey: NDArray[np.int64]) -> NDArray[np.uint8]:
