@@ -18,7 +18,7 @@ import stable_retro
 from numpy.typing import NDArray
 
 GAME, SCREEN, SIZE, FRAME_SKIP = "Airstriker-Genesis-v0", (224, 320), 84, 4
-_SCREENS = Path(__file__).parents[2] / "services/penstock/acting/environments/emulators/screens.py"
+_PICTURES = Path(__file__).parents[2] / "services/penstock/acting/environments/emulators/pictures.py"
 
 
 class SkippedGame(gymnasium.Env[NDArray[np.uint8], Any]):
@@ -35,11 +35,11 @@ class SkippedGame(gymnasium.Env[NDArray[np.uint8], Any]):
 
     def __init__(self) -> None:
         self._game: Any = None
-        spec = importlib.util.spec_from_file_location("screens", _SCREENS)
+        spec = importlib.util.spec_from_file_location("pictures", _PICTURES)
         assert spec is not None and spec.loader is not None
-        screens = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(screens)
-        self._shrink = screens.Shrinker(SCREEN, (SIZE, SIZE))
+        pictures = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(pictures)
+        self._shrink = pictures.Shrinker(SCREEN, (SIZE, SIZE))
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begins an episode."""
