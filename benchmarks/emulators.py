@@ -85,6 +85,8 @@ def main() -> int:
         "PufferLib": pufferlib_python(),
     }
     readings = measure_all(arguments.rounds, arguments.seconds, pythons)
+    # PufferLib links its pictures into the working directory.
+    (ROOT / "resources").unlink(missing_ok=True)
     OUTPUT.parent.mkdir(parents=True, exist_ok=True)
     settings = {"rounds": arguments.rounds, "seconds": arguments.seconds, "cores": CORES}
     write_json(OUTPUT, {"provenance": of_this_run(), **settings, "readings": readings})

@@ -27,7 +27,14 @@ PRESETS = sorted(path.stem for path in (ROOT / "services/penstock/presets").glob
 IMPORTS = {module for name in PRESETS for module in preset(name).environment.imports}
 """Modules of the environments of presets that no package has."""
 
-OTHERS = {"half_cheetah": "mujoco", "lunar_lander": "Box2D", "pong": "ale_py", "breakout": "ale_py"}
+OTHERS = {
+    "half_cheetah": "mujoco",
+    "lunar_lander": "Box2D",
+    "pong": "ale_py",
+    "breakout": "ale_py",
+    "retro": "stable_retro",
+    "catch": "stable_retro",
+}
 """Packages that environments of presets need."""
 
 
@@ -137,6 +144,7 @@ def test_by_default_torch_is_installed_if_the_actors_of_the_preset_need_it(
         pytest.skip(f"{OTHERS[name]} is not installed")
     config = preset(name)
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    monkeypatch.chdir(ROOT / "examples")
     environments = variants_of(config.environment, config.environment.variant_kwargs).make(0, 1)
     encoders = {**encoders_of_new(environments.spec, config.policy.moves), **config.policy.encoders}
     network = Network(**{**dict(config.policy), "encoders": encoders})
@@ -145,7 +153,8 @@ def test_by_default_torch_is_installed_if_the_actors_of_the_preset_need_it(
 
 def test_the_image_has_the_environments_of_presets_in_the_working_directory() -> None:
     text = (ROOT / "Dockerfile.actor").read_text()
-    *_, copied = [line.split()[1:-1] for line in text.splitlines() if line.startswith("COPY examples/")]
-    assert {Path(path).stem for path in copied} == IMPORTS
+    lines = [line.split()[1:-1] for line in text.splitlines() if line.startswith("COPY examples/")]
+    copied = [path for line in lines for path in line]
+    assert {Path(path).stem for path in copied} == {module.partition(".")[0] for module in IMPORTS}
     assert text.index("WORKDIR /var/lib/penstock") < text.index("COPY examples/")
     assert all((ROOT / path).exists() for path in copied)
