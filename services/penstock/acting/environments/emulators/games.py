@@ -67,9 +67,9 @@ class RetroGame(gymnasium.Env[NDArray[np.uint8], Any]):
                 exclude one another, for MultiBinary actions; MULTI_DISCRETE or DISCRETE.
             frame_skip: Frames of a step, in which the same buttons are held.
             sticky_probability: Probability that the buttons of the last step are held for one more frame.
-            most_noops: Most frames without a button at the begin of an episode; the number is random.
-            random_variable: Name of a variable of the game that gets a random value at the begin of an episode, such as
-                the seed of its random numbers.
+            most_noops: Most frames without a button at the beginning of an episode; the number is random.
+            random_variable: Name of a variable of the game that gets a random value at the beginning of an episode,
+                such as the seed of its random numbers.
             size: Height and width of the observations, in pixels.
             render_mode: rgb_array to render the screen.
 
