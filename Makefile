@@ -25,7 +25,7 @@ install: .venv/.installed ## install Penstock and its development tools into .ve
 .venv/.installed: pyproject.toml requirements.lock requirements-torch.lock
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Penstock needs Python 3.11 or newer; set PYTHON=/path/to/python3.11" >&2; exit 1; }
-	@echo "installing into .venv: about 2.4 GB (6 GB if torch includes CUDA), 1 to 5 minutes, once"
+	@echo "installing into .venv: about 2.8 GB (6 GB if torch includes CUDA), 1 to 5 minutes, once"
 	"$(PYTHON)" -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-torch.lock
