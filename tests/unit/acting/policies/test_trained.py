@@ -13,7 +13,8 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-import tests.support.environments.exact_tasks  # noqa: F401 - registers tasks with masks
+import tests.support.environments.exact_tasks
+import tests.support.environments.tiny  # noqa: F401 - registers Drifting-v0
 from penstock.acting.environments.vectors import make_environments
 from penstock.acting.policies.trained import TrainedPolicy
 from penstock.algo import weights as policy_weights
