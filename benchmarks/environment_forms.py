@@ -1,9 +1,9 @@
 """`make bench-environment-forms`: environments in their single form, vectorised, and in EnvPool.
 
-A step is that of `acting.environments.vectors`, with random actions. Its time is processor time of the process, with
-the threads of EnvPool. The whole run is `penstock train --preset pendulum` with single and with vectorised
-environments. Its pace is steps per second since the first one, and its processor time includes the start of all
-processes. All forms take turns. Forms whose packages are missing are left out. The result is
+Environments of `acting.environments.vectors` take steps with random actions. The time of a step is processor time of
+the process, including EnvPool's threads. The whole run is `penstock train --preset pendulum` with single and with
+vectorised environments. Its pace is steps per second since the first one, and its processor time includes the start of
+all processes. All forms take turns. Forms whose packages are missing are left out. The result is
 build/bench/environment_forms.json.
 """
 

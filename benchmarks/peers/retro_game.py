@@ -1,7 +1,7 @@
 """The game of `benchmarks.emulators` for the peers: stable-retro with a skip of four frames, and small grey pictures.
 
-It imports nothing of Penstock, which is not installed in their environments. The pictures are those of Penstock: the
-program of their preprocessing, which needs NumPy alone, is loaded from its file.
+The environments of the peers have no Penstock. So this module loads Penstock's preprocessing of pictures, which needs
+NumPy alone, from its file, and all systems see the same pictures.
 """
 
 import importlib.util
