@@ -15,7 +15,7 @@ from penstock.errors import PenstockError, Unavailable
 from penstock.local.child_log import ChildLog
 from penstock.local.startup import beginning
 from penstock.machine.files import mark_of
-from penstock.machine.installation import TRUST_CODE, program
+from penstock.machine.installation import program
 from penstock.rpc.clients.operator import StatusClient
 from penstock.runs.folder import LEARNER, RunFolder
 from penstock.runs.summary import Summary
@@ -37,7 +37,6 @@ class Follower:
         """Prepares to follow the run in a folder, before it starts."""
         self._folder = folder
         self._status = beginning(config)
-        self._trust = TRUST_CODE if config.names_code else ""
         self._before = mark_of(folder.summary)
         # Log entries of earlier turns of the run do not explain the end of this one.
         paths = [folder.logs / f"{name}.log" for name in ("learner", "replay", "evaluator", "services")]
@@ -70,7 +69,7 @@ class Follower:
             raise PenstockError(f"the run ended without a summary, and {waiting}: {self._cause()}")
         # The learner's path may belong to another machine.
         summary = replace(Summary.read(self._folder.summary), run_dir=str(self._folder.root))
-        show_end(console, summary, penstock=program(), trust=self._trust, verbose=verbose)
+        show_end(console, summary, penstock=program(), verbose=verbose)
 
     @property
     def _finished(self) -> bool:

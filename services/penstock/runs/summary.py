@@ -184,18 +184,15 @@ class Summary:
         drawn = {"curve": folder.learning_curve, "report": folder.report}
         return [("run", self.run_dir), *((label, str(path)) for label, path in drawn.items() if path.exists())]
 
-    def commands(self, penstock: str, trust: str = "") -> list[tuple[str, str]]:
-        """Returns commands for the run, with labels.
-
-        `penstock` starts Penstock from here, and `trust` is the option of commands that import the run's code.
-        """
+    def commands(self, penstock: str) -> list[tuple[str, str]]:
+        """Returns commands for the run, with labels. `penstock` starts Penstock from here."""
         run = shlex.quote(self.run_dir)
-        uses = {"film": f"evaluate {run} --record-video{trust}", "plot": f"plot {run}", "more": f"status {run}"}
+        uses = {"film": f"evaluate {run} --record-video{self._trust()}", "plot": f"plot {run}", "more": f"status {run}"}
         return [(label, f"{penstock} {use}") for label, use in uses.items()]
 
     def __str__(self) -> str:
         """Returns the lines that `penstock train` prints at its end, without hints."""
-        lines = [*self.results, *self.places, *self.commands(installation.program(), self._trust())]
+        lines = [*self.results, *self.places, *self.commands(installation.program())]
         return "\n".join([self.verdict, *(f"{label:<{CLOSING_LABEL - 1}} {text}" for label, text in lines)])
 
     def _trust(self) -> str:

@@ -1,12 +1,13 @@
 """Vector environments that take and return tensors of torch, on a GPU or on the CPU, as simulators on a GPU do."""
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium.vector import VectorEnv, VectorWrapper
 
+from penstock.acting.values.leaves import mapped, row_of
 from penstock.acting.values.returned_values import array_of, column_of
 
 if TYPE_CHECKING:
@@ -39,26 +40,15 @@ class TensorVector(_Wrapper):
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Takes one step in each environment, with arrays of actions."""
         torch, device = _torch(), self.env.unwrapped.device  # type: ignore[attr-defined]
-        batch = _mapped(actions, lambda leaf: torch.from_numpy(np.ascontiguousarray(leaf)).to(device))
+        batch = mapped(actions, lambda leaf: torch.from_numpy(np.ascontiguousarray(leaf)).to(device))
         observation, reward, terminated, truncated, infos = self.env.step(batch)
         if "final_obs" in infos:
             ended = np.flatnonzero(column_of(truncated, self.num_envs))
-            final = _mapped(infos["final_obs"], lambda leaf: array_of(leaf[ended]) if len(ended) else leaf)
-            infos = infos | {"final_obs": {index: _row(final, place) for place, index in enumerate(ended.tolist())}}
+            final = mapped(infos["final_obs"], lambda leaf: array_of(leaf[ended]) if len(ended) else leaf)
+            infos = infos | {"final_obs": {index: row_of(final, place) for place, index in enumerate(ended.tolist())}}
         return observation, reward, terminated, truncated, infos
 
 
 def _torch() -> Any:
     """Returns the library if an environment has imported it, which an actor itself may not need."""
     return sys.modules.get("torch")
-
-
-def _row(batch: Any, place: int) -> Any:
-    return _mapped(batch, lambda leaf: leaf[place])
-
-
-def _mapped(batch: Any, function: Callable[[Any], Any]) -> Any:
-    """Applies a function to the leaves of a nested batch."""
-    if isinstance(batch, Mapping):
-        return {key: _mapped(child, function) for key, child in batch.items()}
-    return tuple(_mapped(child, function) for child in batch) if isinstance(batch, tuple) else function(batch)

@@ -4,7 +4,7 @@
 sample or a batch, and `unflatten` nests them again. This module does not import torch.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import gymnasium
@@ -86,6 +86,18 @@ def flatten(tree: Tree, sample: Any) -> tuple[Any, ...]:
 def unflatten(tree: Tree, leaves: Sequence[Any]) -> Any:
     """Returns the sample or the batch of the space with these values of the leaves, without copies."""
     return _nested([(leaf.path, value) for leaf, value in zip(tree.leaves, leaves, strict=True)])
+
+
+def mapped(batch: Any, function: Callable[[Any], Any]) -> Any:
+    """Applies a function to the values in nested dicts and tuples, which need not be of a space."""
+    if isinstance(batch, Mapping):
+        return {key: mapped(child, function) for key, child in batch.items()}
+    return tuple(mapped(child, function) for child in batch) if isinstance(batch, tuple) else function(batch)
+
+
+def row_of(batch: Any, index: int) -> Any:
+    """Returns one row of a nested batch, without copies."""
+    return mapped(batch, lambda leaf: leaf[index])
 
 
 def check_keys(space: gymnasium.Space[Any], sample: Any) -> None:

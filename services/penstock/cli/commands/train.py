@@ -19,7 +19,7 @@ from penstock.config import Config
 from penstock.errors import INTERRUPTED
 from penstock.local.first_checks import check_at_once, with_run_dir
 from penstock.local.stopping import REPEAT_S, Interrupted
-from penstock.machine.installation import TRUST_CODE, command_to_resume, program
+from penstock.machine.installation import command_to_resume, program
 from penstock.machine.module_imports import loading
 from penstock.process import output
 from penstock.process.environment_process import arguments_for
@@ -61,8 +61,7 @@ def command(arguments: Sequence[str]) -> int:
             show_command(console, "  ", resume)
         return INTERRUPTED
     show(console, *filter(None, [write_at_end(RunFolder(Path(summary.run_dir)))]))
-    trust = TRUST_CODE if config.names_code else ""
-    show_end(console, summary, penstock=program(), trust=trust, verbose=options.verbose)
+    show_end(console, summary, penstock=program(), verbose=options.verbose)
     return 0
 
 

@@ -111,20 +111,19 @@ def hints_of(summary: Summary) -> list[Hint]:
     return hints(summary.statistics, done, ended=ended)
 
 
-def show_end(console: Console, summary: Summary, *, penstock: str, trust: str = "", verbose: bool = False) -> None:
+def show_end(console: Console, summary: Summary, *, penstock: str, verbose: bool = False) -> None:
     """Prints the result of a run that has ended, its folder, and commands for it.
 
     Args:
         console: Where to print.
         summary: The result.
         penstock: Command that starts Penstock from here.
-        trust: Option for commands that import the run's code.
         verbose: Whether to print everything that `penstock status` shows.
     """
     lines = [*summary.results, *(("hint", hint.text) for hint in hints_of(summary)), *summary.places]
     short = [_verdict(summary), *(named(*line, width=CLOSING_LABEL) for line in lines)]
     show(console, *(summary_lines(summary) if verbose else short))
-    for label, command in summary.commands(penstock, trust):
+    for label, command in summary.commands(penstock):
         show_command(console, f"{label:<{CLOSING_LABEL}}", command)
 
 

@@ -120,12 +120,12 @@ def test_the_end_of_a_verbose_run_is_its_status(capsys: pytest.CaptureFixture[st
         stopped="total_steps",
         statistics=STATISTICS,
     )
-    show_end(Console(highlight=False), summary, penstock="penstock", trust=" --trust-code", verbose=True)
+    show_end(Console(highlight=False), summary, penstock="penstock", verbose=True)
     printed = capsys.readouterr().out
     for line in summary_lines(summary):
         assert f"{line.plain}\n" in printed
     assert printed.endswith(
-        "film   penstock evaluate 'my run' --record-video --trust-code\n"
+        "film   penstock evaluate 'my run' --record-video\n"
         "plot   penstock plot 'my run'\nmore   penstock status 'my run'\n"
     )
     show_end(Console(highlight=False), summary, penstock="penstock")

@@ -16,6 +16,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from penstock.acting.environments.ids import best, meant_id, newest
+from penstock.acting.values.leaves import mapped, row_of
 from penstock.acting.values.masks import KEY
 from penstock.errors import ConfigurationError, UnknownEnvironment
 from penstock.machine import extras, foreign_errors
@@ -128,13 +129,14 @@ class PoolEnvironment(gymnasium.Env[Any, Any]):
             self._pool = None
             self._pool = self._make(seed=[seed % 2**31])
         observation, info = self._pool.reset()
-        return _first(observation), _first(_with_mask(info))
+        return row_of(observation, 0), row_of(_with_mask(info), 0)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Takes one step."""
-        observation, reward, terminated, truncated, info = self._pool.step(_batch(action))
+        actions = mapped(action, lambda leaf: np.asarray(leaf)[None])
+        observation, reward, terminated, truncated, info = self._pool.step(actions)
         values = float(reward[0]), bool(terminated[0]), bool(truncated[0])
-        return _first(observation), *values, _first(_with_mask(info))
+        return row_of(observation, 0), *values, row_of(_with_mask(info), 0)
 
     def render(self) -> Any:
         """Returns the picture, <uint8>[H, W, 3]; None if it is shown in a window."""
@@ -160,16 +162,6 @@ def _spaces(pool: Any) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*precision lowered by casting")
         return pool.observation_space, pool.action_space
-
-
-def _first(values: Any) -> Any:
-    """Returns the first row of arrays in nested dicts."""
-    return {key: _first(each) for key, each in values.items()} if isinstance(values, dict) else values[0]
-
-
-def _batch(action: Any) -> Any:
-    """Returns an action, an array or nested dicts of them, as the only row."""
-    return {key: _batch(each) for key, each in action.items()} if isinstance(action, dict) else np.asarray(action)[None]
 
 
 def _with_mask(info: dict[str, Any]) -> dict[str, Any]:
