@@ -160,7 +160,7 @@ class Collector:
         for step in range(self._unroll_length):
             started = clock()
             progress.window_step = step
-            begun = recorder.observe(step, environments, runner.state)
+            begun = recorder.observe(step, environments.observation, environments.action_mask, runner.state)
             action = policy.act(environments.acting_observation, mask=environments.action_mask, begun=begun)
             recorder.act(step, action)
             acted = clock()
@@ -172,7 +172,7 @@ class Collector:
             recorder.advance(outcome.begun)
             timing.policy_s += acted - started
             timing.environment_s += stepped - acted
-        recorder.observe(self._unroll_length, environments, runner.state)
+        recorder.observe(self._unroll_length, environments.observation)
         recorder.finish(policy.log_probs())
         return outcomes.finish()
 

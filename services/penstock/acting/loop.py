@@ -11,6 +11,7 @@ from functools import partial
 
 from penstock.acting.collector import Collector
 from penstock.acting.environments.replaceable import ReplaceableEnvironments
+from penstock.acting.environments.vectors import Environments, device_of
 from penstock.acting.protocols import Log, Process, RunLink, Runner, SegmentSink
 from penstock.acting.ready_collector import ReadyCollector
 from penstock.acting.reports import Reports, report_failure
@@ -120,10 +121,9 @@ class ActorLoop:
         """Resets the environments and returns their collector; None if the collection ends first."""
         while self._continues:
             try:
-                parts, share = self._parts, self._parts.ready_share
-                kind = Collector if share == 1.0 else partial(ReadyCollector, ready_share=share)
-                return kind(
-                    self._environments.current,
+                parts, environments = self._parts, self._environments.current
+                return self._kind(environments)(
+                    environments,
                     self._assignment,
                     schema=parts.schema,
                     discount=parts.discount,
@@ -133,6 +133,17 @@ class ActorLoop:
             except EnvironmentFailed as failure:
                 self._recover(failure)
         return None
+
+    def _kind(self, environments: Environments) -> Callable[..., Collector]:
+        share = self._parts.ready_share
+        if share < 1.0:
+            return partial(ReadyCollector, ready_share=share)
+        if device_of(environments) is None:
+            return Collector
+        # It imports torch, which most actors do not need.
+        from penstock.acting.tensor_collector import TensorCollector
+
+        return TensorCollector
 
     def _await_grant_and_weights(self, sink: SegmentSink, collector: Collector) -> tuple[Grant, Weights] | None:
         """Waits for a grant, and for weights of its minimum version; None if there is no grant yet or when stopping."""

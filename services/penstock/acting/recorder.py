@@ -3,9 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.acting.environments.vectors import Environments
 from penstock.types.block import Columns
-from penstock.types.spaces import EnvironmentSpec
+from penstock.types.spaces import EnvironmentSpec, Leaves
 
 
 class Recorder:
@@ -63,17 +62,25 @@ class Recorder:
         if self._memory is not None:
             self._states[:, : self._age_lead] = self._states[:, steps:].copy()
 
-    def observe(self, step: int, environments: Environments, state: NDArray[np.float32] | None) -> NDArray[np.bool_]:
-        """Records row `step` of T + 1: the policy's observation, and its states before it. Returns `begun`."""
-        for row, leaf in zip(self._observed[step], environments.observation, strict=True):
+    def observe(
+        self,
+        step: int,
+        observation: Leaves,
+        mask: NDArray[np.bool_] | None = None,
+        state: NDArray[np.float32] | None = None,
+    ) -> NDArray[np.bool_]:
+        """Records row `step` of T + 1: the policy's observation, [N, ...] for each leaf, its legal actions,
+        <bool>[N, bits], and its states before it. Returns `begun`.
+        """
+        for row, leaf in zip(self._observed[step], observation, strict=True):
             row[...] = leaf
         if self._age is not None:
             self._age[:, self._age_lead + step] = self._rows_before
         if step == self._schema.unroll_length:
             return self.begun
         if self._mask is not None:
-            assert environments.action_mask is not None
-            self._mask[:, step] = np.packbits(environments.action_mask, axis=-1, bitorder="little")
+            assert mask is not None
+            self._mask[:, step] = np.packbits(mask, axis=-1, bitorder="little")
         if self._memory is not None:
             before = self._states[:, self._age_lead + step]
             before[:] = state

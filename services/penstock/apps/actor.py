@@ -7,7 +7,7 @@ import socket
 from penstock.acting.environments.offsets import offsets_of
 from penstock.acting.environments.progress import Progress
 from penstock.acting.environments.replaceable import ReplaceableEnvironments
-from penstock.acting.environments.vectors import Environments
+from penstock.acting.environments.vectors import Environments, device_of
 from penstock.acting.loop import ActorParts, act
 from penstock.acting.policies.runners import runner_of
 from penstock.acting.protocols import Runner
@@ -79,7 +79,14 @@ def _collect(
         membership.drain(_DRAIN_S)
 
     def load(weights: Weights, temperature: float) -> Runner:
-        runner = runner_of(weights, temperature=temperature, inference=settings.inference, module=config.policy.module)
+        device = device_of(environments.current) if config.environment.ready_share == 1.0 else None
+        runner = runner_of(
+            weights,
+            temperature=temperature,
+            inference=settings.inference,
+            module=config.policy.module,
+            device=device,
+        )
         metrics.ACTOR_NUMPY.set(runner.library == "numpy")
         return runner
 

@@ -1,4 +1,4 @@
-"""A pendulum in torch, vectorised, that resets in the last step of an episode, as simulators on a GPU do."""
+"""A pendulum in torch, vectorised, as simulators on a GPU are."""
 
 from typing import Any
 
@@ -10,22 +10,38 @@ from gymnasium.vector.utils import batch_space
 from torch import Tensor
 
 STEPS = 200
+FAR = 10_000.0
 
 
 class TensorPendulum(VectorEnv[Any, Any, Any]):
-    """Pendulum-v1 with its physics, on a device. An observation is a Dict if it is `nested`."""
+    """Pendulum-v1 with its physics, on a device. It never waits for the device.
 
-    def __init__(self, num_envs: int = 1, device: str = "cpu", nested: bool = False, final: bool = True) -> None:
+    It resets in the last step of an episode, with the `final` observation, or in the step after it (`next_step`). An
+    observation is a Dict if it is `nested`, and has 64 bits if it is `far`, around 10,000. A `fault` replaces a value.
+    """
+
+    def __init__(
+        self,
+        num_envs: int = 1,
+        device: str = "cpu",
+        nested: bool = False,
+        final: bool = True,
+        next_step: bool = False,
+        far: bool = False,
+        fault: str = "",
+    ) -> None:
         self.num_envs, self.device, self._nested, self._final = num_envs, torch.device(device), nested, final
-        self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
+        self._next_step, self._far, self._fault = next_step, far, fault
+        self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP if next_step else AutoresetMode.SAME_STEP}
         high = np.array([1.0, 1.0, 8.0], np.float32)
-        box = spaces.Box(-high, high)
+        box = spaces.Box(FAR - high, FAR + high, dtype=np.float64) if far else spaces.Box(-high, high)
         self.single_observation_space = spaces.Dict({"policy": box}) if nested else box
         self.single_action_space = spaces.Box(-2.0, 2.0, (1,))
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._generator = torch.Generator(self.device)
         self._angle = self._speed = self._steps = torch.zeros(num_envs, device=self.device)
+        self._ended = torch.zeros(num_envs, dtype=torch.bool, device=self.device)
 
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
@@ -45,13 +61,26 @@ class TensorPendulum(VectorEnv[Any, Any, Any]):
         self._speed = (self._speed + (15.0 * torch.sin(self._angle) + 3.0 * torque) * 0.05).clamp(-8.0, 8.0)
         self._angle, self._steps = self._angle + self._speed * 0.05, self._steps + 1
         truncated, final = self._steps >= STEPS, self._observed()
+        resetting, self._ended = self._ended if self._next_step else truncated, truncated
         drawn = self._drawn()
         self._angle, self._speed = (
-            torch.where(truncated, new, old) for new, old in zip(drawn, (self._angle, self._speed), strict=True)
+            torch.where(resetting, new, old) for new, old in zip(drawn, (self._angle, self._speed), strict=True)
         )
-        self._steps = torch.where(truncated, 0, self._steps)
-        infos = {"final_obs": final} if self._final and truncated.any() else {}
-        return self._observed(), reward, torch.zeros_like(truncated), truncated, infos
+        self._steps = torch.where(resetting, 0, self._steps)
+        if self._next_step:
+            truncated, reward = truncated & ~resetting, torch.where(resetting, 0.0, reward)
+            self._ended = truncated
+        infos = {"final_obs": final} if self._final else {}
+        observed: Any = self._observed()
+        if self._fault == "array":
+            observed = observed.numpy()
+        elif self._fault == "narrow":
+            observed = observed[:, :2]
+        elif self._fault == "nan":
+            observed = torch.where(self._steps[:, None] == STEPS // 2, torch.nan, observed)
+        elif self._fault == "rewards":
+            reward = torch.stack((reward, reward), 1)
+        return observed, reward, torch.zeros_like(truncated), truncated, infos
 
     def _drawn(self) -> tuple[Tensor, Tensor]:
         drawn = torch.rand(2, self.num_envs, generator=self._generator, device=self.device) * 2.0 - 1.0
@@ -59,4 +88,5 @@ class TensorPendulum(VectorEnv[Any, Any, Any]):
 
     def _observed(self) -> Any:
         values = torch.stack([self._angle.cos(), self._angle.sin(), self._speed], 1)
+        values = values.double() + FAR if self._far else values
         return {"policy": values} if self._nested else values

@@ -49,7 +49,7 @@ class CheckedVector:
         self._progress.doing = "reset"
         begin = functools.partial(self._envs.reset, seed=list(seeds))  # type: ignore[arg-type]
         infos: dict[str, Any]
-        self._returned, infos = self._call("in reset", begin, 2)
+        self._returned, infos = self.call("in reset", begin, 2)
         self.observation = self._flat(self._returned, "in reset")
         self.check(self.observation, "in reset")
         return infos
@@ -61,15 +61,20 @@ class CheckedVector:
         may change them in its next step.
         """
         take = functools.partial(self._envs.step, self._actions.batch(action))
-        self._returned, reward, terminated, truncated, infos = self._call("in step", take, 5)
+        self._returned, reward, terminated, truncated, infos = self.call("in step", take, 5)
         reward = self._column("rewards", reward)
         terminated = self._column("terminated", terminated).astype(np.bool_, copy=False)
         truncated = self._column("truncated", truncated).astype(np.bool_, copy=False)
         if found := faults.find_unusable(reward):
-            raise self._failure(f"a reward of {found[1]}", found[0], faults.ONE_NUMBER)
+            raise self.failure(f"a reward of {found[1]}", found[0], faults.ONE_NUMBER)
         self.observation = self._flat(self._returned)
         self.check(self.observation)
         return reward.astype(np.float32, copy=False), terminated, truncated, infos
+
+    @property
+    def returned(self) -> Any:
+        """The last observations, as the environment returned them."""
+        return self._returned
 
     def masks(self, infos: dict[str, Any], ended: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
         """Returns the action masks of the last observations, <bool>[N, bits]; None if there are none.
@@ -99,26 +104,30 @@ class CheckedVector:
         Raises `EnvironmentFailed` if the infos have none.
         """
         if "final_obs" not in infos:
-            raise self._failure(
-                'a truncated episode without its last observation in info["final_obs"]',
-                index,
-                "add it in a wrapper, or terminate such episodes",
-            )
+            raise self.without_final(index)
         return tuple(array_of(leaf) for leaf in leaves.flatten(self._spec.observation, infos["final_obs"][index]))
+
+    def without_final(self, index: int) -> EnvironmentFailed:
+        """Returns the failure of an environment that has reset, and whose last observation is not in the infos."""
+        return self.failure(
+            'a truncated episode without its last observation in info["final_obs"]',
+            index,
+            "add it in a wrapper, or terminate such episodes",
+        )
 
     def close(self) -> None:
         """Closes the environments."""
         self._envs.close()
 
-    def _call(self, where: str, function: Callable[[], Any], count: int) -> Any:
-        """Returns the tuple of `count` values that a function of the environment returns."""
+    def call(self, where: str, function: Callable[[], Any], count: int) -> Any:
+        """Returns the tuple of `count` values from a function of the environment. Raises `EnvironmentFailed`."""
         self._progress.environment = self._only
         try:
             returned = function()
         except foreign_errors.MISBEHAVIOUR as error:
             raise faults.raised(error, where, self._spec.id, self._only) from error
         if fault := faults.of_form(returned, count):
-            raise self._failure(fault[0], None, fault[1], where)
+            raise self.failure(fault[0], None, fault[1], where)
         self._progress.steps += 1
         return returned
 
@@ -127,11 +136,11 @@ class CheckedVector:
         for values, expected, check in zip(observation, self._shapes, self._checks, strict=True):
             if values.shape != expected:
                 what = f"observations of shape {values.shape}, not {expected}"
-                raise self._failure(what, None, CORRECT_SPACE, where)
+                raise self.failure(what, None, CORRECT_SPACE, where)
             try:
                 check(values)
             except Unusable as fault:
-                raise self._failure(fault.what, fault.index, fault.remedy, where) from None
+                raise self.failure(fault.what, fault.index, fault.remedy, where) from None
 
     def _flat(self, observation: Any, where: str = "in step") -> Leaves:
         try:
@@ -140,13 +149,13 @@ class CheckedVector:
             raise self._refused(str(error), None, where) from None
         except UNREADABLE as error:
             what = f"observations that are not an array ({error})"
-            raise self._failure(what, None, "return an array", where) from None
+            raise self.failure(what, None, "return an array", where) from None
 
     def _column(self, what: str, values: Any) -> NDArray[Any]:
         try:
             column = column_of(values, self.count)
         except UNREADABLE as error:
-            raise self._failure(f"{what} as {error}", None, f"return {what} of shape {(self.count,)}") from None
+            raise self.failure(f"{what} as {error}", None, f"return {what} of shape {(self.count,)}") from None
         if column is not values and (shape := tuple(np.shape(values))) != column.shape:
             self._progress.note(f"{what} of shape {shape}, where {column.shape} was expected")
         return column
@@ -154,5 +163,6 @@ class CheckedVector:
     def _refused(self, refusal: str, index: int | None, where: str = "in step") -> EnvironmentFailed:
         return faults.refused(refusal, where, self._spec.id, self._only if index is None else index)
 
-    def _failure(self, what: str, index: int | None, remedy: str, where: str = "in step") -> EnvironmentFailed:
+    def failure(self, what: str, index: int | None, remedy: str, where: str = "in step") -> EnvironmentFailed:
+        """Returns the failure of environment `index` (None: not known) with the id of the environments."""
         return faults.failure(what, where, self._spec.id, self._only if index is None else index, remedy)

@@ -26,7 +26,7 @@ from penstock.acting.environments.refusals import can_not_make
 from penstock.acting.environments.registry import import_and_find, make, registered_spec
 from penstock.acting.environments.shared_generator import SeparateGenerators
 from penstock.acting.environments.single_environments import AnswerTogether, SingleEnvironments, StepOutcome
-from penstock.acting.environments.tensors import TensorVector, takes_tensors
+from penstock.acting.environments.tensors import TensorRows, TensorVector, takes_tensors
 from penstock.acting.environments.texts import readable
 from penstock.acting.environments.workers.pool import TIMEOUT_S, Making, ProcessEnvironments
 from penstock.acting.environments.wrappers import Wrapping, wrapped
@@ -120,6 +120,7 @@ class NextStepEnvironments(AnswerTogether):
         self.spec, self.count, self.progress = spec, envs.num_envs, progress or Progress()
         self.timed = envs.spec is not None and envs.spec.max_episode_steps is not None
         self._envs = CheckedVector(envs, spec, self.progress, mask_source)
+        self._tensors = envs if isinstance(envs, TensorVector) and mask_source is None else None
         # Environments whose next row is not trained on.
         self._invalid: NDArray[np.bool_] = np.zeros(self.count, np.bool_)
         self.observation: tuple[NDArray[np.generic], ...] = ()
@@ -144,6 +145,19 @@ class NextStepEnvironments(AnswerTogether):
     def close(self) -> None:
         """Closes the environments."""
         self._envs.close()
+
+    @property
+    def device(self) -> Any:
+        """Device of torch on which `rows_on_device` are; None if the environments have none, or action masks."""
+        return None if self._tensors is None else self._tensors.env.unwrapped.device  # type: ignore[attr-defined]
+
+    def rows_on_device(self) -> TensorRows:
+        """Returns the rows from the last reset on, on the device. They replace `step` until the next reset.
+
+        Raises `EnvironmentFailed` if the observations are not tensors.
+        """
+        assert self._tensors is not None
+        return TensorRows(self._tensors, self._envs, self.spec, at_once=isinstance(self, SameStepEnvironments))
 
 
 class SameStepEnvironments(NextStepEnvironments):
@@ -171,6 +185,11 @@ class SameStepEnvironments(NextStepEnvironments):
                     leaf[index] = final
             self._envs.check(self.observation)
         return StepOutcome(reward, terminated, truncated, valid, ~valid | terminated)
+
+
+def device_of(environments: Environments) -> Any:
+    """Returns the device of torch on which windows of these environments can be collected; None: only on the host."""
+    return environments.device if isinstance(environments, NextStepEnvironments) else None
 
 
 def make_environments(

@@ -21,8 +21,9 @@ from torch import Tensor, nn
 
 from penstock.acting.environments.offsets import stacked_offsets, subtracted
 from penstock.acting.policies.inference import PolicyRunner, one_thread
+from penstock.acting.policies.tensor_actions import TensorActionMap
 from penstock.acting.values.leaves import ActionForm, flatten
-from penstock.acting.values.spaces import ActionMap, BoxMap, ChoiceMap
+from penstock.acting.values.spaces import ActionMap
 from penstock.algo import weights as policy_weights
 from penstock.algo.distributions import Categorical, Joint, MultiCategorical
 from penstock.algo.encoders import Preparation
@@ -184,9 +185,7 @@ class _Greedy(nn.Module):
         self._leaves = len(spec.observation.leaves)
         for position, offset in enumerate(stacked_offsets(spec, network.observation_offsets)):
             self.register_buffer(f"offset_{position}", None if offset is None else torch.from_numpy(offset))
-        types = spec.action_types or ("",) * len(spec.action.leaves)
-        maps = zip(ActionMap(spec.action, network).maps, types, strict=True)
-        self.actions = nn.ModuleList(_Action(mapped, name or mapped.dtype.name) for mapped, name in maps)
+        self.actions = TensorActionMap(spec, network)
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Returns the actions, [N, *shape] each, the `_scores` and, with memory, the states after the rows.
@@ -203,31 +202,7 @@ class _Greedy(nn.Module):
         state = inputs[-1] if self.policy.memory is not None else None
         begun = None if state is None else torch.zeros_like(state[:, 0, 0], dtype=torch.bool)
         joint, after = self.policy.act(leaves, mask, state, begun)
-        actions = [convert(leaf) for convert, leaf in zip(self.actions, joint.mode(), strict=True)]
-        return (*actions, *_scores(joint), *(() if after is None else (after,)))
-
-
-class _Action(nn.Module):
-    """`ActionMap` of one leaf in torch, with the element type of the environment's space."""
-
-    def __init__(self, mapped: BoxMap | ChoiceMap, dtype: str) -> None:
-        super().__init__()
-        self._map, self._dtype = mapped, getattr(torch, dtype)
-        names = ("start",) if isinstance(mapped, ChoiceMap) else ("scaled", "scale", "centre", "low", "high")
-        for name in names:
-            self.register_buffer(name, torch.from_numpy(np.array(getattr(mapped, name))))
-
-    def forward(self, action: Tensor) -> Tensor:
-        """Maps <int64>[N], <int64>[N, k] or <float32>[N, A] to [N, *shape]."""
-        if isinstance(self._map, ChoiceMap):
-            mapped = action + self.get_buffer("start")
-        else:
-            scaled, scale, centre = map(self.get_buffer, ("scaled", "scale", "centre"))
-            unit = torch.where(scaled, torch.tanh(action), action) if self._map.squashes else action
-            mapped = unit.to(scale.dtype) * scale + centre
-            mapped = torch.where(mapped.isnan(), centre, mapped)
-            mapped = torch.minimum(torch.maximum(mapped, self.get_buffer("low")), self.get_buffer("high"))
-        return mapped.reshape(-1, *self._map.shape).to(self._dtype)
+        return (*self.actions(joint.mode()), *_scores(joint), *(() if after is None else (after,)))
 
 
 def _output_names(policy: Policy) -> list[str]:

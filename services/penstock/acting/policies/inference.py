@@ -1,17 +1,19 @@
-"""Policy inference in torch for all environments in one call, on the CPU, without gradients."""
+"""Policy inference in torch for all environments in one call, without gradients."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from penstock.acting.policies.tensor_actions import TensorActionMap
 from penstock.acting.protocols import WindowPolicy
 from penstock.algo import weights as policy_weights
 from penstock.algo.distributions import Joint
 from penstock.algo.network import Network, Noise
-from penstock.algo.policies import Inputs
+from penstock.algo.policies import Inputs, Policy
 from penstock.types.run import Weights
 from penstock.types.spaces import Leaves, Library
 
@@ -63,13 +65,16 @@ class PolicyRunner:
     library: Library = "torch"
 
     @one_thread()
-    def __init__(self, weights: Weights, *, temperature: float = 1.0, module: str | None = None) -> None:
-        """Loads the policy. `refresh` does not change the sampling temperature of `act`.
+    def __init__(
+        self, weights: Weights, *, temperature: float = 1.0, module: str | None = None, device: Any = _CPU
+    ) -> None:
+        """Loads the policy on a device. `refresh` does not change the sampling temperature of `act`.
 
         `module` is the only module that may be imported. Raises `ForeignCode` if the weights name another one.
         """
-        self.policy, self._temperature = policy_weights.load(weights, module), temperature
-        self.version = weights.version
+        self.policy, self._temperature = policy_weights.load(weights, module).to(device), temperature
+        self.version, self._device = weights.version, device
+        self._on_device: DeviceWindow | None = None
         shape = self.policy.memory_shape
         self.state: NDArray[np.float32] | None = None if shape is None else np.zeros((1, *shape), np.float32)
 
@@ -102,13 +107,21 @@ class PolicyRunner:
     ) -> tuple[Leaves, NDArray[np.float32]]:
         """Samples one action per row, with its log probability, as `acting.protocols.Runner`."""
         distribution = self._distribution(observation, mask, begun).tempered(self._temperature)
-        action = distribution.sample(torch.from_numpy(_pad(noise)))
+        action = distribution.sample(self._padded(noise))
         log_prob = distribution.log_prob(action)
-        return _unpad(action, len(noise)), log_prob.numpy()[: len(noise)]
+        return _unpad(action, len(noise)), log_prob.cpu().numpy()[: len(noise)]
 
     def begin(self, noise: NDArray[np.float32]) -> WindowPolicy:
         """Begins a window, as `acting.protocols.Runner`."""
         return _Window(self, noise)
+
+    def begin_on_device(self, noise: NDArray[np.float32]) -> "DeviceWindow":
+        """Begins a window of tensors on the policy's device, which continues the one before.
+
+        `noise` is as for `begin`.
+        """
+        self._on_device = DeviceWindow(self.policy, self._temperature, noise, self._on_device)
+        return self._on_device
 
     @one_thread()
     @torch.inference_mode()
@@ -148,14 +161,14 @@ class PolicyRunner:
         Takes the arguments of `act`.
         """
         count = len(observation[0])
-        leaves = tuple(torch.from_numpy(_pad(leaf)) for leaf in observation)
+        leaves = tuple(self._padded(leaf) for leaf in observation)
         inputs = Inputs(leaves)
         if self.state is not None:
             # Segments of one row.
             state, first = self._before(count, begun)
             inputs = Inputs(tuple(leaf[:, None] for leaf in leaves), state=state, begun=first[:, None])
         _, values = self.policy.evaluate(inputs)
-        return self.policy.unscale_values(values).numpy().reshape(-1)[:count]
+        return self.policy.unscale_values(values).cpu().numpy().reshape(-1)[:count]
 
     def forget(self) -> None:
         """Makes the next row of every environment the first of an episode."""
@@ -167,14 +180,14 @@ class PolicyRunner:
     ) -> Joint:
         """Returns the distribution of padded rows, and keeps the states after these rows."""
         count = len(observation[0])
-        leaves = tuple(torch.from_numpy(_pad(leaf)) for leaf in observation)
+        leaves = tuple(self._padded(leaf) for leaf in observation)
         # Every row needs a legal action, also the padding.
-        legal = None if mask is None else torch.from_numpy(_pad(mask, fill=1))
+        legal = None if mask is None else self._padded(mask, fill=1)
         if self.state is None:
             return self.policy.act(leaves, legal, None, None)[0]
         distribution, after = self.policy.act(leaves, legal, *self._before(count, begun))
         assert after is not None
-        self.state = after.numpy()[:count]
+        self.state = after.cpu().numpy()[:count]
         return distribution
 
     def _before(self, count: int, begun: NDArray[np.bool_] | None) -> tuple[torch.Tensor, torch.Tensor]:
@@ -185,7 +198,10 @@ class PolicyRunner:
             # torch warns about arrays that can't be written.
             state = np.broadcast_to(state, (count, *state.shape[1:])).copy()
         first = np.zeros(count, np.bool_) if begun is None else begun
-        return torch.from_numpy(_pad(state)), torch.from_numpy(_pad(first))
+        return self._padded(state), self._padded(first)
+
+    def _padded(self, rows: NDArray[np.generic], fill: int = 0) -> torch.Tensor:
+        return torch.from_numpy(_pad(rows, fill)).to(self._device)
 
 
 class _Window:
@@ -209,11 +225,48 @@ class _Window:
         return self._log_probs
 
 
+class DeviceWindow:
+    """A policy that acts on the rows of one window with tensors on its device, without a copy to the host.
+
+    The last bits of its results depend on the number of rows, as `PolicyRunner`'s do not. Used by one thread.
+
+    Attributes:
+        state: <float32>[N, parts, H] states before the next row; None without memory.
+    """
+
+    def __init__(
+        self, policy: Policy, temperature: float, noise: NDArray[np.float32], before: "DeviceWindow | None"
+    ) -> None:
+        device = policy.return_offset.device
+        self._policy, self._temperature = policy, temperature
+        self._noise = iter(torch.from_numpy(noise).to(device).unbind(1))
+        self._actions = before._actions if before else TensorActionMap(policy.spec, policy.network).to(device)
+        shape = policy.memory_shape
+        self.state = None if shape is None else torch.zeros(len(noise), *shape, device=device)
+        if before is not None:
+            self.state = before.state
+
+    @one_thread()
+    @torch.no_grad()
+    def act(
+        self, observation: tuple[torch.Tensor, ...], begun: torch.Tensor
+    ) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...], torch.Tensor]:
+        """Samples one action per row with the noise of the next step.
+
+        Takes raw observations, [N, ...] for each leaf, and <bool>[N] first rows of episodes. Returns the actions of the
+        policy, those of the environment, one tensor per leaf each, and the log probabilities, <float32>[N].
+        """
+        joint, self.state = self._policy.act(observation, None, self.state, begun)
+        joint = joint.tempered(self._temperature)
+        action = joint.sample(next(self._noise))
+        return action, self._actions(action), joint.log_prob(action)
+
+
 def _unpad(action: tuple[torch.Tensor, ...], count: int) -> Leaves:
-    return tuple(leaf.numpy()[:count] for leaf in action)
+    return tuple(leaf.cpu().numpy()[:count] for leaf in action)
 
 
-def _pad(rows: NDArray[np.generic], fill: int = 0) -> NDArray[np.generic]:
+def _pad(rows: NDArray[np.generic], fill: int) -> NDArray[np.generic]:
     missing = -len(rows) % _ROW_MULTIPLE
     if not missing:
         return np.ascontiguousarray(rows)
