@@ -77,8 +77,9 @@ def estimate(
         rho_clip: Upper bound on rho.
         trace_clip: Upper bound on c.
     """
-    steps = reward.shape[1]
-    assert value.shape == (reward.shape[0], steps + 1), (value.shape, reward.shape)
+    shape = reward.shape
+    assert value.shape == (shape[0], shape[1] + 1), (value.shape, shape)
+    assert terminated.shape == truncated.shape == usable.shape == log_ratio.shape == shape, shape
     ratio = ratio_of(log_ratio)
     rho, trace = ratio.clamp(max=rho_clip), ratio.clamp(max=trace_clip)
     # `where`, because multiplying by 0 would let NaN and infinity through.

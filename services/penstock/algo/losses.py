@@ -115,6 +115,10 @@ def ppo_loss(
         policy_weight: Products omega w.
         counted: <bool>[N] steps that belong to the minibatch; the others only pad it. None: all steps.
     """
+    # Tensors of other shapes, such as values [N, 1], would be broadcast.
+    shape = log_prob.shape
+    assert value.shape == entropy.shape == anchor_log_prob.shape == proximal_value.shape == shape, shape
+    assert advantage.shape == target.shape == importance.shape == policy_weight.shape == shape, shape
     if settings.normalise_advantages:
         advantage = standardised(advantage, importance, counted)
     ratio = ratio_of(log_prob - anchor_log_prob)

@@ -1,7 +1,7 @@
 """The ranks of a learner as a group of processes, which torchrun starts.
 
 Sums of tensors on a CPU go over gloo, those on CUDA devices over NCCL. A second group over gloo, on a thread of its
-own, carries the messages of rank 0 to the others (`rank_link`).
+own, carries the messages of rank 0 to the others (`ranks.link`).
 """
 
 import datetime

@@ -69,7 +69,7 @@ class ChosenExecution:
             return DirectExecution(step, gradient, ppo, self.ranks)
         whole = policy.memory is None
         descent = descent_by(self.name, step, minibatches=ppo.minibatches, whole=whole, ranks=self.ranks)
-        return TorchExecution(self.name, policy, descent, ppo=ppo, device=self.device, precision=self.precision)
+        return TorchExecution(self.name, policy, step, descent, ppo=ppo, device=self.device, precision=self.precision)
 
     @property
     def _is_fast_on_cpu(self) -> bool:

@@ -48,9 +48,6 @@ class Descent(Protocol):
     def descend(self, order: Tensor, minibatches: int) -> Descended:
         """Splits row numbers, <int64>[N], into minibatches of nearly equal size and takes a gradient step on each."""
 
-    def gradients(self, steps: Steps, settings: LossSettings) -> Callable[[slice], None]:
-        """Returns a function that writes the gradient of the loss of some rows into the parameters' gradient."""
-
 
 class Execution(Descent, Protocol):
     """How a learner computes. Used by one thread.
@@ -91,15 +88,15 @@ class Execution(Descent, Protocol):
         `log_prob`, <float32>[N], are the log probabilities of an epoch over the steps of `begin` in this order.
         """
 
+    def gradients(self, steps: Steps, settings: LossSettings) -> Callable[[slice], None]:
+        """Returns a function that writes the gradient of the loss of some rows into the parameters' gradient."""
+
 
 class Step(Protocol):
     """Gradient step on one minibatch: `GradientStep`, or one that several ranks share (`SharedStep`)."""
 
     def __call__(self, steps: Steps, settings: LossSettings, counted: Tensor | None = None) -> Descended:
         """Takes the step. `counted` is as in `ppo_loss`."""
-
-    def gradients(self, steps: Steps, settings: LossSettings) -> Callable[[slice], None]:
-        """Implements `Descent`."""
 
 
 class Eager:
@@ -116,10 +113,6 @@ class Eager:
         """Implements `Descent`."""
         parts = self._steps.take(order).split(minibatches)
         return Descended.joined([self._step(minibatch, self._settings) for minibatch in parts])
-
-    def gradients(self, steps: Steps, settings: LossSettings) -> Callable[[slice], None]:
-        """Implements `Descent`."""
-        return self._step.gradients(steps, settings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,10 +167,6 @@ class FixedShapes:
             self._inputs = _Inputs.like(steps, settings, most_steps, -(-most_steps // self._minibatches))
             self._take = self._prepare(functools.partial(self._inputs.descend, self._step))
         self._inputs.load(steps, settings)
-
-    def gradients(self, steps: Steps, settings: LossSettings) -> Callable[[slice], None]:
-        """Implements `Descent`. Executes operation by operation."""
-        return self._step.gradients(steps, settings)
 
     def descend(self, order: Tensor, minibatches: int) -> Descended:
         """Implements `Descent`."""

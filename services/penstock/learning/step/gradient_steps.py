@@ -227,7 +227,7 @@ class GradientStep:
         return Descended(log_prob, loss.policy, loss.value, loss.entropy, norm, refused)
 
     def gradients(self, steps: Steps, settings: LossSettings) -> Callable[[slice], None]:
-        """Implements `execution.Descent`."""
+        """Implements `execution.Execution`."""
 
         def write(rows: slice) -> None:
             self.write_gradient(steps.each(operator.itemgetter(rows)), settings)

@@ -29,7 +29,7 @@ from penstock.learning.step.adam import Adam
 from penstock.learning.step.batches import TrainingBatch
 from penstock.learning.step.chosen_execution import ChosenExecution
 from penstock.learning.step.devices import send
-from penstock.learning.step.gradient_steps import Epoch, Estimated, GradientStep, Objective, Steps, objective_of
+from penstock.learning.step.gradient_steps import Epoch, Estimated, GradientStep, Steps, objective_of
 from penstock.learning.step.priority_gain import PriorityGain
 from penstock.learning.step.segment_gradients import squared_gradients
 from penstock.learning.step.training_statistics import TrainingStatistics
@@ -87,7 +87,7 @@ class Learner:
         (`use_precision`). Raises `ConfigurationError` if the spaces are not supported, or the device or the ranks do
         not support this execution or precision.
         """
-        self._ppo, self._sampling, self._device, self._precision, self._ranks = ppo, sampling, device, precision, ranks
+        self._ppo, self._sampling, self._device, self._ranks = ppo, sampling, device, ranks
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.policy = Policy(spec, network).to(device)
@@ -101,7 +101,8 @@ class Learner:
         self.generator = torch.Generator().manual_seed(seed)
         own = self.policy.own_value_network
         self._border = None if own is None else beginning_of(own)
-        self.step = GradientStep(self.objective(), self.parameters, self.optimizer, ppo.max_gradient_norm, self._border)
+        objective = objective_of(self.policy, precision, device, ppo.burn_in_steps)
+        self.step = GradientStep(objective, self.parameters, self.optimizer, ppo.max_gradient_norm, self._border)
         self._execution = chosen.begin(self.policy, self.step, ppo)
 
     @property
@@ -114,32 +115,15 @@ class Learner:
 
         Raises `TrainingFailed` if the batch has segments but no valid row. Nothing was learnt from it.
         """
-        ppo = self._ppo
-        settings = loss_settings(ppo, progress)
+        settings = loss_settings(self._ppo, progress)
         # Before the estimates: the first rewards of a run or of a sparse task would be divided by a deviation of 0.
         returns = self._begin_returns(batch)
         estimated = self.estimate(batch, progress)
-        rate = self.learning_rate(estimated, progress)
+        rate = scheduled(self._ppo.learning_rate, self._ppo.learning_rate_schedule, progress)
         self.optimizer.set_learning_rate(rate)
         if self._gain.is_due(batch.valid.shape[0] - batch.fresh_segments):
             self._measure_gain(batch.replayed, progress)
-        largest = max(batch.valid.shape[0], self._sampling.batch_segments)
-        if self.policy.memory is None:
-            largest *= batch.valid.shape[1]
-        epochs: list[Epoch] = []
-        orders = self._orders(estimated.steps.advantage.shape[0], at_once=batch.rows is not None)
-        if count := estimated.steps.advantage.shape[0]:
-            self._execution.begin(estimated.steps, settings, largest)
-        elif batch.valid.numel() and not bool(batch.valid.any()):
-            raise TrainingFailed(
-                f"none of the {batch.valid.numel()} rows of a batch is valid, so nothing can be learnt from it: the"
-                " replay service does not store the data that the actors collected; check its log, and the file system"
-                " of replay.folder"
-            )
-        for _ in range(ppo.epochs if count else 0):
-            epochs.append(self._train_epoch(estimated.steps, settings, next(orders)))
-            if ppo.target_kl is not None and float(epochs[-1].movement.approximate_kl) > ppo.target_kl:
-                break
+        epochs = self._descend(batch, estimated.steps, settings)
         begun = self._begin_observations(batch), returns
         # All that leaves the device, in one transfer, because each would wait for it.
         further = [
@@ -158,7 +142,10 @@ class Learner:
             further=[each.double() for each in further],
         )
         counts = batch.counts
-        raw, errors = self.priorities_of(dataclasses.replace(estimated, priority=priority, error=error), refused)
+        # Some of the segments of a batch with refused steps caused the refusal, and would otherwise be drawn again for
+        # the following batches.
+        numbers = torch.stack([priority, error]).numpy()
+        raw, errors = np.where(np.isfinite(numbers) & (refused == 0), numbers, 0.0)
         return TrainingOutcome(
             priorities=raw,
             fresh_errors=errors[: batch.fresh_segments],
@@ -179,27 +166,6 @@ class Learner:
         squared = squared_gradients(self._execution, self.parameters, estimated, settings, self._border)
         result: NDArray[np.float64] = squared.cpu().numpy()
         return result
-
-    def objective(self) -> Objective:
-        """Returns the objective of the gradient steps."""
-        return objective_of(self.policy, self._precision, self._device, self._ppo.burn_in_steps)
-
-    def learning_rate(self, estimated: Estimated, progress: float) -> float:
-        """Returns the learning rate for a batch with these estimates."""
-        del estimated
-        return scheduled(self._ppo.learning_rate, self._ppo.learning_rate_schedule, progress)
-
-    def priorities_of(
-        self, estimated: Estimated, refused_steps: int
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Returns the priorities and the mean errors of the segments, <float64>[B] each, all finite.
-
-        In a batch with refused steps they are all 0. Some of its segments caused the refusal and would otherwise be
-        drawn again for the following batches.
-        """
-        both = torch.stack([estimated.priority, estimated.error]).double().cpu().numpy()
-        raw, mean_errors = np.where(np.isfinite(both) & (refused_steps == 0), both, 0.0)
-        return raw, mean_errors
 
     def _measure_gain(self, batch: TrainingBatch, progress: float) -> None:
         preference = self._preferences(batch)
@@ -251,8 +217,32 @@ class Learner:
         orders = (torch.randperm(count, generator=self.generator) for _ in range(self._ppo.epochs))
         if at_once:
             yield from send(torch.stack(list(orders)), self._device).unbind()
+        else:
+            for order in orders:
+                yield send(order, self._device)
+
+    def _descend(self, batch: TrainingBatch, steps: Steps, settings: LossSettings) -> list[Epoch]:
+        """Trains for some epochs on these steps of a batch, unless there are none. Raises as `train`."""
+        ppo, count = self._ppo, steps.advantage.shape[0]
+        orders = self._orders(count, at_once=batch.rows is not None)
+        if not count:
+            if batch.valid.numel() and not bool(batch.valid.any()):
+                raise TrainingFailed(
+                    f"none of the {batch.valid.numel()} rows of a batch is valid, so nothing can be learnt from it: the"
+                    " replay service does not store the data that the actors collected; check its log, and the file"
+                    " system of replay.folder"
+                )
+            return []
+        most = max(batch.valid.shape[0], self._sampling.batch_segments)
+        if self.policy.memory is None:
+            most *= batch.valid.shape[1]
+        self._execution.begin(steps, settings, most)
+        epochs: list[Epoch] = []
         for order in orders:
-            yield send(order, self._device)
+            epochs.append(self._train_epoch(steps, settings, order))
+            if ppo.target_kl is not None and float(epochs[-1].movement.approximate_kl) > ppo.target_kl:
+                break
+        return epochs
 
     def _train_epoch(self, steps: Steps, settings: LossSettings, order: Tensor) -> Epoch:
         """Trains on every row of the steps once, in this order, in minibatches of nearly equal size.

@@ -7,12 +7,12 @@ from torch import Tensor, nn
 
 from penstock.algo.losses import LossSettings, standardised
 from penstock.algo.parameters import parts_of
-from penstock.learning.step.execution import Descent
+from penstock.learning.step.execution import Execution
 from penstock.learning.step.gradient_steps import Estimated, Steps
 
 
 def squared_gradients(
-    descent: Descent, parameters: nn.Parameter, estimated: Estimated, settings: LossSettings, border: int | None
+    execution: Execution, parameters: nn.Parameter, estimated: Estimated, settings: LossSettings, border: int | None
 ) -> Tensor:
     """Returns the squared norm of each segment's gradient, <float64>[B, parts], before any is clipped.
 
@@ -20,7 +20,7 @@ def squared_gradients(
     weights. Takes one backward pass for each segment, and leaves the parameters unchanged.
 
     Args:
-        descent: Execution of gradient steps, which computes the gradients.
+        execution: Execution that computes the gradients.
         parameters: Flat parameters with their gradient, which is 0 afterwards.
         estimated: Estimates for the segments.
         settings: Settings of the loss.
@@ -33,7 +33,7 @@ def squared_gradients(
     rows = usable.sum(1) if steps.usable is None else usable.any(1)
     gradient = parameters.grad
     assert gradient is not None
-    write_gradient, begin = descent.gradients(steps, settings), 0
+    write_gradient, begin = execution.gradients(steps, settings), 0
     parts = parts_of(gradient, border)
     norms = torch.zeros(len(rows), len(parts), dtype=torch.float64, device=gradient.device)
     for segment, count in enumerate(rows.tolist()):

@@ -6,7 +6,6 @@ exception: its gradient is stopped by its sign, which each rank sees of its own 
 
 import dataclasses
 import operator
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -48,10 +47,6 @@ class SharedStep:
         self.ranks.add(whole)
         gradient.copy_(summed)
         return self.step.descend(log_probs.view(shape), Losses(numbers.new_zeros(()), *numbers), counts)
-
-    def gradients(self, steps: Steps, settings: LossSettings) -> Callable[[slice], None]:
-        """Implements `execution.Step`. Each rank computes the whole."""
-        return self.step.gradients(steps, settings)
 
 
 def _share(counts: Tensor | None, own: slice, rows: int) -> Tensor:

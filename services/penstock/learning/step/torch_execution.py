@@ -1,7 +1,5 @@
 """Execution by torch, whose results are the definition for the others."""
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
@@ -13,7 +11,7 @@ from penstock.config import PPOConfig, Precision
 from penstock.learning.step.batches import TrainingBatch
 from penstock.learning.step.devices import autocast
 from penstock.learning.step.execution import Descent
-from penstock.learning.step.gradient_steps import Descended, Estimated, Steps
+from penstock.learning.step.gradient_steps import Descended, Estimated, GradientStep, Steps
 
 
 class TorchExecution:
@@ -22,13 +20,23 @@ class TorchExecution:
     Attributes:
         name: Name of the executor in `learner.execution`.
         descent: The executor of gradient steps.
+        gradients: Implements `Execution`, operation by operation. Compiled code would be compiled for each number of
+            rows.
     """
 
     def __init__(
-        self, name: str, policy: Policy, descent: Descent, *, ppo: PPOConfig, device: torch.device, precision: Precision
+        self,
+        name: str,
+        policy: Policy,
+        step: GradientStep,
+        descent: Descent,
+        *,
+        ppo: PPOConfig,
+        device: torch.device,
+        precision: Precision,
     ) -> None:
-        """Computes with this policy, whose parameters the executor changes, on this device."""
-        self.name, self.descent = name, descent
+        """Computes with this policy, whose parameters the executor changes by this step, on this device."""
+        self.name, self.descent, self.gradients = name, descent, step.gradients
         self._policy, self._ppo, self._device, self._precision = policy, ppo, device, precision
 
     def evaluate(self, inputs: Inputs, actions: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
@@ -111,10 +119,6 @@ class TorchExecution:
             proximal_log_prob=steps.proximal_log_prob.index_select(0, order),
             counted=None if steps.usable is None else steps.usable.index_select(0, order),
         )
-
-    def gradients(self, steps: Steps, settings: LossSettings) -> Callable[[slice], None]:
-        """Implements `Descent`."""
-        return self.descent.gradients(steps, settings)
 
 
 def _steps_of(

@@ -22,6 +22,15 @@ COLUMNS = (
 """Columns of `Estimates.rows`, in this order: the arguments of `losses.ppo_loss`, and the clipped weights of the
 behaviour policy."""
 
+_PROXIMAL = 0
+_VALUE = 1
+_ANCHOR = 2
+_ADVANTAGE = 3
+_TARGET = 4
+_IMPORTANCE = 5
+_WEIGHT = 6
+_BEHAVIOUR_WEIGHT = 7
+
 
 class SegmentRows(NamedTuple):
     """Rows of B segments of T steps.
@@ -55,8 +64,8 @@ class EstimateSettings(NamedTuple):
         v_trace: 1 with V-trace, else 0: all ratios are 1.
         clip_anchor: Share of the behaviour policy in the anchor (`losses.anchor`).
         behaviour_weight_clip: Bound on its weight.
-        largest_log: `ratios.LARGEST_LOG`.
-        largest_spread: `ratios.LARGEST_SPREAD`.
+        largest_log: `advantages.LARGEST_LOG`.
+        largest_spread: `advantages.LARGEST_SPREAD`.
     """
 
     discount: float
@@ -205,14 +214,14 @@ def _gather(rows, settings, importance, usable, results, columns, index):  # typ
             )
             weight = min(_ratio(np.float32(anchor) - taken, largest_log), weight_clip)
             own = columns[count]
-            own[0] = proximal
-            own[1] = value[segment, step]
-            own[2] = anchor
-            own[3] = advantage[segment, step]
-            own[4] = value[segment, step] + correction[segment, step]
-            own[5] = importance[segment]
-            own[6] = importance[segment] * weight
-            own[7] = min(_ratio(proximal - taken, largest_log), weight_clip)
+            own[_PROXIMAL] = proximal
+            own[_VALUE] = value[segment, step]
+            own[_ANCHOR] = anchor
+            own[_ADVANTAGE] = advantage[segment, step]
+            own[_TARGET] = value[segment, step] + correction[segment, step]
+            own[_IMPORTANCE] = importance[segment]
+            own[_WEIGHT] = importance[segment] * weight
+            own[_BEHAVIOUR_WEIGHT] = min(_ratio(proximal - taken, largest_log), weight_clip)
             index[0, count] = segment * steps + step
             index[1, count] = segment * (steps + 1) + step
             count += 1

@@ -68,3 +68,13 @@ def test_a_segment_without_usable_rows_has_no_gradient() -> None:
     valid[2] = False
     squared = make_learner().squared_gradients(dataclasses.replace(batch, valid=valid), 0.0)
     assert not squared[2].any() and squared[[0, 1, 3]].all()
+
+
+def test_nothing_is_compiled_for_the_number_of_rows_of_a_segment(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("a compiled step would be compiled again for each number of rows")
+
+    monkeypatch.setattr(torch, "compile", lambda function, **_: refuse)
+    batch = make_batch()
+    found = make_learner(execution="compiled").squared_gradients(batch, 0.0)
+    np.testing.assert_allclose(found, make_learner(execution="eager").squared_gradients(batch, 0.0))
