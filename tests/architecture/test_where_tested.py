@@ -129,6 +129,7 @@ ELSEWHERE = {
     "cli/operator.py": "integration/test_certified_run.py",
     "process/hang_watch.py": "integration/test_actor_process.py",
     "process/service.py": "integration/test_services.py",
+    "replay/ownership.py": "contract/test_run_identity.py",
     "replay/priority_index.py": "unit/replay/test_stale_masses.py",
     "replay/segments.py": "unit/replay/test_buffer.py",
     "replay/snapshots/chunk_files.py": "unit/replay/snapshots/test_snapshots.py",

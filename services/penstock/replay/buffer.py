@@ -30,13 +30,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import PermissionDenied, SchemaMismatch, Unavailable
-from penstock.machine.system_errors import in_words
+from penstock.errors import SchemaMismatch, Unavailable
 from penstock.replay.admission import Gate
 from penstock.replay.intake import Intakes
 from penstock.replay.leases import Leases
-from penstock.replay.segments import VERSIONS_AHEAD, Segments
-from penstock.replay.store.description import NO_OWNER, Owner
+from penstock.replay.ownership import Ownership
+from penstock.replay.segments import Segments
 from penstock.replay.store.ring_store import RingStore
 from penstock.types.replay import Mass, SamplingPlan, StoreCounts
 from penstock.types.waits import Awaited
@@ -59,35 +58,25 @@ class PlanChange:
 class ReplayBuffer:
     """Store of segments with priorities, which controls their collection and draws training batches.
 
+    `RingStore` has the rows with their headers, and `Segments` what they are used for: `FreshSegments` the order of
+    unseen and leased ones, and `PriorityIndex` the masses of seen ones. The gate grants windows to the actors.
+
     Attributes:
         store: Store of the segments. Its schema and location need no lock.
+        ownership: The run of the store, whose learner may use it.
         gate: Gate of the actors. Its counts need no lock.
         intakes: Windows and grants of the actors.
         leases: Batches of the learner.
     """
 
     def __init__(self, store: RingStore, gate: Gate, unix_s: Callable[[], float] = time.time) -> None:
-        self.store, self.gate = store, gate
+        self.store, self.gate, self.ownership = store, gate, Ownership(store)
         self._lock = threading.Lock()
         self._segments = Segments(store, gate)
         self.intakes = Intakes(self._segments, self._lock, unix_s)
         self.leases = Leases(self._segments, self._lock)
 
     # The learner's plan
-
-    def check_holder(self, call: str, prover: bytes) -> None:
-        """Checks that the caller holds the key of the store's run. A store without a run admits every caller.
-
-        Args:
-            call: Name of the call.
-            prover: Public half of the key that the caller has proved; empty if none.
-
-        Raises:
-            PermissionDenied: The caller has not proved that key.
-        """
-        owner = self.store.owner
-        if owner.run and (not prover or prover != owner.key):
-            raise _unproved(call, owner.run, prover)
 
     def adopt_plan(self, plan: SamplingPlan, prover: bytes = b"", *, connected: bool = False) -> PlanChange:
         """Adopts the plan of a stream. A plan of a new session ends all leases.
@@ -109,18 +98,23 @@ class ReplayBuffer:
             Unavailable: The learner of another session is connected, or the store's run can't be recorded.
         """
         with self._lock:
-            self._check_run(plan)
-            owner = Owner(plan.run, prover) if plan.run else NO_OWNER
-            self._check_owner(owner)
+            self.ownership.check_run(plan)
+            owner = self.ownership.owner_of(plan, prover)
             self._segments.check_capacity(plan)
             former, adopted = self.gate.plan, plan
             if self.session != plan.session or self.store.owner.key not in (b"", owner.key):
-                self._check_successor(plan, connected)
-                self._record(owner)
+                if self._segments.session.used:
+                    self.ownership.check_version(plan, self.version)
+                if connected:
+                    raise Unavailable(
+                        "another learner of this run is connected to the replay service; this one can connect when that"
+                        " one has ended"
+                    )
+                self.ownership.record(owner)
                 self.gate.adopt(plan)
                 self.leases.begin_session(plan)
             else:
-                self._record(owner)
+                self.ownership.record(owner)
                 adopted = self.gate.adjust(plan)
                 self.leases.resume_session()
             self._work_by(adopted, new_stream=True)
@@ -145,7 +139,7 @@ class ReplayBuffer:
             ConfigurationError: As `adopt_plan`.
         """
         with self._lock:
-            self._check_run(plan)
+            self.ownership.check_run(plan)
             former = self.gate.plan
             if former is None or former.session != plan.session:
                 raise SchemaMismatch("another learner session has taken over; only one learner may train a run")
@@ -163,66 +157,6 @@ class ReplayBuffer:
             segments.index.adjust(plan)
         if plan.fresh_segments == 0:
             segments.replay_at_once(segments.fresh.take_all())
-
-    def _check_run(self, plan: SamplingPlan) -> None:
-        run = self.store.owner.run
-        if self._is_taken and run and plan.run != run:
-            theirs = f"run {plan.run:016x}" if plan.run else "a run without an identity"
-            raise SchemaMismatch(
-                f"this store belongs to run {run:016x}, and the learner to {theirs}; resume the former, or"
-                " give the latter another replay.folder"
-            )
-
-    @property
-    def _is_taken(self) -> bool:
-        """Whether the store has had an actor. Until then it holds no data, and may pass to another run."""
-        return self.store.schema is not None
-
-    def _check_owner(self, owner: Owner) -> None:
-        known = self.store.owner.key
-        if owner.run and (not owner.key or (self._is_taken and known and owner.key != known)):
-            raise _unproved("SampleBatches", owner.run, owner.key)
-
-    def _record(self, owner: Owner) -> None:
-        if owner != self.store.owner:
-            try:
-                self.store.belong_to(owner)
-            except OSError as error:
-                raise Unavailable(
-                    f"the run of the store can't be recorded in {self.store.folder}:"
-                    f" {in_words(error, self.store.folder)}"
-                ) from None
-
-    def _check_successor(self, plan: SamplingPlan, connected: bool) -> None:
-        # A session may begin a store without data at any version.
-        if self._is_taken and self._segments.session.used:
-            self._check_version(plan)
-        if connected:
-            raise Unavailable(
-                "another learner of this run is connected to the replay service; this one can connect when that one"
-                " has ended"
-            )
-
-    def _check_version(self, plan: SamplingPlan) -> None:
-        # A learner that resumes a run begins above all versions that it may have published.
-        if self.version <= plan.next_batch <= self.version + VERSIONS_AHEAD:
-            return
-        found = f"this store was trained up to version {self.version}, and the learner begins at {plan.next_batch}"
-        if not self.store.owner.run:
-            remedy = "the store may be another run's: resume that run"
-        elif plan.next_batch < self.version:
-            remedy = "both are of this run, whose folder lacks its newest files: restore these"
-        else:
-            remedy = "both are of this run, and the store is an older copy: restore the newer one"
-        if plan.next_batch > self.version:
-            found = f"the learner begins at version {plan.next_batch}, and this store was trained up to {self.version}"
-        remedy += ", or give the learner another replay.folder"
-        if self.store.folder is not None:
-            remedy += (
-                "; to keep this store, stop its service and run penstock replay reset-version"
-                f" {self.store.folder} --to {plan.next_batch}"
-            )
-        raise SchemaMismatch(f"{found}; {remedy}")
 
     # Status and maintenance
 
@@ -317,11 +251,3 @@ class ReplayBuffer:
         """Copies the mutable state for a snapshot, as `RingStore.freeze`, under the lock."""
         with self._lock:
             return self.store.freeze(headers)
-
-
-def _unproved(call: str, run: int, prover: bytes) -> PermissionDenied:
-    came = "with a proof of another key" if prover else "without one"
-    return PermissionDenied(
-        f"{call} needs a proof of the key of run {run:016x}, and came {came}; only the run's learner has the key, in"
-        " identity.json of the run's folder"
-    )

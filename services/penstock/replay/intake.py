@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from penstock.errors import InvalidSegment, PlaceLost, SchemaMismatch, Unavailable
 from penstock.replay.admission import ActorKey
-from penstock.replay.segments import VERSIONS_AHEAD, Segments
+from penstock.replay.ownership import VERSIONS_AHEAD
+from penstock.replay.segments import Segments
 from penstock.types.block import Fragment, Schema
 from penstock.types.replay import Grant, WindowHead
 from penstock.types.run import largest_incarnation

@@ -22,15 +22,6 @@ from penstock.replay.store.layout import State, bytes_for
 from penstock.replay.store.ring_store import RingStore
 from penstock.types.block import Schema
 from penstock.types.replay import Mass, SamplingPlan, StoreCounts
-from penstock.types.run import LARGEST_VERSION_JUMP
-
-VERSIONS_AHEAD = LARGEST_VERSION_JUMP + 1_000
-"""Maximum number of versions by which a learner may begin above the store's version.
-
-A learner can skip `LARGEST_VERSION_JUMP` numbers and a few hundred more: each power cut costs 100
-(`learning.durable.versions`), and its last commits may not have arrived.
-"""
-
 
 _UNKNOWN = -1
 """Bound on versions that excludes none, because versions begin at 0."""

@@ -72,7 +72,7 @@ class Snapshots:
             Overloaded: Another snapshot is in progress.
             Unavailable: The service is stopping.
         """
-        self._buffer.check_holder("TakeSnapshot", prover)
+        self._buffer.ownership.check_holder("TakeSnapshot", prover)
         folder = self._writable
         if os.path.lexists(folder.path(request.name)):
             raise ConfigurationError(f"there is a snapshot {request.name!r} in {folder.root}; choose another name")

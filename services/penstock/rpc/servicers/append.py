@@ -111,7 +111,6 @@ class AppendServicer:
     Attributes:
         changed: Event that is set, and replaced by another, at every change of the buffer's state.
         waiting: Number of streams that wait for the first plan.
-        learner_since: Time (`time.monotonic`) at which the newest learner connected; infinity if none is connected.
     """
 
     def __init__(self, buffer: ReplayBuffer, staging: StagingAreas, version_patience_s: float) -> None:
@@ -123,7 +122,8 @@ class AppendServicer:
         self._outboxes: dict[ActorKey, Outbox] = {}
         self.changed = asyncio.Event()
         self.waiting = 0
-        self.learner_since = math.inf
+        # Time at which the newest learner connected; infinity if none is connected.
+        self._learner_since = math.inf
 
     async def append_segments(self, requests: AsyncIterator[wire.AppendRequest], context: Context) -> None:
         """Serves one stream."""
@@ -180,6 +180,20 @@ class AppendServicer:
             self._outboxes[key].take_back(count)
         for key, grant in issued:
             self._outboxes[key].grant(grant)
+
+    async def wait_for_change(self, timeout_s: float) -> None:
+        """Waits for the next change of the buffer's state, at most this number of seconds."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self.changed.wait()
+
+    def learner_came(self) -> None:
+        """Notes that a learner has connected, which will report the versions of windows."""
+        self._learner_since = time.monotonic()
+
+    def learners_left(self) -> None:
+        """Notes that no learner is connected."""
+        self._learner_since = math.inf
 
     def recall(self) -> None:
         """Ends all streams."""
@@ -247,12 +261,10 @@ class AppendServicer:
         arrived = time.monotonic()
         while not stream.intake.knows_version(head):
             now = time.monotonic()
-            if now > max(arrived, self.learner_since) + self._version_patience_s:
+            if now > max(arrived, self._learner_since) + self._version_patience_s:
                 return
             stream.intake.heard(now)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_TICK_S):
-                    await self.changed.wait()
+            await self.wait_for_change(_TICK_S)
             self._check_current(stream)
 
     async def _seal(self, stream: "_Stream") -> None:

@@ -4,7 +4,6 @@ Runs on one event loop. Only work on large payloads moves to worker threads (`of
 """
 
 import asyncio
-import contextlib
 import math
 import time
 from collections import deque
@@ -93,7 +92,8 @@ class SampleServicer:
         with logged_refusal("learner", peer=context.peer()):
             prover = prover_of(methods.SAMPLE_BATCHES, context.challenge, opening)
             change = self._buffer.adopt_plan(plan, prover, connected=self._streams > 0)
-        self._streams, self._actors.learner_since = self._streams + 1, time.monotonic()
+        self._streams += 1
+        self._actors.learner_came()
         try:
             with logged_stay("learner", returned=change.returned, batch=str(plan.next_batch)):
                 self.run_finished = False
@@ -105,7 +105,7 @@ class SampleServicer:
         finally:
             self._streams -= 1
             if not self._streams:
-                self._actors.learner_since = math.inf
+                self._actors.learners_left()
 
     async def commit_batch(
         self, request: replay_pb2.CommitBatchRequest, context: Context
@@ -126,7 +126,7 @@ class SampleServicer:
 
     def _check_holder(self, method: Method, request: Message, context: Context) -> None:
         with logged_refusal("learner", peer=context.peer()):
-            self._buffer.check_holder(method.name, prover_of(method, context.challenge, request))
+            self._buffer.ownership.check_holder(method.name, prover_of(method, context.challenge, request))
 
     async def _serve(self, requests: AsyncIterator[replay_pb2.SampleBatchesRequest], writer: _Writer) -> None:
         await self._wait_for_segments(writer)
@@ -179,9 +179,7 @@ class SampleServicer:
         """Waits until the store has a layout, which the first actor's schema determines."""
         while self._buffer.store.schema is None:
             await writer.write(wire.encode_waiting(self._buffer.training_waits_for()))
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_WAITING_NOTICE_S):
-                    await self._actors.changed.wait()
+            await self._actors.wait_for_change(_WAITING_NOTICE_S)
 
     async def _wait_for_lease(self, request: wire.BatchRequest, writer: _Writer) -> Lease:
         notice_due = time.monotonic() + _WAITING_NOTICE_S
