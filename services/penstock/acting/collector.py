@@ -3,6 +3,7 @@
 import contextlib
 import time
 from collections.abc import Iterator, Mapping
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +39,8 @@ class Collector:
     The noise and the seeds of a dropped window are not used again.
     """
 
+    _recording: ClassVar[type[Recorder]] = Recorder
+
     def __init__(
         self,
         environments: Environments,
@@ -58,13 +61,13 @@ class Collector:
         numbers = np.array(assignment.environments, np.uint32)
         self._streams = Streams(assignment.seed, assignment.incarnation, numbers)
         self._unroll_length, self._columns = schema.unroll_length, schema.empty(environments.count)
-        self._recorder = Recorder(environments.spec, self._columns)
+        self._recorder = self._recording(environments.spec, self._columns)
         self._outcomes = Outcomes(self._columns, assignment.environments, discount)
         self._action_map: ActionMap | None = None
         self._sequence, self._drawn_steps, self._failures = 1, 0, failures
         self._noise: NDArray[np.float32] = np.zeros((environments.count, 0, 0), np.float32)
         self._episodes: list[Episode] = []
-        self._valid_steps = self._late_steps = 0
+        self._valid_steps = self._late_steps = self._minimum_version = 0
         self._largest_magnitude = largest_magnitude
         self._bounds, self._precision = ObservationBounds(environments.spec), Precision(environments.spec)
         self._outside_found, self._warnings, self._losses = False, list[str](), list[EnvironmentFailed]()
@@ -107,11 +110,11 @@ class Collector:
 
         `minimum_version` is the oldest version whose actions may be trained on.
         """
-        started, noise = time.perf_counter(), self._next_noise(runner)
+        started, noise, self._minimum_version = time.perf_counter(), self._next_noise(runner), minimum_version
         self._environments.progress.doing = "step"
         try:
             with self._numbered():
-                episodes = self._fill(runner, noise, minimum_version)
+                episodes = self._fill(runner, noise)
                 self._check()
         finally:
             self._environments.progress.doing = ""
@@ -149,9 +152,8 @@ class Collector:
             self._bounds = ObservationBounds(self._environments.spec, runner.network.observation_offsets)
         return self._action_map
 
-    def _fill(self, runner: Runner, noise: NDArray[np.float32], minimum_version: int) -> list[Episode]:
+    def _fill(self, runner: Runner, noise: NDArray[np.float32]) -> list[Episode]:
         """Fills the columns; returns the episodes that ended. All actions are of the runner's version."""
-        del minimum_version
         action_map, environments = self._prepare(runner), self._environments
         recorder, outcomes = self._recorder, self._outcomes
         progress, timing, clock = environments.progress, self.timing, time.perf_counter

@@ -31,10 +31,18 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 class ActorParts:
     """The parts of an actor.
 
-    `open_sink` opens the stream of windows under an assignment. `load` loads a policy that samples at a temperature,
-    for all weights of the assignment. `schema` has the columns of a segment. `discount` is the gamma of the running
-    discounted return, and `largest_magnitude` bounds the numbers in a window. `exchange` returns a context that
-    measures an activity of the exchange with other services.
+    Attributes:
+        run: Its place in the run.
+        open_sink: Function that opens the stream of windows under an assignment.
+        load: Function that loads a policy that samples at a temperature, for all weights of the assignment.
+        environments: Its environments.
+        process: Its process.
+        log: Its log.
+        schema: Columns of a segment.
+        discount: Gamma of the running discounted return.
+        largest_magnitude: Bound on the numbers in a window.
+        ready_share: Share of the environments that complete a window.
+        exchange: Function that returns a context which measures an activity of the exchange with other services.
     """
 
     run: RunLink
@@ -164,12 +172,12 @@ class ActorLoop:
 
     def _collect_and_send(self, collector: Collector, runner: Runner, grant: Grant, sink: SegmentSink) -> Window | None:
         timing, started = collector.timing, time.perf_counter()
-        stepped_s = timing.environment_s + timing.policy_s
+        before_s = timing.environment_s + timing.policy_s
         window = self._collect(collector, runner, grant)
         if window is not None:
             with self._parts.exchange("sending"):
                 sink.send(window)
-            stepped_s = timing.environment_s + timing.policy_s - stepped_s
+            stepped_s = timing.environment_s + timing.policy_s - before_s
             timing.building_s += time.perf_counter() - started - stepped_s
         return window
 

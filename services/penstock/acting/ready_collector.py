@@ -2,6 +2,7 @@
 
 import math
 import time
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,8 +11,7 @@ from penstock.acting.collector import Collector
 from penstock.acting.environments.vectors import Environments
 from penstock.acting.protocols import Runner
 from penstock.acting.ready_recorder import ReadyRecorder
-from penstock.types.block import Schema
-from penstock.types.run import Assignment, Episode
+from penstock.types.run import Episode
 from penstock.types.spaces import Leaves
 
 
@@ -24,44 +24,29 @@ class ReadyCollector(Collector):
     had. If the policy that chose it is older than the grant of that window allows, the row is not valid: it is late.
     """
 
-    def __init__(
-        self,
-        environments: Environments,
-        assignment: Assignment,
-        *,
-        schema: Schema,
-        discount: float,
-        failures: int,
-        largest_magnitude: float,
-        ready_share: float,
-    ) -> None:
+    _recording = ReadyRecorder
+
+    def __init__(self, *arguments: Any, ready_share: float, **named: Any) -> None:
         """Takes the arguments of `Collector`, and the share of the environments that complete a window."""
-        count = environments.count
-        self._steps, self._left_out = schema.unroll_length, count - math.ceil(ready_share * count)
+        super().__init__(*arguments, **named)
+        count = self._environments.count
+        self._left_out, self._warned = count - math.ceil(ready_share * count), False
         # The next row of each environment, whether it is in a step, and the version that chose the action of that step.
         self._row, self._in_step = np.zeros(count, np.intp), np.zeros(count, np.bool_)
         self._chosen_by = np.zeros(count, np.int64)
-        super().__init__(
-            environments,
-            assignment,
-            schema=schema,
-            discount=discount,
-            failures=failures,
-            largest_magnitude=largest_magnitude,
-        )
-        self._recorder = self._ready_recorder = ReadyRecorder(environments.spec, self._columns)
-        self._warned = False
 
-    def _reset(self) -> None:
+    def begin_again(self, environments: Environments) -> None:
+        """Resets these environments, as `Collector`, none of which is in a step."""
         self._row[:], self._in_step[:] = 0, False
-        super()._reset()
+        super().begin_again(environments)
 
-    def _fill(self, runner: Runner, noise: NDArray[np.float32], minimum_version: int) -> list[Episode]:
+    def _fill(self, runner: Runner, noise: NDArray[np.float32]) -> list[Episode]:
         """Fills the columns; returns the episodes that ended."""
-        action_map, environments = self._prepare(runner), self._environments
-        recorder, timing, clock = self._ready_recorder, self.timing, time.perf_counter
-        row, in_step, steps, left_out = self._row, self._in_step, self._steps, self._left_out
-        late = in_step & (self._chosen_by < minimum_version)
+        action_map, environments, recorder = self._prepare(runner), self._environments, self._recorder
+        assert isinstance(recorder, ReadyRecorder)
+        timing, clock = self.timing, time.perf_counter
+        row, in_step, steps, left_out = self._row, self._in_step, self._unroll_length, self._left_out
+        late = in_step & (self._chosen_by < self._minimum_version)
         recorder.begin_from(row)
         row[:] = 0
         while (missing := int(np.count_nonzero(row < steps))) > left_out:
@@ -96,7 +81,7 @@ class ReadyCollector(Collector):
     ) -> tuple[Leaves, NDArray[np.float32]]:
         """Samples the next actions of all environments. Only the states of those that are ready advance."""
         environments, before = self._environments, runner.state
-        next_noise = noise[np.arange(len(noise)), np.minimum(self._row, self._steps - 1)]
+        next_noise = noise[np.arange(len(noise)), np.minimum(self._row, self._unroll_length - 1)]
         sampled = runner.act(
             environments.acting_observation, next_noise, mask=environments.action_mask, begun=self._recorder.begun
         )

@@ -33,9 +33,8 @@ class TensorCollector(Collector):
         self._seen = _Rows(self._unroll_length + 1)
         self._taken, self._states = _Rows(self._unroll_length), _Rows(self._unroll_length)
 
-    def _fill(self, runner: Runner, noise: NDArray[np.float32], minimum_version: int) -> list[Episode]:
+    def _fill(self, runner: Runner, noise: NDArray[np.float32]) -> list[Episode]:
         """Fills the columns; returns the episodes that ended. All actions are of the runner's version."""
-        del minimum_version
         assert isinstance(runner, PolicyRunner)
         self._prepare(runner)
         rows, timing, clock = self._rows, self.timing, time.perf_counter
@@ -65,13 +64,15 @@ class TensorCollector(Collector):
         self._rows.check()
         recorder, leaves = self._recorder, len(self._environments.spec.action.leaves)
         seen, taken = self._seen.on_host(), self._taken.on_host()
-        actions, log_prob, outcomes, begun = taken[:leaves], taken[leaves], taken[leaves + 1 : -1], taken[-1]
+        actions, (log_prob, *outcomes, begun) = taken[:leaves], taken[leaves:]
+        reward, terminated, truncated, valid = outcomes
         states = self._states.on_host()
         recorder.begin_window()
         for step in range(self._unroll_length):
             recorder.observe(step, self._checked(seen, step), state=states[0][step] if states else None)
             recorder.act(step, tuple(leaf[step] for leaf in actions))
-            self._outcomes.record(step, StepOutcome(*(values[step] for values in outcomes), begun[step]))
+            ends = terminated[step], truncated[step], valid[step]
+            self._outcomes.record(step, StepOutcome(reward[step], *ends, begun[step]))
             recorder.advance(begun[step])
         recorder.observe(self._unroll_length, self._checked(seen, self._unroll_length))
         recorder.finish(log_prob.T)

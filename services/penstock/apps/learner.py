@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -47,6 +47,7 @@ from penstock.telemetry import metrics
 from penstock.telemetry.logs import Logger
 from penstock.types.location import Place
 from penstock.types.replay import Batch
+from penstock.types.spaces import EnvironmentSpec
 from penstock.types.waits import Awaited
 
 _ACTOR_WAIT_S = 0.05
@@ -102,14 +103,12 @@ def run(config: Config) -> int:
                 ranks=place.count,
                 resumed_from=str(path) if (path := session.recovered.path) else None,
             )
-            service.wait_until(partial(_has_begun, roster, lead), _ACTOR_WAIT_S)
-            if roster.schema is None or roster.spec is None:
-                return service.stop_code
-            session.statistics.waits("its policy")
-            learner = opened_learner(session, roster.spec, device, lead, service.logger)
-            check_schema(roster.schema, learner.policy, config.ppo.burn_in_steps)
-            lead.open(config, roster.schema, learner)
-            if not service.wait_until(partial(_all_awaited_are_here, session, watch, lead), _ACTOR_WAIT_S):
+
+            def opened(spec: EnvironmentSpec) -> Learner:
+                return opened_learner(session, spec, device, lead, service.logger)
+
+            learner = _awaited_learner(session, service, roster, watch, lead, opened)
+            if learner is None:
                 return service.stop_code
             copying = _copying(session)
             conclusion = _train(session, service, serving, roster, learner, lead)
@@ -120,6 +119,29 @@ def run(config: Config) -> int:
             _announce(config, service, RunEnd.of_summary(folder, summary))
             service.await_scrape()
             return 0
+
+
+def _awaited_learner(
+    session: Session,
+    service: Service,
+    roster: Roster,
+    watch: ReplayWatch,
+    lead: Lead,
+    opened: Callable[[EnvironmentSpec], Learner],
+) -> Learner | None:
+    """Waits for the first actor, whose spaces decide the policy, opens the learner, and waits for the awaited actors.
+
+    Returns None if the service is stopped.
+    """
+    service.wait_until(partial(_has_begun, roster, lead), _ACTOR_WAIT_S)
+    if roster.schema is None or roster.spec is None:
+        return None
+    session.statistics.waits("its policy")
+    learner = opened(roster.spec)
+    check_schema(roster.schema, learner.policy, session.config.ppo.burn_in_steps)
+    lead.open(session.config, roster.schema, learner)
+    all_here = service.wait_until(partial(_all_awaited_are_here, session, watch, lead), _ACTOR_WAIT_S)
+    return learner if all_here else None
 
 
 def _opened_session(config: Config, folder: RunFolder, service: Service) -> Session:

@@ -89,13 +89,13 @@ def test_rows_of_a_device_are_those_of_the_cpu(device: str) -> None:
     assert np.isfinite(found["observation"]).all() and found["observation"].std() > 0.5
 
 
-class Waits(TorchDispatchMode):
+class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Operations for which the host waits for a device: reads of a value, and shapes that depend on values."""
 
     WAITING = ("_local_scalar_dense", "nonzero", "masked_select", "_unique")
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.found: list[str] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -240,11 +240,14 @@ class DeviceWindow:
         device = policy.return_offset.device
         self._policy, self._temperature = policy, temperature
         self._noise = iter(torch.from_numpy(noise).to(device).unbind(1))
-        self._actions = before._actions if before else TensorActionMap(policy.spec, policy.network).to(device)
         shape = policy.memory_shape
-        self.state = None if shape is None else torch.zeros(len(noise), *shape, device=device)
-        if before is not None:
-            self.state = before.state
+        self._actions: TensorActionMap
+        self.state: torch.Tensor | None
+        if before is None:
+            self._actions = TensorActionMap(policy.spec, policy.network).to(device)
+            self.state = None if shape is None else torch.zeros(len(noise), *shape, device=device)
+        else:
+            self._actions, self.state = before._actions, before.state
 
     @one_thread()
     @torch.no_grad()
