@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from penstock.acting.protocols import EvaluationQueue, Log
+from penstock.machine import background
 from penstock.machine.files import write_atomically
 from penstock.machine.system_errors import in_words
 from penstock.types.evaluation import EvaluationResult, EvaluationTask
@@ -22,7 +23,6 @@ from penstock.types.evaluation import EvaluationResult, EvaluationTask
 _KEPT = 20
 """Newest films of evaluations that are kept. Other files in the folder are never removed."""
 _SUFFIX = "-evaluated.mp4"
-_LOWEST_PRIORITY = 19
 _GRACE_S = 1.0
 """Seconds in which a process that must end removes its temporary files."""
 
@@ -130,13 +130,12 @@ class _Film:
                 stdin=subprocess.DEVNULL,
                 stdout=self._output,
                 stderr=subprocess.STDOUT,
+                env={**os.environ, background.PARENT: str(os.getpid())},
+                start_new_session=background.OWN_SESSION,
             )
         except OSError:
             self._clean()
             raise
-        # The film gets the time that training and evaluations leave.
-        with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, self._process.pid, _LOWEST_PRIORITY)
 
     @property
     def is_running(self) -> bool:

@@ -4,7 +4,6 @@ The arguments are the descriptor of the connection to the actor, and the actor's
 torch nor gRPC. It ends with the actor, also if that is killed.
 """
 
-import ctypes
 import faulthandler
 import os
 import select
@@ -14,9 +13,8 @@ import sys
 import threading
 
 from penstock.acting.environments.workers.worker import work
+from penstock.machine.background import end_with
 from penstock.process.environment_process import seed_generators
-
-_PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
@@ -36,10 +34,7 @@ def main() -> None:
 
 def _end_with(actor: int, connection: socket.socket) -> None:
     """Ends this process when the actor ends, even in a call of an environment that does not return."""
-    if hasattr(c := ctypes.CDLL(None), "prctl"):
-        c.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != actor:
-            os._exit(0)
+    if end_with(actor):
         return
 
     def watch() -> None:

@@ -1,4 +1,4 @@
-"""`penstock COMMAND`: runs a command; reports expected errors in one line, with an exit code from `exit_codes`."""
+"""`penstock COMMAND`: runs a command; reports expected errors in one line, with an exit code from `errors`."""
 
 import contextlib
 import faulthandler
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from penstock.errors import CRASHED, INTERRUPTED, USAGE_ERROR, PenstockError, exit_code
-from penstock.machine import library_variables
+from penstock.machine import background, library_variables
 from penstock.machine.installation import program
 from penstock.machine.module_imports import loading, uncollected
 from penstock.machine.spelling import question, similar
@@ -88,6 +88,7 @@ _OF_REPLAY = {
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs a command and exits with its code."""
+    background.begin()
     given = list(sys.argv[1:] if arguments is None else arguments)
     name, code = given[0] if given else "", CRASHED
     # gRPC's core writes errors in its own format, which suits a service's log but not the output of a command.

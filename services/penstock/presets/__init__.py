@@ -184,8 +184,8 @@ def _is_for(name: str, environment_id: str) -> bool:
     """Returns whether a preset is for an environment. One that names no environment is for all.
 
     It recognises Gymnasium's other spellings of an id: `package:Id-v0` imports a package first, and an id without a
-    version means the latest, to which the presets apply. Its case may differ, which `cli.known_environment` corrects.
-    The class `my_module:Pendulum` is another environment.
+    version means the latest, to which the presets apply. Its case may differ, which
+    `cli.named.with_known_environment` corrects. The class `my_module:Pendulum` is another environment.
     """
     place, wanted = split(environment_id)
     own = _environment_of(name)

@@ -7,7 +7,6 @@ whatever it waits for, also if the learner is dead by then. `check` is for comma
 
 import contextlib
 import json
-import os
 import re
 import shutil
 import signal
@@ -19,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 from penstock.errors import ConfigurationError
-from penstock.machine import extras
+from penstock.machine import background, extras
 from penstock.machine.files import make_folder, temporary_of
 from penstock.runs.folder import RunFolder
 
@@ -31,7 +30,6 @@ Copied = Mapping[str, list[int]]
 CHECK_S = 30
 _PROBE = ".penstock-probe"
 _GRACE_S = 5.0
-_LOWER_PRIORITY = 10
 _NUMBERED = re.compile(r"checkpoints/\d+\.safetensors")
 _CHECK = "--check"
 
@@ -171,7 +169,7 @@ def main(arguments: list[str]) -> int:
     longest_s, first, target = arguments
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(int(longest_s))
-    os.nice(_LOWER_PRIORITY)
+    background.lower_priority(background.LOW)
     try:
         storage = storage_of(target)
         if first == _CHECK:

@@ -65,7 +65,6 @@ class Summary:
         env_id: Gymnasium id of the environment.
         seed: Seed of the run.
         stopped: Reason for the end of the run.
-        limit: Limit of the run of which the largest share was done; None in summaries of earlier releases.
         evaluation: Evaluation of the best checkpoint, on episodes not used to choose it; None if there was none.
         best_evaluation: Evaluation by which the best checkpoint was chosen; None if there was none.
         policy_version: Version of the evaluated checkpoint.

@@ -8,6 +8,7 @@ from penstock.cli.one_line_parser import OneLineParser
 from penstock.cli.report.page import write
 from penstock.cli.report.serving import serve
 from penstock.errors import ConfigurationError
+from penstock.machine import background
 from penstock.runs.folder import RunFolder, has_records
 
 
@@ -42,6 +43,7 @@ def command(arguments: Sequence[str]) -> int:
     for folder in folders:
         note_removed_settings(folder)
     if named.serve:
+        background.lower_priority(background.LOW)
         serve(folders, lambda url: print(f"{url}  (until Ctrl-C)", flush=True))
         return 0
     output = named.output or (folders[0].report if len(folders) == 1 else Path("report.html"))

@@ -1,7 +1,5 @@
 """`penstock track`: sends the records of a run to a tracker of experiments, also while it trains."""
 
-import contextlib
-import os
 import signal
 import sys
 import threading
@@ -15,12 +13,12 @@ from penstock.cli.options import settings_of
 from penstock.config import build, read_settings
 from penstock.errors import INTERRUPTED
 from penstock.local.tracking import LINE
+from penstock.machine import background
 from penstock.machine.installation import program
 from penstock.runs.folder import RunFolder
 from penstock.tracking.following import Tracker, follow, only_sender
 from penstock.tracking.trackers import TRACKERS, TrackedRun, open_tracker
 
-_NICENESS = 10
 """Training comes first on a machine without an idle core."""
 
 
@@ -40,8 +38,7 @@ def command(arguments: Sequence[str]) -> int:
     folder = RunFolder(chosen_run(named.run, lambda each: each.config.exists(), "settings"))
     recorded = read_settings(settings_of(folder.root), "tracking.project").tracking.project
     project = build({"tracking": {"project": named.project}}).tracking.project if named.project else recorded
-    with contextlib.suppress(OSError):
-        os.nice(_NICENESS)
+    background.lower_priority(background.LOW)
     stopping, pressed = threading.Event(), list[int]()
 
     def stop(number: int, frame: FrameType | None) -> None:
