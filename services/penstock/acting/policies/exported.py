@@ -23,7 +23,7 @@ from penstock.acting.environments.offsets import stacked_offsets, subtracted
 from penstock.acting.policies.inference import PolicyRunner, one_thread
 from penstock.acting.policies.tensor_actions import TensorActionMap
 from penstock.acting.values.leaves import ActionForm, flatten
-from penstock.acting.values.spaces import ActionMap
+from penstock.acting.values.spaces import ActionMap, BoxMap
 from penstock.algo import weights as policy_weights
 from penstock.algo.distributions import Categorical, Joint, MultiCategorical
 from penstock.algo.encoders import Preparation
@@ -149,9 +149,11 @@ def differences(policy: Policy, found: Sequence[NDArray[Any]], wanted: Sequence[
     """Returns how far each output is from the wanted one, as a share of the largest magnitude in it, or of 1.
 
     An output of another shape or type, or with other choices, is infinitely far. Where the two most likely choices are
-    within `TOLERANCE` in log probability, rounding decides, and either may be chosen.
+    within `TOLERANCE` in log probability, rounding decides, and either may be chosen. The magnitude of a continuous
+    action is that before it is clipped to its bounds, to which rounding is relative.
     """
     spaces, apart = policy.spec.action.spaces, {}
+    maps = ActionMap(policy.spec.action, policy.network).maps
     for position, (name, values, exact) in enumerate(zip(_output_names(policy), found, wanted, strict=True)):
         if values.shape != exact.shape or values.dtype != exact.dtype:
             apart[name] = math.inf
@@ -159,15 +161,19 @@ def differences(policy: Policy, found: Sequence[NDArray[Any]], wanted: Sequence[
             clear = _is_clear(wanted[len(spaces) + position]).reshape(len(exact), -1)
             apart[name] = math.inf if (clear & (values != exact).reshape(clear.shape)).any() else 0.0
         else:
-            apart[name] = _difference(values.astype(np.float64), exact.astype(np.float64))
+            reach = 1.0
+            if position < len(spaces) and isinstance(mapped := maps[position], BoxMap) and not mapped.squashes:
+                reach = max(1.0, float(np.abs(mapped.scale * wanted[len(spaces) + position]).max(initial=0.0)))
+            apart[name] = _difference(values.astype(np.float64), exact.astype(np.float64), reach)
     return apart
 
 
-def _difference(values: NDArray[np.float64], exact: NDArray[np.float64]) -> float:
+def _difference(values: NDArray[np.float64], exact: NDArray[np.float64], reach: float) -> float:
+    """Returns the largest difference as a share of the largest magnitude, which is `reach` at least."""
     same = (values == exact) | (np.isnan(values) & np.isnan(exact))
     with np.errstate(invalid="ignore"):
         apart = np.where(same, 0.0, np.abs(values - exact))
-    largest = np.abs(exact[np.isfinite(exact)]).max(initial=1.0)
+    largest = np.abs(exact[np.isfinite(exact)]).max(initial=reach)
     return float(np.where(np.isnan(apart), math.inf, apart).max(initial=0.0) / largest)
 
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from penstock.acting.environments.offsets import stacked_offsets
 from penstock.acting.policies.trained import load_policy
 from penstock.acting.values.leaves import flatten, unflatten
+from penstock.acting.values.spaces import ActionMap, BoxMap
 from penstock.algo.network import Network
 from penstock.algo.policies import Policy
 from penstock.errors import ConfigurationError
@@ -204,7 +205,7 @@ def test_a_file_acts_without_penstock_as_load_policy_does(name: str, tmp_path: P
         load_policy(saved(policy, tmp_path), module=network.module),
         spec.observation.columns("observation"),
     )
-    actions = spec.action.columns("action")
+    actions, maps = spec.action.columns("action"), ActionMap(spec.action, network).maps
     for step in range(STEPS):
         observation = unflatten(spec.observation, [given[each][step] for each in names])
         mask = given["action_mask"][step] if spec.mask_bits else None
@@ -212,13 +213,18 @@ def test_a_file_acts_without_penstock_as_load_policy_does(name: str, tmp_path: P
         for position, (key, wanted) in enumerate(zip(actions, expected, strict=True)):
             acted = found[key][step]
             assert (acted.dtype, acted.shape) == (wanted.dtype, wanted.shape)
-            if not spec.action.spaces[position].choices:
-                np.testing.assert_allclose(acted, wanted, rtol=0.0, atol=TOLERANCE * max(1.0, np.abs(wanted).max()))
+            if isinstance(mapped := maps[position], BoxMap):
+                # Before the action is scaled and clipped to its bounds, it was as large as the mean times the scale.
+                mean, scale = found[spec.action.columns("mean")[position]][step], mapped.scale
+                reach = 1.0 if network.squash_actions else np.abs(scale * mean).max()
+                largest = max(1.0, reach, np.abs(wanted).max())
+                np.testing.assert_allclose(acted, wanted, rtol=0.0, atol=TOLERANCE * largest)
                 continue
             ranked = np.sort(found[spec.action.columns("log_probs")[position]][step])
             ties = (ranked[..., -1:] - ranked[..., -2:-1] <= TOLERANCE).reshape(acted.shape)
             assert (ties | (acted == wanted)).all()
-            assert ties.mean() < 0.01
+            # An observation of zeros leaves all choices equal; of five bits, it is one of 32.
+            assert ties.mean() < 0.05
 
 
 def test_the_inputs_of_the_check_are_as_in_training() -> None:

@@ -11,13 +11,14 @@ from penstock.acting.environments.single_environments import SingleEnvironments
 from penstock.acting.environments.vectors import NextStepEnvironments, make_environments
 from penstock.config import EnvironmentConfig
 from penstock.presets import preset
+from tests.support.environments import tiny
 
 
 @pytest.fixture
 def replaced() -> Iterator[None]:
     """Registers another environment under the id of Gymnasium's."""
     own = gymnasium.registry["Pendulum-v1"]
-    gymnasium.register("Pendulum-v1", "tests.support.environments.tiny:Counting")
+    gymnasium.register("Pendulum-v1", f"{tiny.__name__}:Counting")
     yield
     gymnasium.registry["Pendulum-v1"] = own
 
