@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from penstock.acting.collector import Collector
 from penstock.acting.environments.offsets import stacked_offsets
 from penstock.acting.environments.single_environments import StepOutcome
+from penstock.acting.environments.tensors import TensorRows
 from penstock.acting.environments.vectors import NextStepEnvironments
 from penstock.acting.policies.inference import PolicyRunner
 from penstock.acting.protocols import Runner
@@ -19,7 +20,7 @@ from penstock.types.spaces import Leaves
 
 
 class TensorCollector(Collector):
-    """Collects windows whose rows stay on the device until the window's end.
+    """Collects windows whose rows stay on the device until the window's end, if the environments return tensors.
 
     Policy and environments exchange tensors. After the last step, each column of the window is copied to the host once,
     and its rows are checked and recorded there. Until then, the host does not wait for the device.
@@ -35,9 +36,11 @@ class TensorCollector(Collector):
 
     def _fill(self, runner: Runner, noise: NDArray[np.float32]) -> list[Episode]:
         """Fills the columns; returns the episodes that ended. All actions are of the runner's version."""
+        rows, timing, clock = self._rows, self.timing, time.perf_counter
+        if rows is None:
+            return super()._fill(runner, noise)
         assert isinstance(runner, PolicyRunner)
         self._prepare(runner)
-        rows, timing, clock = self._rows, self.timing, time.perf_counter
         offsets = stacked_offsets(self._environments.spec, runner.network.observation_offsets)
         policy = runner.begin_on_device(noise)
         for step in range(self._unroll_length):
@@ -54,14 +57,14 @@ class TensorCollector(Collector):
             timing.environment_s += clock() - acted
         stepped = clock()
         self._seen.write(self._unroll_length, _differences(rows.observation, offsets))
-        self._record()
+        self._record(rows)
         # It contains the wait for the device.
         timing.environment_s += clock() - stepped
         return self._outcomes.finish()
 
-    def _record(self) -> None:
+    def _record(self, rows: TensorRows) -> None:
         """Copies the rows of a window to the host, checks the observations, and records all."""
-        self._rows.check()
+        rows.check()
         recorder, leaves = self._recorder, len(self._environments.spec.action.leaves)
         seen, taken = self._seen.on_host(), self._taken.on_host()
         actions, (log_prob, *outcomes, begun) = taken[:leaves], taken[leaves:]
@@ -69,18 +72,13 @@ class TensorCollector(Collector):
         states = self._states.on_host()
         recorder.begin_window()
         for step in range(self._unroll_length):
-            recorder.observe(step, self._checked(seen, step), state=states[0][step] if states else None)
+            recorder.observe(step, _checked(rows, seen, step), state=states[0][step] if states else None)
             recorder.act(step, tuple(leaf[step] for leaf in actions))
             ends = terminated[step], truncated[step], valid[step]
             self._outcomes.record(step, StepOutcome(reward[step], *ends, begun[step]))
             recorder.advance(begun[step])
-        recorder.observe(self._unroll_length, self._checked(seen, self._unroll_length))
+        recorder.observe(self._unroll_length, _checked(rows, seen, self._unroll_length))
         recorder.finish(log_prob.T)
-
-    def _checked(self, seen: list[NDArray[Any]], step: int) -> Leaves:
-        observation = tuple(leaf[step] for leaf in seen)
-        self._rows.check_observation(observation)
-        return observation
 
 
 class _Rows:
@@ -99,6 +97,12 @@ class _Rows:
     def on_host(self) -> list[NDArray[Any]]:
         """Returns the columns, [rows, ...] each. The next `write` may overwrite them."""
         return [array_of(column) for column in self._columns]
+
+
+def _checked(rows: TensorRows, seen: list[NDArray[Any]], step: int) -> Leaves:
+    observation = tuple(leaf[step] for leaf in seen)
+    rows.check_observation(observation)
+    return observation
 
 
 def _differences(leaves: tuple[Any, ...], offsets: Sequence[NDArray[np.float64] | None]) -> tuple[Any, ...]:

@@ -87,6 +87,9 @@ class TensorPendulum(VectorEnv[Any, Any, Any]):
         return drawn[0] * torch.pi, drawn[1]
 
     def _observed(self) -> Any:
+        """Returns the observations; arrays in place of tensors if the fault is "arrays"."""
         values = torch.stack([self._angle.cos(), self._angle.sin(), self._speed], 1)
         values = values.double() + FAR if self._far else values
+        if self._fault == "arrays":
+            return values.numpy()
         return {"policy": values} if self._nested else values

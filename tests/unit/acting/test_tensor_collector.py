@@ -64,6 +64,8 @@ class Collected:
         {"nested": True},
         {"next_step": True},
         {"far": True},
+        # Of a wrapper that converts the tensors.
+        {"fault": "arrays"},
         {"memory": "gru"},
         {"memory": "lstm", "next_step": True},
     ],

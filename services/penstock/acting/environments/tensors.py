@@ -30,6 +30,13 @@ def takes_tensors(env: VectorEnv[Any, Any, Any]) -> bool:
     return torch is not None and isinstance(device, (str, torch.device))
 
 
+def is_tensor(values: Any) -> bool:
+    """Returns whether all values in nested dicts and tuples are tensors."""
+    found: list[bool] = []
+    mapped(values, lambda leaf: found.append(hasattr(leaf, "detach")))
+    return all(found)
+
+
 class TensorVector(_Wrapper):
     """A vector environment whose actions are tensors on its device. It returns tensors, which are copied when used.
 
@@ -137,7 +144,7 @@ class TensorRows:
         return values.reshape(-1)
 
     def _require_tensor(self, what: str, values: Any) -> None:
-        if not hasattr(values, "detach"):
+        if not is_tensor(values):
             kind = type(values).__name__
             remedy = "an environment with the attribute device must return tensors on it"
             raise self._checked.failure(f"{what} of type {kind}", None, remedy)

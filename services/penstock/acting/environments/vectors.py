@@ -26,7 +26,7 @@ from penstock.acting.environments.refusals import can_not_make
 from penstock.acting.environments.registry import import_and_find, make, registered_spec
 from penstock.acting.environments.shared_generator import SeparateGenerators
 from penstock.acting.environments.single_environments import AnswerTogether, SingleEnvironments, StepOutcome
-from penstock.acting.environments.tensors import TensorRows, TensorVector, takes_tensors
+from penstock.acting.environments.tensors import TensorRows, TensorVector, is_tensor, takes_tensors
 from penstock.acting.environments.texts import readable
 from penstock.acting.environments.workers.pool import TIMEOUT_S, Making, ProcessEnvironments
 from penstock.acting.environments.wrappers import Wrapping, wrapped
@@ -151,12 +151,14 @@ class NextStepEnvironments(AnswerTogether):
         """Device of torch on which `rows_on_device` are; None if the environments have none, or action masks."""
         return None if self._tensors is None else self._tensors.env.unwrapped.device  # type: ignore[attr-defined]
 
-    def rows_on_device(self) -> TensorRows:
-        """Returns the rows from the last reset on, on the device. They replace `step` until the next reset.
+    def rows_on_device(self) -> TensorRows | None:
+        """Returns the rows from the last reset on, on the device; None if the environments do not return tensors.
 
-        Raises `EnvironmentFailed` if the observations are not tensors.
+        They replace `step` until the next reset. Raises `EnvironmentFailed` if the observations have another shape.
         """
         assert self._tensors is not None
+        if not is_tensor(self._envs.returned):
+            return None
         return TensorRows(self._tensors, self._envs, self.spec, at_once=isinstance(self, SameStepEnvironments))
 
 
