@@ -22,6 +22,7 @@ MAY_WRITE = {
     "cli/main.py",  # opens /dev/null
     "cli/commands/train.py",  # opens /dev/null
     "process/output.py",  # opens a log
+    "machine/background.py",  # sets the priority of a session in /proc
     "replay/store/staging.py",  # maps a file
 }
 """Modules that write without `penstock.machine.files`, and why."""

@@ -20,6 +20,7 @@ ELSEWHERE = {
     "acting/environments/refusals.py": "unit/acting/environments/test_registry.py",
     "acting/reports.py": "unit/acting/test_loop.py",
     "acting/policies/runners.py": "unit/small/test_small_policy.py",
+    "acting/policies/tensor_actions.py": "unit/acting/policies/test_exported.py",
     "acting/policies/saved_policies.py": "unit/acting/policies/test_trained.py",
     "acting/environments/shared_generator.py": "unit/acting/environments/test_vectors.py",
     "acting/environments/single_environments.py": "unit/acting/test_failing_environments.py",
