@@ -13,20 +13,21 @@ OWN_SESSION = sys.platform == "linux"
 """Whether a process in the background needs a session of its own: `begin` can end it with its parent, and Linux divides
 the processor time between sessions (sched(7), autogroup)."""
 
-LOW, LOWEST = 10, 19
-"""Nicenesses."""
+NICENESS = 10
+"""Of processes in the background. On busy cores they get about 5% each; with 19 it would be 1%, too little for a film
+of a long episode."""
 
 _PR_SET_PDEATHSIG = 1
 
 
-def lower_priority(niceness: int) -> None:
+def lower_priority() -> None:
     """Lowers the priority of this process and, if it leads its session, of the session."""
     with contextlib.suppress(OSError):
-        os.nice(niceness)
+        os.nice(NICENESS)
     # Niceness counts within a session only, if the kernel groups processes by session.
     if os.getsid(0) == os.getpid():
         with contextlib.suppress(OSError):
-            Path("/proc/self/autogroup").write_text(str(niceness))
+            Path("/proc/self/autogroup").write_text(str(NICENESS))
 
 
 def end_with(parent: int) -> bool:
@@ -48,4 +49,4 @@ def begin() -> None:
     """Puts this process into the background if the variable `PARENT` says so."""
     if parent := os.environ.pop(PARENT, ""):
         end_with(int(parent))
-        lower_priority(LOWEST)
+        lower_priority()

@@ -169,7 +169,7 @@ def main(arguments: list[str]) -> int:
     longest_s, first, target = arguments
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(int(longest_s))
-    background.lower_priority(background.LOW)
+    background.lower_priority()
     try:
         storage = storage_of(target)
         if first == _CHECK:

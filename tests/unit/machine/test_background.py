@@ -1,4 +1,4 @@
-"""Processes in the background have the lowest priority, in a session of their own, and end with their parent."""
+"""Processes in the background have a low priority, in a session of their own, and end with their parent."""
 
 import os
 import signal
@@ -36,12 +36,12 @@ time.sleep(60)
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems have neither")
 
 
-def test_it_has_the_lowest_priority_also_among_sessions_and_ends_with_a_killed_parent() -> None:
+def test_it_has_a_low_priority_also_among_sessions_and_ends_with_a_killed_parent() -> None:
     with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         priority, group, is_told = parent.stdout.readline().split()
-        assert (int(priority), is_told) == (background.LOWEST, "False")
-        assert group == (str(background.LOWEST) if AUTOGROUP.exists() else "none")
+        assert (int(priority), is_told) == (background.NICENESS, "False")
+        assert group == (str(background.NICENESS) if AUTOGROUP.exists() else "none")
         began = time.monotonic()
         parent.send_signal(signal.SIGKILL)
         # The child has the pipe too, which is at its end when it has ended.
@@ -51,7 +51,7 @@ def test_it_has_the_lowest_priority_also_among_sessions_and_ends_with_a_killed_p
 
 def test_the_session_of_others_keeps_its_priority() -> None:
     before = AUTOGROUP.read_text() if AUTOGROUP.exists() else ""
-    command = [sys.executable, "-c", "from penstock.machine import background as b; b.lower_priority(b.LOW)"]
+    command = [sys.executable, "-c", "from penstock.machine import background as b; b.lower_priority()"]
     subprocess.run(command, check=True)
     assert (AUTOGROUP.read_text() if AUTOGROUP.exists() else "") == before
 

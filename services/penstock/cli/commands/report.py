@@ -43,7 +43,7 @@ def command(arguments: Sequence[str]) -> int:
     for folder in folders:
         note_removed_settings(folder)
     if named.serve:
-        background.lower_priority(background.LOW)
+        background.lower_priority()
         serve(folders, lambda url: print(f"{url}  (until Ctrl-C)", flush=True))
         return 0
     output = named.output or (folders[0].report if len(folders) == 1 else Path("report.html"))

@@ -38,7 +38,7 @@ def command(arguments: Sequence[str]) -> int:
     folder = RunFolder(chosen_run(named.run, lambda each: each.config.exists(), "settings"))
     recorded = read_settings(settings_of(folder.root), "tracking.project").tracking.project
     project = build({"tracking": {"project": named.project}}).tracking.project if named.project else recorded
-    background.lower_priority(background.LOW)
+    background.lower_priority()
     stopping, pressed = threading.Event(), list[int]()
 
     def stop(number: int, frame: FrameType | None) -> None:
