@@ -11,6 +11,7 @@ from penstock.config.configuration import Config, build
 from penstock.config.layers import load_toml, merge, parse_toml
 from penstock.config.recorded import read_recorded, read_settings
 from penstock.config.sections import setting_names
+from penstock.config.setting_types import Schedule
 from penstock.config.settings.environment import EnvironmentConfig
 from penstock.config.settings.evaluation import CheckpointConfig, EvaluationConfig
 from penstock.config.settings.policy import PolicyConfig
@@ -35,6 +36,7 @@ __all__ = [
     "ReplayConfig",
     "RunConfig",
     "SamplingConfig",
+    "Schedule",
     "Section",
     "SecurityConfig",
     "TelemetryConfig",

@@ -195,10 +195,13 @@ def _value_clip(value: object, config: Sections) -> dict[str, object]:
 
 
 def _schedule(value: object, config: Sections) -> str | dict[str, object]:
-    kinds = {None: "constant", "constant": "constant", "linear": "linear", "linear_decay": "linear"}
+    kinds = {None: "constant", "constant": "constant", "linear": "linear", "linear_decay": "linear", "cosine": "cosine"}
     if isinstance(value, (str, type(None))) and value in kinds:
         return {"ppo": {"learning_rate_schedule": kinds[value]}}
-    return "set --ppo.learning-rate to the rate at the start, and --ppo.learning-rate-schedule to constant or linear"
+    return (
+        "set --ppo.learning-rate to the rate at the start, and --ppo.learning-rate-schedule to constant, linear,"
+        " cosine or points of progress and share, such as [[0, 1], [1, 0.01]]"
+    )
 
 
 def _gpus(value: object, config: Sections) -> str | dict[str, object]:
@@ -342,7 +345,9 @@ ANSWERS: dict[str, Answer] = {
         " of the error, and --ppo.value-clip-range the change of the value"
     ),
     "lr_schedule": _schedule,
-    "entropy_coeff_schedule": _line("set --ppo.entropy-coefficient, and --ppo.entropy-schedule linear"),
+    "entropy_coeff_schedule": _line(
+        "set --ppo.entropy-coefficient, and --ppo.entropy-schedule to linear, cosine or points"
+    ),
     "entropy_bonus": _bonus,
     "exploration_loss": _line("the bonus is the entropy; set --ppo.entropy-coefficient", "entropy"),
     **dict.fromkeys(("kl_loss_coeff", "use_kl_loss", "kl_coeff", "kl_target"), _PENALTY),

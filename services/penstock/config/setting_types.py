@@ -198,11 +198,37 @@ def _check_notified(text: str) -> str:
     return text.strip()
 
 
+def _read_schedule(value: object) -> object:
+    """Returns the name of a schedule, or its points as tuples. Raises `ValueError` with the accepted forms."""
+    read = read_scalar(value) if isinstance(value, str) and value.lstrip().startswith("[") else value
+    if isinstance(read, str) and read in _SCHEDULES:
+        return read
+    try:
+        points: Any = read
+        found = tuple((float(progress), float(share)) for progress, share in points)
+    except (TypeError, ValueError):
+        found = ()
+    places = [progress for progress, _ in found]
+    if not found or not all(0.0 <= each <= 1.0 for point in found for each in point):
+        raise ValueError(f"must be {_SCHEDULE}; got {value!r}")
+    if places != sorted(set(places)):
+        raise ValueError(f"must have points in the order of their progress, each at another one; got {value!r}")
+    return found
+
+
 def _read_auto(value: object) -> object:
     return 0 if value == "auto" else value
 
 
 UnitInterval = Annotated[float, Field(ge=0.0, le=1.0)]
+_SCHEDULES = ("constant", "linear", "cosine")
+_SCHEDULE = "constant, linear, cosine, or points of progress and share from 0 to 1, such as [[0, 1], [0.5, 0.1]]"
+Schedule = Annotated[
+    Literal["constant", "linear", "cosine"] | tuple[tuple[float, float], ...],
+    pydantic.PlainValidator(_read_schedule),
+    InWords(_SCHEDULE),
+]
+"""How a setting changes over a run. Points are joined by straight lines."""
 MetricsPort = Annotated[
     Annotated[int, Field(ge=0, le=65535)] | Literal["auto"], InWords("a port, 0 for none, or auto for any free port")
 ]

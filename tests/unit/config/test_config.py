@@ -140,6 +140,21 @@ def test_an_unknown_device_is_refused_with_the_known_ones(device: str) -> None:
         build({"learner": {"device": device}})
 
 
+def test_points_of_a_schedule_are_read_from_options_and_from_files() -> None:
+    given = [[0, 0.1], [0.05, 1], [1, 0]]
+    config = build({"ppo": {"learning_rate_schedule": "[[0, 0.1], [0.05, 1], [1, 0]]"}})
+    assert config.ppo.learning_rate_schedule == ((0.0, 0.1), (0.05, 1.0), (1.0, 0.0))
+    assert config == build({"ppo": {"learning_rate_schedule": given}}) == build(parse_toml(config.to_toml()))
+
+
+@pytest.mark.parametrize("given", ["square", 3, None, [], [[0, 1, 2]], [[0, 2]], [[-0.1, 1]], "[[0, 1]", [[0, "much"]]])
+def test_another_schedule_is_refused_with_the_forms_of_one(given: object) -> None:
+    with pytest.raises(ConfigurationError, match=r"must be constant, linear, cosine, or points .*; got "):
+        build({"ppo": {"entropy_schedule": given}})
+    with pytest.raises(ConfigurationError, match="in the order of their progress"):
+        build({"ppo": {"entropy_schedule": [[0.5, 1], [0.5, 0]]}})
+
+
 @pytest.mark.parametrize("section", ["replay", "learner", "actor", "evaluation"])
 def test_metrics_are_served_at_a_port_at_any_port_or_at_none(section: str) -> None:
     for text, meant in ((9433, 9433), ("9433", 9433), (0, 0), ("0", 0), ("auto", "auto")):

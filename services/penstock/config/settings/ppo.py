@@ -1,13 +1,11 @@
 """The section [ppo]."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
-from penstock.config.setting_types import DerivedCount, UnitInterval
+from penstock.config.setting_types import DerivedCount, Schedule, UnitInterval
 from penstock.config.settings.section import Section
-
-Schedule = Literal["constant", "linear"]
 
 
 class PPOConfig(Section):
@@ -17,8 +15,9 @@ class PPOConfig(Section):
     """Learning rate of Adam at the start. At 1, a step moves each parameter by about 1, and no network learns; the
     bound keeps all parameters finite."""
     learning_rate_schedule: Schedule = "linear"
-    """Schedule of the learning rate. linear: decreases to zero at the end of the run, so that the last policies change
-    little."""
+    """Schedule of the learning rate. linear and cosine: decreases to zero at the end of the run, so that the last
+    policies change little. Points of progress and share of the rate, each from 0 to 1, are joined by straight lines:
+    [[0, 0.1], [0.05, 1], [1, 0]] begins with a tenth of the rate."""
     epochs: PositiveInt = 10
     """Passes over each batch."""
     target_kl: PositiveFloat | None = 0.02
@@ -34,7 +33,7 @@ class PPOConfig(Section):
     clip_range: PositiveFloat = 0.2
     """Epsilon of the clip of the probability ratio at the start."""
     clip_range_schedule: Schedule = "constant"
-    """Schedule of the clip range. linear: decreases to zero at the end of the run."""
+    """Schedule of the clip range, as learning_rate_schedule."""
     value_clip_range: PositiveFloat | None = None
     """Clip of the value around the proximal value. Unset: no clip."""
     value_coefficient: NonNegativeFloat = 0.5
@@ -42,8 +41,7 @@ class PPOConfig(Section):
     entropy_coefficient: NonNegativeFloat = 0.0
     """Weight of the entropy bonus at the start."""
     entropy_schedule: Schedule = "constant"
-    """Schedule of the entropy bonus. linear: decreases to zero at the end of the run, so that exploration ends
-    gradually."""
+    """Schedule of the entropy bonus, as learning_rate_schedule. linear and cosine: exploration ends gradually."""
     max_gradient_norm: PositiveFloat = 0.5
     """Norm to which larger gradients are scaled down, separately for the value's own network and for the rest. With a
     shared trunk there is one norm."""

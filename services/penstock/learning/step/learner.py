@@ -6,6 +6,7 @@ non-finite: bad rows are left out, bad gradient steps are refused, and absurd va
 """
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -20,7 +21,7 @@ from penstock.algo.network import Network
 from penstock.algo.normalisation import BegunUpdate
 from penstock.algo.parameters import beginning_of, flatten
 from penstock.algo.policies import MomentsUpdates, Policy, end_moments
-from penstock.config import Execution, PPOConfig, Precision, SamplingConfig
+from penstock.config import Execution, PPOConfig, Precision, SamplingConfig, Schedule
 from penstock.config.replay_law import LEAST_STEPS
 from penstock.errors import Diverged, TrainingFailed
 from penstock.learning.ranks.ranks import ALONE, Ranks, evaluated
@@ -284,9 +285,18 @@ def check_sums(sums: Tensor) -> None:
         )
 
 
-def scheduled(initial: float, schedule: str, progress: float) -> float:
-    """Returns a setting at `progress` in [0, 1]: constant, or linear to zero."""
-    return initial * max(0.0, 1.0 - progress) if schedule == "linear" else initial
+def scheduled(initial: float, schedule: Schedule, progress: float) -> float:
+    """Returns a setting at `progress` in [0, 1]: constant, to zero in a line or half a cosine, or between points."""
+    match schedule:
+        case "constant":
+            return initial
+        case "linear":
+            return initial * max(0.0, 1.0 - progress)
+        case "cosine":
+            return initial * 0.5 * (1.0 + math.cos(math.pi * min(1.0, progress)))
+        case points:
+            places, shares = np.array(points).T
+            return initial * float(np.interp(progress, places, shares))
 
 
 def importance_exponent(initial: float, final: float, progress: float) -> float:

@@ -183,8 +183,17 @@ def test_staleness_counts_versions_between_acting_and_training() -> None:
     assert (statistics.fresh_lag_mean, statistics.fresh_lag_max) == (5.0, 5)
 
 
-@pytest.mark.parametrize(("schedule", "rate"), [("constant", 1e-3), ("linear", 2.5e-4)])
-def test_the_learning_rate_follows_its_schedule(schedule: str, rate: float) -> None:
+@pytest.mark.parametrize(
+    ("schedule", "rate"),
+    [
+        ("constant", 1e-3),
+        ("linear", 2.5e-4),
+        ("cosine", 1.4644661e-4),
+        ([[0.0, 0.1], [0.5, 1.0], [1.0, 0.2]], 6e-4),
+        ([[0.8, 0.5]], 5e-4),
+    ],
+)
+def test_the_learning_rate_follows_its_schedule(schedule: object, rate: float) -> None:
     learner = make_learner(learning_rate=1e-3, learning_rate_schedule=schedule)
     assert learner.train(make_batch(), progress=0.75).statistics.learning_rate == pytest.approx(rate)
     assert learner.optimizer.learning_rate == pytest.approx(rate)
