@@ -226,6 +226,8 @@ _SCHEDULE = "constant, linear, cosine, or points of progress and share from 0 to
 Schedule = Annotated[
     Literal["constant", "linear", "cosine"] | tuple[tuple[float, float], ...],
     pydantic.PlainValidator(_read_schedule),
+    # Its values are plain already.
+    pydantic.PlainSerializer(lambda value: value, return_type=Any),
     InWords(_SCHEDULE),
 ]
 """How a setting changes over a run. Points are joined by straight lines."""
