@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from penstock.algo.losses import Losses, LossSettings, Movement, anchor, movement, ppo_loss
+from penstock.algo.losses import Losses, LossSettings, Movement, anchor, movement, ppo_loss, standardised
 
 PLAIN = LossSettings(
     clip_range=0.2,
@@ -240,6 +240,14 @@ def test_normalisation_removes_scale_and_offset_of_advantages(seed: int, scale: 
     minibatch = random_minibatch(seed)
     moved = minibatch.replaced(advantage=scale * minibatch.advantage + shift)
     torch.testing.assert_close(moved.loss(settings).total, minibatch.loss(settings).total, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1e6])
+def test_moments_of_advantages_do_not_depend_on_the_scale_of_the_weights(scale: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    advantage, importance = torch.randn(9, generator=generator), torch.rand(9, generator=generator) + 0.1
+    expected = standardised(advantage, importance, None)
+    torch.testing.assert_close(standardised(advantage, importance * scale, None), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
