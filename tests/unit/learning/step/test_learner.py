@@ -13,6 +13,7 @@ from penstock.algo.priorities import segment_priorities
 from penstock.config import Execution, SamplingConfig
 from penstock.learning.step.batches import TrainingBatch
 from penstock.learning.step.learner import Learner, TrainingOutcome
+from penstock.learning.step.training_statistics import _explained_variance
 from penstock.types.spaces import BoxSpace, Tree
 from tests.support.segments.statistics import all_finite
 from tests.support.training.policy_outputs import distribution_of, value_of
@@ -392,3 +393,19 @@ def test_actions_without_bounds_are_never_at_one() -> None:
     (limits,) = head.limits
     assert limits is not None and limits.tolist() == [[pytest.approx(-1e30), 5.0], [pytest.approx(1e30)] * 2]
     assert make_learner().train(make_batch(fresh=2), 0.0).statistics.learning.actions_at_bound is None
+
+
+@pytest.mark.parametrize("usable", [None, torch.tensor([True] * 40 + [False] * 10)])
+@pytest.mark.parametrize("scale", [1e-2, 1e3])
+def test_the_explained_variance_does_not_depend_on_the_scale_of_the_returns(
+    usable: torch.Tensor | None, scale: float
+) -> None:
+    learner, batch = make_learner(), make_batch(segments=4)
+    steps = learner.estimate(batch, 0.0).steps
+    steps = dataclasses.replace(steps.take(torch.arange(50)), usable=usable)
+    target = torch.randn(50, generator=torch.Generator().manual_seed(0))
+    value = target + 0.5 * torch.randn(50, generator=torch.Generator().manual_seed(1))
+    counted = torch.arange(50) < (50 if usable is None else 40)
+    found = _explained_variance(dataclasses.replace(steps, target=target * scale, proximal_value=value * scale))
+    expected = 1.0 - (target - value)[counted].var(unbiased=False) / target[counted].var(unbiased=False)
+    assert float(found) == pytest.approx(float(expected), rel=1e-4)
