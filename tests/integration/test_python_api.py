@@ -49,12 +49,13 @@ def test_a_stream_that_is_left_early_ends_the_run_with_its_summary(streamed: Str
     assert {record["kind"] for record in streamed.records} == {"training", "evaluation"}
     run = streamed.run
     assert run.stopped == "callback" and run.env_steps >= streamed.records[-1]["env_steps"]
-    assert run.summary == run and not RunFolder(Path(run)).services.exists()
+    assert penstock.TrainedRun.of(run.summary) == run and not RunFolder(Path(run)).services.exists()
     written = run.metrics().training["env_steps"].tolist()
     seen = [float(record["env_steps"]) for record in streamed.records if record["kind"] == "training"]
     assert written[: len(seen)] == seen
 
 
+@pytest.mark.nightly
 def test_a_run_starts_from_the_policy_in_hand(streamed: Streamed, tmp_path: Path) -> None:
     policy = streamed.run.policy
     with torch.no_grad():

@@ -55,7 +55,7 @@ def test_episodes_are_those_of_the_command(run: penstock.Run) -> None:
     found = run.evaluate(4, seed=3)
     assert found.episodes == len(found.returns) == len(found.steps) == 4
     assert found.returns == tuple(map(float, found.steps))  # CartPole's rewards are 1.
-    assert (found.return_mean, found.return_std) == (np.mean(found.returns), np.std(found.returns))
+    assert found.return_mean == np.mean(found.returns) and found.return_std == np.std(found.returns)
     assert (found.env_id, found.seed, found.version) == ("CartPole-v1", 3, run.policy.version)
     options = ["evaluate", "first", "--episodes=4", "--seed=3"]
     command = subprocess.run(

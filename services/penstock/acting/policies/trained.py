@@ -217,6 +217,9 @@ class TrainedPolicy:
             found.append(rows.shaped(probabilities.reshape(rows.count, *shape, probabilities.shape[-1])))
         return unflatten(tree, found)
 
+    def __repr__(self) -> str:
+        return f"TrainedPolicy({self.policy.spec.id!r}, version {self.version})"
+
     def _actions(self, rows: Rows, deterministic: bool, begun: NDArray[np.bool_] | None = None) -> Any:
         """Returns the actions for `act` and `predict`. `begun` <bool>[N] are first rows of episodes."""
         if deterministic:

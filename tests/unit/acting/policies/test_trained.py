@@ -212,7 +212,8 @@ def test_predict_takes_and_returns_the_state_as_other_libraries_do(remembering: 
     expected = [expected_actions(remembering, episode) for episode in episodes]
     np.testing.assert_allclose(played, expected[0] + expected[1], atol=1e-4)
     # A batch, of which one row begins anew, while `act` remembers an episode of its own.
-    batched, states, alone = [], None, []
+    batched: list[Observation] = []
+    states, alone = None, []
     for first, second in zip(*episodes, strict=True):
         actions, states = trained.predict(np.stack([first, second]), states, np.array([False, len(batched) == 3]))
         batched.append(actions[:, 0])
@@ -221,7 +222,7 @@ def test_predict_takes_and_returns_the_state_as_other_libraries_do(remembering: 
     np.testing.assert_allclose(np.stack(batched, 1), [expected[0], anew], atol=1e-4)
     np.testing.assert_allclose(alone, expected[0], atol=1e-4)
     assert states is not None and remembering.memory_shape is not None
-    assert (states.shape, states.dtype) == ((2, *remembering.memory_shape), np.float32)
+    assert states.shape == (2, *remembering.memory_shape) and states.dtype == np.float32
 
 
 def test_predict_of_a_policy_without_memory_is_act() -> None:
@@ -239,12 +240,13 @@ def test_predict_of_a_policy_without_memory_is_act() -> None:
 def test_a_state_or_a_flag_that_does_not_fit_is_refused_in_one_line(remembering: Policy) -> None:
     trained, one = TrainedPolicy(weights_of(remembering, 0)), observations(1, seed=1)[0]
     _, state = trained.predict(one)
-    for act, message in (
+    refused: list[tuple[Callable[[], object], str]] = [
         (lambda: trained.predict(np.stack([one, one]), state), "a state of shape .* expects .*; pass the state that"),
         (lambda: trained.predict(np.stack([one, one]), None, [True]), r"episode_start of shape \(1,\) for 2 observ"),
         (lambda: trained.predict(np.zeros(3)), r"an observation of shape \(3,\)"),
         (lambda: drifting().predict(one, state), "has no memory; leave out state"),
-    ):
+    ]
+    for act, message in refused:
         with pytest.raises(ConfigurationError, match=f"^[^\n]*{message}[^\n]*$"):
             act()
 
