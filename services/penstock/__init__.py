@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from penstock.api.stream import stream as stream
     from penstock.api.training import train as train
     from penstock.apps.environments import make as make
-    from penstock.apps.episodes import Evaluation as Evaluation
     from penstock.config import Config as Config
     from penstock.errors import ConfigurationError as ConfigurationError
     from penstock.errors import PenstockError as PenstockError
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from penstock.presets import configure as configure
     from penstock.presets import list_presets as list_presets
     from penstock.presets import preset as preset
+    from penstock.runs.evaluation import Evaluation as Evaluation
     from penstock.runs.metrics import Metrics as Metrics
     from penstock.runs.metrics import load_metrics as load_metrics
     from penstock.runs.summary import Summary as Summary
@@ -47,7 +47,7 @@ if sys.platform == "win32":
 _HOMES = {
     "Config": "penstock.config",
     "ConfigurationError": "penstock.errors",
-    "Evaluation": "penstock.apps.episodes",
+    "Evaluation": "penstock.runs.evaluation",
     "Interrupted": "penstock.local.stopping",
     "Metrics": "penstock.runs.metrics",
     "PenstockError": "penstock.errors",

@@ -56,6 +56,7 @@ READ_SETTINGS = {
     "cli/options.py",  # marks the settings of a run to resume, and those of `doctor --config`
     "apps/episodes.py",  # refuses what the run names
     "apps/environments.py",  # refuses what the run names
+    "api/run.py",  # returns what `Config.load` marks
     "runs/services_file.py",  # reads limits
     "runs/summary.py",  # sees whether the run names code
     "apps/earlier_session.py",  # compares

@@ -179,6 +179,7 @@ ELSEWHERE = {
     "rpc/servicers/run_snapshots.py": "contract/test_snapshot_calls.py",
     "rpc/servicers/sample.py": "contract/test_replay_service.py",
     "rpc/servicers/snapshots.py": "contract/test_snapshot_calls.py",
+    "runs/evaluation.py": "unit/api/test_run.py",
     "runs/folder.py": "unit/learning/durable/test_checkpoints.py",
     "security/pem_files.py": "unit/security/test_certificate.py",
     "security/signing.py": "unit/security/test_authority.py",

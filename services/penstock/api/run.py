@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Self
 from penstock.config import Config
 from penstock.errors import ConfigurationError
 from penstock.machine import extras
+from penstock.runs.evaluation import Evaluation
 from penstock.runs.folder import RunFolder
 from penstock.runs.known import RUNS, known_runs, run_named
 from penstock.runs.metrics import Metrics, load_metrics
@@ -21,7 +22,7 @@ from penstock.runs.summary import Summary
 
 if TYPE_CHECKING:
     from penstock.acting.policies.trained import TrainedPolicy
-    from penstock.apps.episodes import Evaluation, Playable
+    from penstock.apps.episodes import Playable
 
 
 class Run(os.PathLike[str]):
@@ -98,7 +99,7 @@ class Run(os.PathLike[str]):
         seed: int | None = None,
         deterministic: bool = True,
         variant: int | None = None,
-    ) -> "Evaluation":
+    ) -> Evaluation:
         """Plays episodes with the policy of the best checkpoint. Arguments and errors as for `penstock.evaluate`."""
         return evaluate(
             self,
@@ -128,13 +129,14 @@ class Run(os.PathLike[str]):
         place = None if path is None else Path(path)
         if place is not None and not place.parent.is_dir():
             raise ConfigurationError(f"{place.parent}, the folder of the film, does not exist; create it")
+        from penstock.apps.episodes import chosen_seed, chosen_variants, videos_of
         from penstock.cli.film import film
 
         found = _playable(self.run_dir, None, None, trust_code=self._trust_code)
-        kwargs = found.environment.variant_kwargs[found.chosen_variants(variant or None)[0]]
-        return film(
-            found.policy, found.environment, kwargs, folder=found.videos, seed=found.chosen_seed(seed), output=place
-        )
+        # Number 0 is also the environment of a run without variants.
+        kwargs = found.environment.variant_kwargs[chosen_variants(found, variant or None)[0]]
+        begin = chosen_seed(found, seed)
+        return film(found.policy, found.environment, kwargs, folder=videos_of(found), seed=begin, output=place)
 
     def plot(self, path: str | os.PathLike[str] | None = None, *, x: str = "steps", smooth: int = 1) -> Path:
         """Draws the learning curves of the run, as `penstock plot`, and returns the path of the picture.
@@ -202,7 +204,7 @@ def evaluate(
     env_id: str | None = None,
     module: str | type | None = None,
     trust_code: bool = False,
-) -> "Evaluation":
+) -> Evaluation:
     """Plays episodes with the policy of a run or of a checkpoint, as `penstock evaluate`, and returns their returns.
 
     For example::

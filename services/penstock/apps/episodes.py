@@ -8,8 +8,6 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from penstock.acting.environments.registry import has_native_form
 from penstock.acting.evaluation import evaluate
 from penstock.acting.policies.runners import runner_of
@@ -21,72 +19,14 @@ from penstock.config.recorded import ENVIRONMENT
 from penstock.config.sections import Sections
 from penstock.errors import ConfigurationError
 from penstock.machine.module_imports import import_modules
+from penstock.runs.evaluation import Evaluation
 from penstock.runs.folder import RunFolder, find_checkpoint
-from penstock.runs.metrics import return_text
 from penstock.types.differences import same_spaces
-from penstock.types.evaluation import EvaluationTask, VariantReturns
+from penstock.types.evaluation import EvaluationTask
 from penstock.types.spaces import EnvironmentSpec
 
 SEED_BITS = 63
 """Bits of the seed of episodes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """Episodes that a trained policy has played. `print` shows them as `penstock evaluate` does.
-
-    Attributes:
-        env_id: Id of the environment.
-        checkpoint: File of the policy.
-        version: Version of the policy, in trained batches.
-        seed: Seed of the episodes.
-        returns: Return of each episode, in units of the rewards.
-        steps: Steps of each episode.
-        unfinished: Episodes that were cut at `most_steps`. They count with their returns until then.
-        most_steps: Most steps of an episode, `evaluation.max_episode_steps`.
-        variants: Results in each environment variant that was played, by its number and its arguments as text; empty
-            if the run has no variants.
-    """
-
-    env_id: str
-    checkpoint: str
-    version: int
-    seed: int
-    returns: tuple[float, ...]
-    steps: tuple[int, ...]
-    unfinished: int
-    most_steps: int
-    variants: tuple[tuple[int, str, VariantReturns], ...] = ()
-
-    @property
-    def episodes(self) -> int:
-        """Number of episodes."""
-        return len(self.returns)
-
-    @property
-    def return_mean(self) -> float:
-        """Mean return of the episodes."""
-        return float(np.mean(self.returns))
-
-    @property
-    def return_std(self) -> float:
-        """Standard deviation of the return over the episodes."""
-        return float(np.std(self.returns))
-
-    def __str__(self) -> str:
-        lowest, highest, length = min(self.returns), max(self.returns), float(np.mean(self.steps))
-        lines = [
-            f"{self.env_id}, version {self.version} of {self.checkpoint}, seed {self.seed}",
-            f"return {return_text(self.return_mean, self.return_std)} over {self.episodes} episodes",
-            f"from {return_text(lowest)} to {return_text(highest)}, mean length {length:.0f} steps",
-        ]
-        if self.unfinished:
-            bound = f"{self.most_steps:,} steps"
-            lines.append(f"{self.unfinished} episodes did not end within {bound}; their returns so far are counted")
-        for number, arguments, found in self.variants:
-            spread = return_text(found.return_mean, found.return_std)
-            lines.append(f"variant {number} ({arguments}): return {spread}")
-        return "\n".join(lines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,30 +44,6 @@ class Playable:
     environment: EnvironmentConfig
     seed: int
     most_steps: int
-
-    @property
-    def videos(self) -> Path:
-        """Folder of the films of the policy's run."""
-        file = self.policy.file
-        return RunFolder(file.parent.parent if file.parent.name == "checkpoints" else file.parent).videos
-
-    def chosen_variants(self, variant: int | None) -> list[int]:
-        """Returns the numbers of the variants to play, None: all. Raises `ConfigurationError` for an unknown number."""
-        known = len(self.environment.variant_kwargs)
-        if variant is None:
-            return list(range(known))
-        if not self.environment.variants or not 0 <= variant < known:
-            present = f"{known} variants, numbered from 0" if self.environment.variants else "no variants"
-            raise ConfigurationError(f"environment variant {variant} does not exist; the run has {present}")
-        return [variant]
-
-    def chosen_seed(self, seed: int | None) -> int:
-        """Returns the seed of the episodes; None: the run's. Raises `ConfigurationError` for a number out of range."""
-        if seed is None:
-            return self.seed
-        if not 0 <= seed < 2**SEED_BITS:
-            raise ConfigurationError(f"the seed of episodes must be from 0 to 2**{SEED_BITS} - 1; got {seed}")
-        return seed
 
 
 def playable(
@@ -175,7 +91,7 @@ def play(
         EnvironmentFailed: The environment failed while it was played.
     """
     policy, environment = playable.policy, playable.environment
-    variants, seed = playable.chosen_variants(variant), playable.chosen_seed(seed)
+    variants, seed = chosen_variants(playable, variant), chosen_seed(playable, seed)
     if episodes < 1:
         raise ConfigurationError(f"episodes must be at least 1; got {episodes}")
     if episodes < len(variants):
@@ -210,6 +126,32 @@ def check_spaces(playable: Playable, variant: int) -> None:
     kwargs = [playable.environment.variant_kwargs[variant]]
     with closing(variants_of(playable.environment, kwargs).make_mixed(1)) as environments:
         _check_same_spaces(playable.policy, environments.spec)
+
+
+def videos_of(playable: Playable) -> Path:
+    """Returns the folder of the films of the policy's run."""
+    file = playable.policy.file
+    return RunFolder(file.parent.parent if file.parent.name == "checkpoints" else file.parent).videos
+
+
+def chosen_variants(playable: Playable, variant: int | None) -> list[int]:
+    """Returns the numbers of the variants to play, None: all. Raises `ConfigurationError` for an unknown number."""
+    known = len(playable.environment.variant_kwargs)
+    if variant is None:
+        return list(range(known))
+    if not playable.environment.variants or not 0 <= variant < known:
+        present = f"{known} variants, numbered from 0" if playable.environment.variants else "no variants"
+        raise ConfigurationError(f"environment variant {variant} does not exist; the run has {present}")
+    return [variant]
+
+
+def chosen_seed(playable: Playable, seed: int | None) -> int:
+    """Returns the seed of the episodes; None: the run's. Raises `ConfigurationError` for a number out of range."""
+    if seed is None:
+        return playable.seed
+    if not 0 <= seed < 2**SEED_BITS:
+        raise ConfigurationError(f"the seed of episodes must be from 0 to 2**{SEED_BITS} - 1; got {seed}")
+    return seed
 
 
 def _check_same_spaces(policy: SavedPolicy, spec: EnvironmentSpec) -> None:

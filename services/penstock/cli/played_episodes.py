@@ -4,7 +4,7 @@ import argparse
 from contextlib import closing
 
 from penstock.apps.environments import make_played
-from penstock.apps.episodes import Playable, check_spaces, play, playable
+from penstock.apps.episodes import Playable, check_spaces, chosen_seed, chosen_variants, play, playable, videos_of
 from penstock.cli.film import check_film, film
 from penstock.cli.named import note_removed_settings
 from penstock.errors import ConfigurationError, EnvironmentFailed
@@ -30,7 +30,7 @@ def play_as_asked(named: argparse.Namespace) -> None:
 
 
 def _play(named: argparse.Namespace, found: Playable) -> None:
-    first, seed = found.chosen_variants(named.variant)[0], found.chosen_seed(named.seed)
+    first, seed = chosen_variants(found, named.variant)[0], chosen_seed(found, named.seed)
     kwargs = found.environment.variant_kwargs[first]
     if named.record_video:
         check_film(found.policy, found.environment, kwargs)
@@ -43,7 +43,7 @@ def _play(named: argparse.Namespace, found: Playable) -> None:
         _show(found, first, seed)
     if named.record_video:
         print("filming one episode", flush=True)
-        print(film(found.policy, found.environment, kwargs, folder=found.videos, seed=seed, output=named.output))
+        print(film(found.policy, found.environment, kwargs, folder=videos_of(found), seed=seed, output=named.output))
 
 
 def _show(playable: Playable, variant: int, seed: int) -> None:
