@@ -90,12 +90,8 @@ def train(
     if callback is not None and not callable(callback):
         raise ConfigurationError(instead_of_callback(callback))
 
-    def follow(records: Sequence[Record]) -> bool:
-        answers = [callback(record) for record in records] if callback is not None else []
-        return any(answer is False for answer in answers)
-
     return train_followed(
-        follow,
+        None if callback is None else functools.partial(_called_back, callback),
         what,
         preset=preset,
         resume=resume,
@@ -107,7 +103,7 @@ def train(
 
 
 def train_followed(
-    follow: Follower,
+    follow: Follower | None,
     what: Environment | Config | None,
     *,
     preset: str | None,
@@ -117,7 +113,7 @@ def train_followed(
     trust_code: bool,
     settings: Mapping[str, object],
 ) -> TrainedRun:
-    """Trains as `train` does, and passes the records of the run's metrics to a function. Raises as `train`."""
+    """Trains as `train` does, and passes the records of the run's metrics to a function, if any. Raises as `train`."""
     # gRPC's core reads it at its first channel, and would write errors in its own format to the user's terminal.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     policy, others = _starting_policy(settings)
@@ -132,19 +128,22 @@ def train_followed(
     config = with_run_dir(config)
     if policy is not None:
         config = config.changed(start_from=str(RunFolder(Path(config.run.dir or ".")).start))
-    records = RecordReader(str(config.run.dir))
+    records = None if follow is None else RecordReader(str(config.run.dir))
+
+    def is_to_end() -> bool:
+        return records is not None and follow is not None and follow(records.read())
 
     with display_for_python(is_shown(progress, verbose, settings), verbose=bool(verbose)) as display:
 
         def observe(status: RunStatus, news: list[str]) -> None:
             display(status, [*notes, *news])
             notes.clear()
-            if follow(records.read()):
+            if is_to_end():
                 raise StopTraining
 
         summary = _train(config, resume, observe, policy)
     # Records of the end, such as the evaluation of the best checkpoint.
-    follow(records.read())
+    is_to_end()
     return TrainedRun.of(summary)
 
 
@@ -152,6 +151,12 @@ def is_shown(progress: bool | None, verbose: int | None, settings: Mapping[str, 
     """Returns the argument `progress`, or the value of other libraries' words for it; None without any."""
     words = [bool(each) for each in (verbose, settings.get("progress_bar")) if each is not None]
     return any(words) if progress is None and words else progress
+
+
+def _called_back(callback: Callback, records: Sequence[Record]) -> bool:
+    """Passes records to a callback; returns whether it has ended the run."""
+    answers = [callback(record) for record in records]
+    return any(answer is False for answer in answers)
 
 
 def _train(config: Config, resume: bool, observer: Observer, policy: bytes | None) -> Summary:
