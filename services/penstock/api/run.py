@@ -180,7 +180,7 @@ class TrainedRun(Summary, Run):
         return cls(**{field.name: getattr(summary, field.name) for field in dataclasses.fields(Summary)})
 
 
-def list_runs(folder: str | os.PathLike[str] = RUNS) -> list[Run]:
+def list_runs(folder: str | os.PathLike[str] = str(RUNS)) -> list[Run]:
     """Returns the runs below a folder, the newest first: the one that was started or resumed last.
 
     For example::
