@@ -4,9 +4,9 @@ Train an agent, load its policy, and act::
 
     import penstock
 
-    summary = penstock.train("CartPole-v1", total_steps=50_000)  # or the class of an environment
-    policy = penstock.load_policy(summary.run_dir)
-    action = policy.act(observation)
+    run = penstock.train("CartPole-v1", total_steps=50_000)  # or the class of an environment
+    print(run.evaluate(episodes=20))
+    action, state = run.policy.predict(observation)
 """
 
 import importlib
@@ -17,14 +17,23 @@ if TYPE_CHECKING:
     from penstock.acting.environments.texts import TextTokens as TextTokens
     from penstock.acting.policies.trained import TrainedPolicy as TrainedPolicy
     from penstock.acting.policies.trained import load_policy as load_policy
-    from penstock.api import train as train
+    from penstock.api.run import Run as Run
+    from penstock.api.run import TrainedRun as TrainedRun
+    from penstock.api.run import evaluate as evaluate
+    from penstock.api.run import list_runs as list_runs
+    from penstock.api.stream import Stream as Stream
+    from penstock.api.stream import stream as stream
+    from penstock.api.training import train as train
     from penstock.apps.environments import make as make
     from penstock.config import Config as Config
     from penstock.errors import ConfigurationError as ConfigurationError
     from penstock.errors import PenstockError as PenstockError
     from penstock.local.stopping import Interrupted as Interrupted
+    from penstock.presets import Preset as Preset
     from penstock.presets import configure as configure
+    from penstock.presets import list_presets as list_presets
     from penstock.presets import preset as preset
+    from penstock.runs.evaluation import Evaluation as Evaluation
     from penstock.runs.metrics import Metrics as Metrics
     from penstock.runs.metrics import load_metrics as load_metrics
     from penstock.runs.summary import Summary as Summary
@@ -38,34 +47,52 @@ if sys.platform == "win32":
 _HOMES = {
     "Config": "penstock.config",
     "ConfigurationError": "penstock.errors",
+    "Evaluation": "penstock.runs.evaluation",
     "Interrupted": "penstock.local.stopping",
     "Metrics": "penstock.runs.metrics",
     "PenstockError": "penstock.errors",
+    "Preset": "penstock.presets",
+    "Run": "penstock.api.run",
+    "Stream": "penstock.api.stream",
     "Summary": "penstock.runs.summary",
     "TextTokens": "penstock.acting.environments.texts",
     "TrainedPolicy": "penstock.acting.policies.trained",
+    "TrainedRun": "penstock.api.run",
     "configure": "penstock.presets",
+    "evaluate": "penstock.api.run",
+    "list_presets": "penstock.presets",
+    "list_runs": "penstock.api.run",
     "load_metrics": "penstock.runs.metrics",
     "load_policy": "penstock.acting.policies.trained",
     "make": "penstock.apps.environments",
     "preset": "penstock.presets",
-    "train": "penstock.api",
+    "stream": "penstock.api.stream",
+    "train": "penstock.api.training",
 }
 
 __all__ = [
     "Config",
     "ConfigurationError",
+    "Evaluation",
     "Interrupted",
     "Metrics",
     "PenstockError",
+    "Preset",
+    "Run",
+    "Stream",
     "Summary",
     "TextTokens",
     "TrainedPolicy",
+    "TrainedRun",
     "configure",
+    "evaluate",
+    "list_presets",
+    "list_runs",
     "load_metrics",
     "load_policy",
     "make",
     "preset",
+    "stream",
     "train",
 ]
 

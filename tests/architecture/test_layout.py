@@ -229,7 +229,21 @@ ALLOWED: dict[str, set[str]] = {
         "cli",
         "__init__",
     },
-    "api": {"types", "errors", "machine", "config", "runs", "presets", "process", "local", "cli"},
+    "api": {
+        "types",
+        "errors",
+        "machine",
+        "runs.folder",
+        "config",
+        "runs",
+        "presets",
+        "acting.policies",
+        "process",
+        "apps",
+        "local",
+        "cli",
+        "api",
+    },
     "__main__": {"cli"},
     "__init__": {
         "errors",
@@ -351,7 +365,7 @@ def imports_when_loaded(path: Path, modules: set[str]) -> Iterator[str]:
 def test_imports_have_no_cycle() -> None:
     modules = {module_of(path) for path in PACKAGE.rglob("*.py")}
     graph = {module_of(path): set(imports_when_loaded(path, modules)) for path in SOURCES}
-    assert "penstock.api" in graph["penstock"]
+    assert "penstock.api.training" in graph["penstock"]
     graphlib.TopologicalSorter(graph).prepare()
 
 

@@ -45,7 +45,7 @@ IMPORT_OF_USERS = {
     "algo/own_modules.py",  # `with_own_module` was called before
     "acting/environments/registry.py",  # makes the environments of a process's own settings
     "acting/environments/wrappers.py",  # wraps them
-    "cli/played_episodes.py",  # after `refuse_foreign_code`
+    "apps/episodes.py",  # after `refuse_foreign_code`
 }
 """Modules that import what a name of a user names."""
 
@@ -54,8 +54,9 @@ READ_SETTINGS = {
     "config/configuration.py",  # `Config.load` marks what the file names
     "config/recorded.py",  # returns values
     "cli/options.py",  # marks the settings of a run to resume, and those of `doctor --config`
-    "cli/played_episodes.py",  # refuses what the run names
+    "apps/episodes.py",  # refuses what the run names
     "apps/environments.py",  # refuses what the run names
+    "api/run.py",  # returns what `Config.load` marks
     "runs/services_file.py",  # reads limits
     "runs/summary.py",  # sees whether the run names code
     "apps/earlier_session.py",  # compares

@@ -269,6 +269,8 @@ def test_python_makes_no_environment_of_a_run_but_a_named_one(form: str, canary:
     readers: list[Callable[[], object]] = [
         lambda: penstock.make(canary.run),
         lambda: penstock.make(config),
+        lambda: penstock.evaluate(canary.run, 1),
+        lambda: penstock.Run(canary.run).film(),
         lambda: penstock.train(config, run_dir=str(canary.folder / "new")),
         lambda: penstock.train(config.changed(seed=3), run_dir=str(canary.run), resume=True),
     ]

@@ -13,9 +13,11 @@ from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.wrappers import StickyAction, TimeLimit, TransformReward
 
 import penstock
-from penstock.api import is_shown
+from penstock.acting.environments.vectors import make_environments
+from penstock.api.training import is_shown
 from penstock.cli.options import parse
 from penstock.errors import ConfigurationError
+from tests.support.training.policies import fresh_weights
 
 VALUES: dict[str, Any] = {"seed": 3, "lr": 3e-4, "total_steps": "250k", "n_envs": 12, "anneal_lr": False, "n_epochs": 5}
 NAMED = {"cartpole": "CartPole-v1", "none": "Pendulum-v1"}
@@ -131,6 +133,10 @@ class OfOthers:
     num_envs = 8
 
 
+def untrained() -> penstock.TrainedPolicy:
+    return penstock.TrainedPolicy(fresh_weights(make_environments("CartPole-v1", 1, kwargs={}).spec))
+
+
 REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "training without an environment": (lambda: penstock.train(), "needs an environment or a preset, such as"),
     "a preset on a configuration": (lambda: penstock.train(penstock.Config(), preset="cartpole"), "preset='cartpole'"),
@@ -158,6 +164,14 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "a wrong value": (lambda: penstock.Config(lr="fast"), "ppo.learning_rate must be a number"),
     "settings that conflict": (lambda: penstock.Config(total_steps=None), "run.total_steps is none"),
     "a name with an answer": (lambda: penstock.train("CartPole-v1", log_interval=10), "metrics.jsonl has a record"),
+    "a policy as another setting": (
+        lambda: penstock.train("CartPole-v1", seed=untrained()),
+        "seed can't be a policy; a new run starts from it with start_from=policy",
+    ),
+    "a policy in a configuration": (
+        lambda: penstock.configure("CartPole-v1", start_from=untrained()),
+        r"run\.start_from must be the folder of a run or a \.safetensors file, or none; got TrainedPolicy",
+    ),
     "a change in place": (lambda: setattr(penstock.Config(), "seed", 1), r"config\.changed\(seed=\.\.\.\)"),
 }
 

@@ -1,5 +1,6 @@
 """Makes the configured environments, for actors, evaluations, checks, studies and a user's own loop."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -44,19 +45,23 @@ def make_configured(environment: EnvironmentConfig, count: int) -> Environments:
 
 
 def make(
-    run: str | Path | Config, *, variant: int = 0, render_mode: str | None = None, trust_code: bool = False
+    run: str | os.PathLike[str] | Config,
+    *,
+    variant: int = 0,
+    render_mode: str | None = None,
+    trust_code: bool = False,
 ) -> PlayedEnvironment:
     """Makes the environment of a run, with Gymnasium's interface, ready for `TrainedPolicy.act`.
 
     Its observations have the form on which the policy was trained: frames are stacked and images have channels first.
-    If the policy was trained with action masks, `info["action_mask"]` is the mask to pass to `act`.
+    If the policy was trained with action masks, `info["action_mask"]` is the mask to pass to `act`. For example::
 
-        env, policy = penstock.make(run), penstock.load_policy(run)
+        env, policy = penstock.make("runs/first"), penstock.load_policy("runs/first")
         observation, info = env.reset(seed=1)
         action = policy.act(observation, action_mask=info.get("action_mask"))
 
     Args:
-        run: A run's folder, or a configuration.
+        run: A run, its folder, or a configuration.
         variant: Number of the environment variant, from 0.
         render_mode: Render mode, as for `gymnasium.make`. An environment is then made in its single form, even if the
             run uses the environment's own vectorised form.

@@ -1,5 +1,6 @@
 """The configuration of a run."""
 
+import os
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -42,7 +43,7 @@ class Config(Sections):
             raise ConfigurationError(explain(error, fields())) from None
 
     @classmethod
-    def load(cls, path: str | Path, *, trust_code: bool = False) -> "Config":
+    def load(cls, path: str | os.PathLike[str], *, trust_code: bool = False) -> "Config":
         """Reads the configuration of a run from its folder, or a configuration from a TOML file.
 
         No preset is applied. Removed settings of a run of an earlier release are converted, with a warning. Nothing is

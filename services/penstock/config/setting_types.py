@@ -282,7 +282,7 @@ ModuleName = Annotated[
 Interpreter = Annotated[str, pydantic.AfterValidator(absolute_program)]
 RunOrCheckpoint = Annotated[
     str,
-    pydantic.BeforeValidator(os.fspath),
+    pydantic.BeforeValidator(lambda value: os.fspath(value) if isinstance(value, os.PathLike) else value),
     pydantic.AfterValidator(os.path.abspath),
     InWords("the folder of a run or a .safetensors file"),
 ]

@@ -58,6 +58,7 @@ def train(
     resume: bool = False,
     observer: Observer = lambda status, news: None,
     started: float | None = None,
+    policy: bytes | None = None,
 ) -> Summary:
     """Trains an agent with this configuration, and returns the run's summary.
 
@@ -67,6 +68,7 @@ def train(
         observer: Callback for the status and news. If it raises, the learner saves a checkpoint and the run ends, with
             its summary in case of `StopTraining`.
         started: Start time of the command, by `time.monotonic`; None: now.
+        policy: File of a policy, which is written to `start.safetensors` in the run's folder; None: none.
 
     Raises:
         ConfigurationError: The environment, the folder or a setting can't be used. The run's folder is unchanged.
@@ -91,6 +93,8 @@ def train(
             start.made(place.root)
             with _failing_in_words(folder):
                 record_place(folder, place)
+                if policy is not None:
+                    write_atomically(folder.start, policy)
                 session = _Session(
                     config, place, start, observer=observer, template=template, startup=startup, count=count
                 )

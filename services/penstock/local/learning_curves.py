@@ -168,8 +168,12 @@ def draw(folders: Sequence[RunFolder], output: Path, x: str = "steps", smooth: i
 
     `x` and `smooth` are passed to `read_curve`.
 
-    Raises `ConfigurationError` if a run or the file can't be used, or if matplotlib is missing.
+    Raises `ConfigurationError` if an argument, a run or the file can't be used, or if matplotlib is missing.
     """
+    if x not in X_AXES:
+        raise ConfigurationError(f"x must be one of: {', '.join(X_AXES)}; got {x!r}")
+    if smooth < 1:
+        raise ConfigurationError(f"smooth must be a number of records from 1; got {smooth}")
     extras.require("matplotlib", "penstock plot")
     # An unknown name would be refused, and so are names of older versions.
     with hidden("MPLBACKEND"):

@@ -4,6 +4,7 @@ import importlib.resources
 import re
 import tomllib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from penstock.config import Config, build, merge
@@ -43,6 +44,23 @@ class Configured(NamedTuple):
     config: Config
     preset: str | None
     notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """A preset that ships with Penstock.
+
+    Attributes:
+        name: Name, for `penstock.preset` and `penstock.train(preset=...)`.
+        environment: Id of its environment; None: it is for all.
+        total_steps: Environment steps to train for; None if another limit ends its runs.
+        threshold: Mean return of an evaluation that counts as solved; None without one.
+    """
+
+    name: str
+    environment: str | None
+    total_steps: int | None
+    threshold: float | None
 
 
 def configured(*layers: Mapping[str, object], preset: str | None = None) -> Configured:
@@ -87,7 +105,9 @@ def _configured(values: dict[str, object], preset: str | None) -> Configured:
 def preset(name: str, /, **settings: object) -> Config:
     """Returns the configuration of a preset, overridden by the given values.
 
-    Example: `preset("cartpole", seed=1, ppo={"epochs": 4})`.
+    For example::
+
+        config = penstock.preset("cartpole", seed=1, ppo={"epochs": 4})
 
     Args:
         name: Name of the preset; "none": the defaults.
@@ -104,8 +124,8 @@ def configure(environment: Environment | None = None, /, *, preset: str | None =
 
     For example::
 
-        configure("Pendulum-v1", seed=1, total_steps=50_000, lr=3e-4)
-        configure(MyEnv, environment={"kwargs": {"size": 5}}, ppo={"epochs": 4})
+        config = penstock.configure("Pendulum-v1", seed=1, total_steps=50_000, lr=3e-4)
+        own = penstock.configure(MyEnv, environment={"kwargs": {"size": 5}}, ppo={"epochs": 4})
 
     Args:
         environment: An id, a class, a function that returns an environment, or an environment that `gymnasium.make`
@@ -153,15 +173,33 @@ def _letters(name: str) -> str:
     return re.sub(r"[\W_]+", "", name).lower()
 
 
-def described_presets() -> list[tuple[str, str, str, str]]:
-    """Returns the name, the environment ("any" if it names none), the steps and the threshold of each preset."""
-    rows = []
+def list_presets() -> list[Preset]:
+    """Returns the presets that ship with Penstock, by name, as `penstock presets` lists them.
+
+    For example::
+
+        solved_at = {each.name: each.threshold for each in penstock.list_presets()}
+        config = penstock.preset("cartpole", seed=1)
+    """
+    found = []
     for name in preset_names():
         config = build(preset_values(name))
-        steps, threshold = config.run.total_steps, config.evaluation.threshold
-        ends, solved = f"{steps:,}" if steps else "", "" if threshold is None else f"{threshold:g}"
-        rows.append((name, config.environment.short_name if _environment_of(name) else "any", ends, solved))
-    return rows
+        environment = config.environment.short_name if _environment_of(name) else None
+        found.append(Preset(name, environment, config.run.total_steps, config.evaluation.threshold))
+    return found
+
+
+def described_presets() -> list[tuple[str, str, str, str]]:
+    """Returns the name, the environment ("any" if it names none), the steps and the threshold of each preset."""
+    return [
+        (
+            each.name,
+            each.environment or "any",
+            f"{each.total_steps:,}" if each.total_steps else "",
+            "" if each.threshold is None else f"{each.threshold:g}",
+        )
+        for each in list_presets()
+    ]
 
 
 def _resolved(name: str) -> str:

@@ -7,6 +7,7 @@ targets.json           addresses of the services' metrics, for Prometheus, while
 summary.json           written at the end
 learning_curve.png     drawn at the end
 report.html            one page about the run, written at the end of `penstock train`
+start.safetensors      the policy from which `penstock.train` has started the run, if it was given one
 checkpoints/           the newest few as <env steps>.safetensors, and best.safetensors; best.json: the times at the best
 logs/                  one file per service
 launch/                scripts, settings and job numbers of `penstock launch`
@@ -109,6 +110,7 @@ class RunFolder:
         self.summary = root / "summary.json"
         self.learning_curve = root / "learning_curve.png"
         self.report = root / "report.html"
+        self.start = root / "start.safetensors"
         self.checkpoints = root / "checkpoints"
         self.best_checkpoint = self.checkpoints / "best.safetensors"
         self.best_measured = self.checkpoints / "best.json"

@@ -84,11 +84,16 @@ class Metrics:
     final_evaluation: Columns
 
 
-def load_metrics(run: str | Path, most_training: int | None = None) -> Metrics:
+def load_metrics(run: str | os.PathLike[str], most_training: int | None = None) -> Metrics:
     """Reads the metrics of a run from its folder. The run may still be active.
 
+    For example::
+
+        evaluation = penstock.load_metrics("runs/first").evaluation
+        steps, returns = evaluation["env_steps"], evaluation["return_mean"]  # <float64>[N] each
+
     Args:
-        run: Folder of the run.
+        run: Folder of the run, or a `Run`.
         most_training: Most records of training to read, evenly over the run, with the first and the last two; None:
             all. The longest files take seconds.
 

@@ -1,6 +1,7 @@
 """Policies in files: which code they may import, and errors that name the file. This module does not import torch."""
 
 import contextlib
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +37,9 @@ class SavedPolicy:
         return _errors_of(self.file)
 
 
-def read_policy(path: str | Path, *, module: str | type | None = None, trust_code: bool = False) -> SavedPolicy:
+def read_policy(
+    path: str | os.PathLike[str], *, module: str | type | None = None, trust_code: bool = False
+) -> SavedPolicy:
     """Reads a policy. Takes the arguments of `acting.policies.trained.load_policy`, and raises its errors."""
     file = find_checkpoint(Path(path))
     data = checkpoint_file.read(file).data

@@ -1,5 +1,6 @@
 """Trained policies, loaded with one call."""
 
+import os
 import secrets
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,16 @@ from penstock.acting.policies.randomness import Streams
 from penstock.acting.policies.saved_policies import read_policy
 from penstock.acting.values.leaves import ActionForm, unflatten
 from penstock.acting.values.spaces import ActionMap
+from penstock.algo import weights as policy_weights
 from penstock.algo.distributions import Categorical, MultiCategorical
 from penstock.algo.policies import Policy
 from penstock.errors import ConfigurationError
+from penstock.machine.files import READABLE_FILE, write_atomically
+from penstock.machine.system_errors import in_words
+from penstock.runs import checkpoint_file
 from penstock.types.run import Weights
+
+_SUFFIX = ".safetensors"
 
 
 class TrainedPolicy:
@@ -91,13 +98,88 @@ class TrainedPolicy:
         """
         rows = self._inputs.rows(observation, action_mask)
         self._check_remembered(rows)
-        if deterministic:
-            action = self._runner.act_greedily(rows.leaves, mask=rows.mask)
-        else:
-            action, _ = self._runner.act(rows.leaves, self._noise(rows.count), mask=rows.mask)
+        actions = self._actions(rows, deterministic)
         self._remembered = rows.count
-        actions = self._action_map(action)
-        return self._action_form.batch(actions) if rows.is_batch else self._action_form.single(actions)
+        return actions
+
+    def predict(
+        self,
+        observation: Any,
+        state: NDArray[np.float32] | None = None,
+        episode_start: Any = None,
+        deterministic: bool = True,
+        *,
+        action_mask: Any = None,
+    ) -> tuple[Any, NDArray[np.float32] | None]:
+        """Returns the action for an observation, as `act`, and the state of a policy with memory, as Stable-Baselines3.
+
+        The caller keeps the state, and passes it with the next observation. For example::
+
+            state, episode_start = None, True
+            for observation in observations:
+                action, state = policy.predict(observation, state, episode_start)
+                episode_start = False
+
+        It does not use or change what `act` remembers, and needs no `reset`. Sampled actions continue the random
+        numbers of `act`.
+
+        Args:
+            observation: One observation or a batch of N, as for `act`.
+            state: State that the previous call returned: <float32>[parts, H], or [N, parts, H] for a batch; None: the
+                first observation of each episode. Policies without memory have none.
+            episode_start: Whether the observation is the first of an episode, or <bool>[N] for a batch: the state of
+                its row is then not used. None: False.
+            deterministic: Whether to take the most likely action instead of a sampled one. Stable-Baselines3's default
+                is False.
+            action_mask: Legal actions, as for `act`.
+
+        Returns:
+            The action or the N actions, and the state after the observation; None for a policy without memory.
+
+        Raises:
+            ConfigurationError: As `act`, or the state or `episode_start` does not fit the observation.
+        """
+        rows, kept = self._inputs.rows(observation, action_mask), self._runner.state
+        begun = self._begun(episode_start, rows)
+        if kept is None:
+            if state is not None:
+                raise ConfigurationError(f"this policy of {self.policy.spec.id} has no memory; leave out state")
+            return self._actions(rows, deterministic), None
+        self._runner.state = self._before(state, rows)
+        try:
+            actions = self._actions(rows, deterministic, begun)
+            return actions, rows.shaped(self._runner.state)
+        finally:
+            self._runner.state = kept
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Saves the policy as it is now, without the optimizer, and returns the path; `load_policy` reads the file.
+
+        A policy that is loaded from the file has the same parameters, bit for bit. For example::
+
+            file = policy.save("cartpole.safetensors")
+            again = penstock.load_policy(file)
+
+        Args:
+            path: File to write or to replace, `NAME.safetensors`, in a folder that exists.
+
+        Raises:
+            ConfigurationError: The name has another ending, or the file can't be written.
+        """
+        file = Path(path)
+        if file.suffix != _SUFFIX:
+            raise ConfigurationError(f"a policy is saved in a {_SUFFIX} file; name it {file}{_SUFFIX}")
+        try:
+            write_atomically(file, self.to_file(), READABLE_FILE)
+        except OSError as error:
+            raise ConfigurationError(f"can't write {file}: {in_words(error, file, 'choose another file')}") from None
+        return file
+
+    def to_file(self) -> bytes:
+        """Returns the bytes of the file that `save` writes."""
+        encoder = policy_weights.Encoder(self.policy)
+        state = {name: tensor.contiguous() for name, tensor in encoder.state().items()}
+        return checkpoint_file.sealed(encoder.encode(self.version, state).data)
 
     def values(self, observation: Any) -> Any:
         """Returns the value of an observation as a float, or the values of a batch as <float32>[N].
@@ -135,6 +217,43 @@ class TrainedPolicy:
             found.append(rows.shaped(probabilities.reshape(rows.count, *shape, probabilities.shape[-1])))
         return unflatten(tree, found)
 
+    def __repr__(self) -> str:
+        return f"TrainedPolicy({self.policy.spec.id!r}, version {self.version})"
+
+    def _actions(self, rows: Rows, deterministic: bool, begun: NDArray[np.bool_] | None = None) -> Any:
+        """Returns the actions for `act` and `predict`. `begun` <bool>[N] are first rows of episodes."""
+        if deterministic:
+            action = self._runner.act_greedily(rows.leaves, mask=rows.mask, begun=begun)
+        else:
+            action, _ = self._runner.act(rows.leaves, self._noise(rows.count), mask=rows.mask, begun=begun)
+        actions = self._action_map(action)
+        return self._action_form.batch(actions) if rows.is_batch else self._action_form.single(actions)
+
+    def _begun(self, episode_start: Any, rows: Rows) -> NDArray[np.bool_] | None:
+        if episode_start is None:
+            return None
+        begun = np.asarray(episode_start, np.bool_)
+        # A single observation may have a flag of its own or, as in Stable-Baselines3, an array of one.
+        if begun.shape != (rows.count,) and (rows.is_batch or begun.shape):
+            raise ConfigurationError(
+                f"episode_start of shape {begun.shape} for {rows.count} observations; pass one bool for each"
+            )
+        return begun.reshape(rows.count)
+
+    def _before(self, state: NDArray[np.float32] | None, rows: Rows) -> NDArray[np.float32]:
+        """Returns the states <float32>[N, parts, H], or [1, parts, H] zeros, before the rows."""
+        shape = self.policy.memory_shape
+        assert shape is not None
+        if state is None:
+            return np.zeros((1, *shape), np.float32)
+        given, wanted = np.asarray(state, np.float32), (rows.count, *shape) if rows.is_batch else shape
+        if given.shape != wanted:
+            raise ConfigurationError(
+                f"a state of shape {given.shape}, where this policy of {self.policy.spec.id} expects {wanted}; pass the"
+                " state that predict returned for as many observations, or None"
+            )
+        return given.reshape(rows.count, *shape)
+
     def _noise(self, count: int) -> NDArray[np.float32]:
         streams = Streams(self._seed, 0, np.arange(count, dtype=np.uint32))
         noise = streams.draw(self.policy.noise, self._steps, 1)[:, 0]
@@ -150,15 +269,18 @@ class TrainedPolicy:
 
 
 def load_policy(
-    path: str | Path, *, seed: int | None = None, module: str | type | None = None, trust_code: bool = False
+    path: str | os.PathLike[str], *, seed: int | None = None, module: str | type | None = None, trust_code: bool = False
 ) -> TrainedPolicy:
     """Loads a policy from a run's folder (its best checkpoint, else its newest) or from a checkpoint file.
 
     A checkpoint of a policy with a module of its own (`policy.module`) names that module, and loading it would run the
-    module's code. It is imported only if you name it too, or trust the file.
+    module's code. It is imported only if you name it too, or trust the file. For example::
+
+        policy = penstock.load_policy("runs/first", seed=1)
+        action = policy.act(observation)
 
     Args:
-        path: Folder or file.
+        path: Folder or file, or a `Run`.
         seed: Seed of sampled actions; None: a random one.
         module: Class of the policy's module, or its name, such as "file.py:MyNet". It is used in place of the one that
             the file names, which must be the same, or a file of the same name in another folder.

@@ -18,9 +18,9 @@ def command(arguments: Sequence[str]) -> int:
     """Runs the command; returns its exit code."""
     named = _parse(arguments)
     # It imports Gymnasium, which --help and mistakes need not wait for.
-    from penstock.cli.played_episodes import play
+    from penstock.cli.played_episodes import play_as_asked
 
-    play(named)
+    play_as_asked(named)
     return 0
 
 

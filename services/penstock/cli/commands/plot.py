@@ -5,7 +5,6 @@ from pathlib import Path
 
 from penstock.cli.named import chosen_run, note_removed_settings
 from penstock.cli.one_line_parser import OneLineParser
-from penstock.errors import ConfigurationError
 from penstock.local.learning_curves import X_AXES, draw
 from penstock.runs.folder import RunFolder, has_records
 
@@ -31,8 +30,6 @@ def command(arguments: Sequence[str]) -> int:
         "--smooth", type=int, default=1, metavar="N", help="draw means over the last N records of training [1]"
     )
     named = parser.parse_args(list(arguments))
-    if named.smooth < 1:
-        raise ConfigurationError(f"--smooth must be a number of records from 1; got {named.smooth}")
     folders = [RunFolder(chosen_run(run, has_records, "records")) for run in named.runs or [None]]
     output = named.output or (folders[0].learning_curve if len(folders) == 1 else Path("learning_curve.png"))
     for folder in folders:

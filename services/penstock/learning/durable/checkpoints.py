@@ -22,7 +22,7 @@ from penstock.algo.network import Network
 from penstock.algo.policies import Policy
 from penstock.algo.published import METADATA_KEY, of_metadata
 from penstock.errors import ConfigurationError, DamagedFile, ForeignCode
-from penstock.learning.durable.run_progress import PROGRESS_KEY, of_another_release, progress_of, read
+from penstock.learning.durable.run_progress import PROGRESS_KEY, of_another_release, progress_of, read, read_policy
 from penstock.learning.durable.run_progress import RunProgress as RunProgress
 from penstock.learning.durable.run_progress import read_progress as read_progress
 from penstock.learning.step.host_copies import HostCopy, on_host
@@ -193,8 +193,8 @@ def read_snapshot(path: Path) -> Snapshot:
 
 
 def read_network(path: Path) -> Network:
-    """Returns the architecture of a checkpoint's policy. Raises `ConfigurationError` as `restore` does."""
-    return of_metadata(read(path).metadata[METADATA_KEY]).network
+    """Returns the architecture of the policy in a file. Raises `ConfigurationError` as `start_from` does."""
+    return of_metadata(read_policy(path).metadata[METADATA_KEY]).network
 
 
 def restore(learner: Learner, path: Path) -> RunProgress:
@@ -203,7 +203,7 @@ def restore(learner: Learner, path: Path) -> RunProgress:
     Raises `DamagedFile` if the file is damaged, `ConfigurationError` if it belongs to other spaces, another
     architecture or another release.
     """
-    file = _fitting(path, learner.policy, "resume with the settings it was trained with")
+    file = _fitting(read(path), learner.policy, "resume with the settings it was trained with")
     try:
         load(learner, file.data)
     except _UNREADABLE as error:
@@ -222,9 +222,12 @@ def load(learner: Learner, data: bytes) -> None:
 
 
 def start_from(learner: Learner, path: Path) -> None:
-    """Loads the policy of another run's checkpoint into a learner, and nothing else. Raises as `restore` does."""
+    """Loads the policy of another run's checkpoint, or of a file with a policy alone, and nothing else.
+
+    Raises as `restore` does.
+    """
     remedy = "give this run the settings of [policy] and the environment with which it was saved"
-    file = _fitting(path, learner.policy, remedy)
+    file = _fitting(read_policy(path), learner.policy, remedy)
     try:
         learner.policy.load(safetensors.torch.load(file.data))
     except _UNREADABLE as error:
@@ -242,14 +245,13 @@ def _captured(learner: Learner, progress: RunProgress, tensors: dict[str, Tensor
     return Captured(progress, tensors | randomness, policy_weights.describe(learner.policy, progress.version))
 
 
-def _fitting(path: Path, present: Policy, remedy: str) -> CheckpointFile:
-    """Reads a checkpoint that has the spaces and the architecture of a policy, or raises `ConfigurationError`."""
-    file = read(path)
+def _fitting(file: CheckpointFile, present: Policy, remedy: str) -> CheckpointFile:
+    """Returns a checkpoint that has the spaces and the architecture of a policy, or raises `ConfigurationError`."""
     saved = _policy_of(file, present.network.module)
     if not same_spaces(saved.spec, present.spec) or saved.network != present.network:
         then, now = contrast(saved.spec, present.spec, _network_differences(saved.network, present.network))
         raise ConfigurationError(
-            f"{path} does not fit this run: it was saved for {then}, and the run has {now}; {remedy}"
+            f"{file.path} does not fit this run: it was saved for {then}, and the run has {now}; {remedy}"
         )
     return file
 

@@ -66,9 +66,17 @@ def read_progress(path: Path) -> RunProgress:
 
 def read(path: Path) -> CheckpointFile:
     """Reads a checkpoint file. Raises `DamagedFile` for a file without a policy or without progress."""
+    file = read_policy(path)
+    if PROGRESS_KEY not in file.metadata:
+        raise checkpoint_file.damaged(path, "it contains no progress of a run")
+    return file
+
+
+def read_policy(path: Path) -> CheckpointFile:
+    """Reads a checkpoint, or a file of a policy alone. Raises `DamagedFile` for a file without a policy."""
     file = checkpoint_file.read(path)
-    if PROGRESS_KEY not in file.metadata or METADATA_KEY not in file.metadata:
-        raise checkpoint_file.damaged(path, "it contains no Penstock policy or no progress of a run")
+    if METADATA_KEY not in file.metadata:
+        raise checkpoint_file.damaged(path, "it contains no Penstock policy")
     return file
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 import tests.support.environments.exact_tasks
 import tests.support.environments.tiny  # noqa: F401 - registers Drifting-v0
 from penstock.acting.environments.vectors import make_environments
-from penstock.acting.policies.trained import TrainedPolicy
+from penstock.acting.policies.trained import TrainedPolicy, load_policy
 from penstock.algo import weights as policy_weights
 from penstock.algo.policies import Policy
 from penstock.errors import ConfigurationError
@@ -200,6 +201,77 @@ def test_a_batch_of_a_policy_with_memory_is_a_batch_of_episodes(remembering: Pol
         trained.act(episodes[0][0])
     trained.reset()
     trained.act(episodes[0][0])
+
+
+def test_predict_takes_and_returns_the_state_as_other_libraries_do(remembering: Policy) -> None:
+    trained, episodes = TrainedPolicy(weights_of(remembering, 0)), [observations(6, seed=1), observations(6, seed=2)]
+    played, state = [], None
+    for row, observation in enumerate(episodes[0] + episodes[1]):
+        action, state = trained.predict(observation, state, episode_start=row % 6 == 0)
+        played.append(float(action[0]))
+    expected = [expected_actions(remembering, episode) for episode in episodes]
+    np.testing.assert_allclose(played, expected[0] + expected[1], atol=1e-4)
+    # A batch, of which one row begins anew, while `act` remembers an episode of its own.
+    batched: list[Observation] = []
+    states, alone = None, []
+    for first, second in zip(*episodes, strict=True):
+        actions, states = trained.predict(np.stack([first, second]), states, np.array([False, len(batched) == 3]))
+        batched.append(actions[:, 0])
+        alone.append(float(trained.act(first)[0]))
+    anew = expected[1][:3] + expected_actions(remembering, episodes[1][3:])
+    np.testing.assert_allclose(np.stack(batched, 1), [expected[0], anew], atol=1e-4)
+    np.testing.assert_allclose(alone, expected[0], atol=1e-4)
+    assert states is not None and remembering.memory_shape is not None
+    assert states.shape == (2, *remembering.memory_shape) and states.dtype == np.float32
+
+
+def test_predict_of_a_policy_without_memory_is_act() -> None:
+    trained, batch = drifting(seed=1), np.stack(observations(5, seed=1))
+    actions, state = trained.predict(batch)
+    assert state is None and np.array_equal(actions, trained.act(batch))
+    # Stable-Baselines3 passes flags for each environment in any case.
+    actions, _ = trained.predict(batch[0], None, np.ones(1, np.bool_))
+    assert np.array_equal(actions, trained.act(batch[0]))
+    sampled = [trained.predict(batch[0], deterministic=False)[0] for _ in range(2)]
+    trained.reset(seed=1)
+    assert [trained.act(batch[0], deterministic=False) for _ in range(2)] == sampled and sampled[0] != sampled[1]
+
+
+def test_a_state_or_a_flag_that_does_not_fit_is_refused_in_one_line(remembering: Policy) -> None:
+    trained, one = TrainedPolicy(weights_of(remembering, 0)), observations(1, seed=1)[0]
+    _, state = trained.predict(one)
+    refused: list[tuple[Callable[[], object], str]] = [
+        (lambda: trained.predict(np.stack([one, one]), state), "a state of shape .* expects .*; pass the state that"),
+        (lambda: trained.predict(np.stack([one, one]), None, [True]), r"episode_start of shape \(1,\) for 2 observ"),
+        (lambda: trained.predict(np.zeros(3)), r"an observation of shape \(3,\)"),
+        (lambda: drifting().predict(one, state), "has no memory; leave out state"),
+    ]
+    for act, message in refused:
+        with pytest.raises(ConfigurationError, match=f"^[^\n]*{message}[^\n]*$"):
+            act()
+
+
+@pytest.mark.parametrize("kind", ["plain", "gru"])
+def test_a_saved_policy_is_read_back_bit_for_bit(tmp_path: Path, kind: str) -> None:
+    spec = make_environments("Drifting-v0", 1, kwargs={}).spec
+    own = fresh_weights(spec, version=7) if kind == "plain" else weights_of(remembering_policy(spec, "gru"), 7)
+    trained = TrainedPolicy(own)
+    with torch.no_grad():
+        # Parameters that were changed after loading are saved as they are.
+        next(trained.policy.parameters()).add_(1.0)
+    file = trained.save(tmp_path / "own.safetensors")
+    loaded = load_policy(file)
+    assert (loaded.version, loaded.policy.spec, loaded.policy.network) == (7, spec, trained.policy.network)
+    before, after = trained.policy.state_dict(), loaded.policy.state_dict()
+    assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
+    assert loaded.save(str(tmp_path / "again.safetensors")).read_bytes() == file.read_bytes()
+
+
+def test_a_policy_is_saved_under_a_name_that_says_what_it_is(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"in a \.safetensors file; name it cartpole\.safetensors$"):
+        drifting().save("cartpole")
+    with pytest.raises(ConfigurationError, match=r"^can't write .*nowhere"):
+        drifting().save(tmp_path / "nowhere" / "own.safetensors")
 
 
 def test_values_and_probabilities_are_not_remembered(remembering: Policy) -> None:

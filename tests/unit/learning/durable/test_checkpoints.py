@@ -9,7 +9,7 @@ import torch
 from penstock.acting.policies.trained import load_policy
 from penstock.algo.network import Network
 from penstock.config import Config
-from penstock.errors import ConfigurationError
+from penstock.errors import ConfigurationError, DamagedFile
 from penstock.learning.durable import checkpoints
 from penstock.learning.durable.checkpoints import RunProgress
 from penstock.learning.run.assembly import learner_of
@@ -63,6 +63,16 @@ def test_a_run_starts_from_the_policy_of_another_and_from_nothing_else(folder: R
     assert same_parameters(learner, started)
     assert all(torch.equal(value, started.optimizer.state[name]) for name, value in state.items())
     assert torch.equal(started.generator.get_state(), make_learner(seed=77).generator.get_state())
+
+
+def test_a_run_starts_from_a_saved_policy_but_does_not_resume_from_it(folder: RunFolder) -> None:
+    learner, started = trained_learner(), make_learner(seed=77)
+    file = load_policy(save(folder, learner)).save(folder.start)
+    checkpoints.start_from(started, file)
+    assert same_parameters(learner, started)
+    assert checkpoints.read_network(file) == learner.policy.network
+    with pytest.raises(DamagedFile, match="it contains no progress of a run"):
+        checkpoints.restore(started, file)
 
 
 def test_a_run_does_not_start_from_a_policy_of_another_architecture(folder: RunFolder) -> None:

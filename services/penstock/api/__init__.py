@@ -1,0 +1,1 @@
+"""The Python API: functions and classes of `penstock` that connect its parts for users' scripts."""
