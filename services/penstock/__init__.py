@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from penstock.errors import ConfigurationError as ConfigurationError
     from penstock.errors import PenstockError as PenstockError
     from penstock.local.stopping import Interrupted as Interrupted
+    from penstock.losses import LossSettings as LossSettings
+    from penstock.losses import Minibatch as Minibatch
+    from penstock.losses import Policy as Policy
     from penstock.presets import configure as configure
     from penstock.presets import preset as preset
     from penstock.runs.metrics import Metrics as Metrics
@@ -39,8 +42,11 @@ _HOMES = {
     "Config": "penstock.config",
     "ConfigurationError": "penstock.errors",
     "Interrupted": "penstock.local.stopping",
+    "LossSettings": "penstock.losses",
     "Metrics": "penstock.runs.metrics",
+    "Minibatch": "penstock.losses",
     "PenstockError": "penstock.errors",
+    "Policy": "penstock.losses",
     "Summary": "penstock.runs.summary",
     "TextTokens": "penstock.acting.environments.texts",
     "TrainedPolicy": "penstock.acting.policies.trained",
@@ -56,8 +62,11 @@ __all__ = [
     "Config",
     "ConfigurationError",
     "Interrupted",
+    "LossSettings",
     "Metrics",
+    "Minibatch",
     "PenstockError",
+    "Policy",
     "Summary",
     "TextTokens",
     "TrainedPolicy",

@@ -60,7 +60,8 @@ def descend(descent: Descent, env_id: str, counts: tuple[int, ...]) -> Descended
         descent.begin(random_steps(env_id, count, seed=index), settings, most_steps=64)
         order = torch.randperm(count, generator=torch.Generator().manual_seed(9))
         done.append(descent.descend(order, min(4, count)))
-    return Descended(*(torch.cat([getattr(each, name) for each in done]) for name in Descended.__slots__))
+    scalars = zip(*(each.scalars for each in done), strict=True)
+    return Descended.of(torch.cat([each.log_prob for each in done]), [torch.cat(each) for each in scalars])
 
 
 @TASKS
