@@ -4,10 +4,12 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 from torch import Tensor
 
 import penstock
 from penstock.config import build
+from penstock.machine.module_imports import import_named
 from penstock.runs.metrics import tag_of
 from tests.docs.pages import ROOT, blocks
 from tests.support.training.single_process import train
@@ -78,11 +80,8 @@ def test_dual_clip_is_ppo_up_to_a_bound_that_is_rarely_reached(env_id: str, tmp_
 
 
 def test_symlog_values_are_compared_on_a_logarithmic_scale(tmp_path: Path) -> None:
-    import torch
-
-    scope: dict[str, object] = {}
-    exec(compile(FILES["symlog_values.py"], "symlog_values.py", "exec"), scope)
-    symlog = scope["symlog"]
+    (tmp_path / "symlog_values.py").write_text(FILES["symlog_values.py"])
+    symlog = import_named(str(tmp_path / "symlog_values.py"), "symlog")
     assert callable(symlog)
     found: Tensor = symlog(torch.tensor([0.0, 1.0, -99.0]))
     torch.testing.assert_close(found, torch.tensor([0.0, 0.693147, -4.605170]))

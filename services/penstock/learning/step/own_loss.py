@@ -116,13 +116,13 @@ class OwnLoss:
                 "compute it from batch.log_prob, batch.value, batch.entropy or batch.distribution, without .detach(),"
                 " .item() and torch.no_grad()",
             )
-        own = self._ordered(statistics)
+        own = self._ordered(statistics, total.device)
         unknown = total.detach().new_full((), math.nan)
         policy_loss, value_loss = (own.pop(name, unknown) for name in _OF_PPO)
         entropy = counted_mean(batch.entropy.detach(), batch.counted)
         return Losses(total, policy_loss, value_loss, entropy, tuple(own.values()))
 
-    def _ordered(self, statistics: Any) -> dict[str, Tensor]:
+    def _ordered(self, statistics: Any, device: torch.device) -> dict[str, Tensor]:
         """Returns statistics, <float32>[] each, in the order of the first call, whose names all calls have."""
         if not isinstance(statistics, Mapping):
             raise self.fault(f"returned statistics of type {type(statistics).__name__}", "return them in a dict")
@@ -139,7 +139,7 @@ class OwnLoss:
                 " its first call",
                 "return the same names in each call, with NaN for an unknown number",
             )
-        return {name: self._number(name, statistics[name]) for name in self._names}
+        return {name: self._number(name, statistics[name], device) for name in self._names}
 
     def _check_name(self, name: object) -> None:
         if not isinstance(name, str) or not _NAME.fullmatch(name):
@@ -150,12 +150,12 @@ class OwnLoss:
         if name in _MEASURED:
             raise self.fault(f"returned the statistic {name}, which the learner measures", "give it another name")
 
-    def _number(self, name: str, value: object) -> Tensor:
+    def _number(self, name: str, value: object, device: torch.device) -> Tensor:
         if not isinstance(value, Tensor) or value.numel() != 1:
             raise self.fault(
                 f"returned {_shown(value)} as the statistic {name}", "return a tensor of one number, such as its mean"
             )
-        return value.detach().reshape(()).float()
+        return value.detach().reshape(()).to(device, torch.float32)
 
 
 def _function_of(name: str) -> Loss:
