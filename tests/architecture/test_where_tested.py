@@ -120,7 +120,6 @@ ELSEWHERE = {
     "local/actors.py": "integration/test_chosen_actors.py",
     "local/child_log.py": "unit/local/test_children.py",
     "local/environment_check.py": "integration/test_bad_input.py",
-    "local/first_checks.py": "integration/test_first_use.py",
     "local/launcher.py": "integration/test_train.py",
     "comparing/many_runs.py": "integration/test_many_runs.py",
     "local/places.py": "integration/test_services.py",

@@ -107,8 +107,8 @@ class Descended:
     @classmethod
     def of(cls, log_prob: Tensor, scalars: Sequence[Tensor]) -> "Descended":
         """Returns the results with these `scalars`."""
-        fixed = len(cls.SCALARS)
-        return cls(log_prob, *scalars[:fixed], own=tuple(scalars[fixed:]))
+        named = dict(zip(cls.SCALARS, scalars, strict=False))
+        return cls(log_prob=log_prob, own=tuple(scalars[len(named) :]), **named)
 
     @property
     def scalars(self) -> tuple[Tensor, ...]:

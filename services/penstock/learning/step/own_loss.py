@@ -103,7 +103,9 @@ class OwnLoss:
             result: Any = self._function(policy, batch, settings)
         except foreign_errors.MISBEHAVIOUR as error:
             foreign_errors.let_ctrl_c_pass(error)
-            raise self.fault(f"failed: {foreign_errors.explain(error)}", "correct it") from error
+            raise TrainingFailed(
+                f"learner.loss {self._name!r} failed: {foreign_errors.explain(error)}; correct it"
+            ) from error
         total, statistics = result if isinstance(result, tuple) and len(result) == 2 else (result, {})
         if not isinstance(total, Tensor) or total.ndim or not total.is_floating_point():
             raise self.fault(

@@ -140,9 +140,9 @@ class Vanishing(Later):
 )
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_the_loss_of_ppo_as_a_users_loss_trains_the_same_bits(
-    env_id: str, network: Network, options: dict[str, object], precision: Precision
+    env_id: str, network: Network, options: dict[str, Any], precision: Precision
 ) -> None:
-    batch = make_batch(env_id, fresh=4, network=network, burn_in=int(str(options.get("burn_in_steps", 0))))
+    batch = make_batch(env_id, fresh=4, network=network, burn_in=options.get("burn_in_steps", 0))
     eager = make_learner(env_id, network=network, execution="eager", precision=precision, **options)
     own = make_learner(env_id, network=network, loss=PPO, precision=precision, **options)
     assert own.execution == "eager"
