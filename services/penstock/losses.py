@@ -18,7 +18,7 @@ from penstock.algo.distributions import Joint
 from penstock.algo.losses import LossSettings, counted_mean, ppo_loss
 from penstock.algo.policies import Inputs, Policy
 
-__all__ = ["Inputs", "Joint", "Loss", "LossSettings", "Minibatch", "Policy", "ppo"]
+__all__ = ["Inputs", "Joint", "Loss", "LossResult", "LossSettings", "Minibatch", "Policy", "ppo"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +70,13 @@ class Minibatch:
         return counted_mean(values, self.counted)
 
 
-Loss = Callable[[Policy, Minibatch, LossSettings], Tensor | tuple[Tensor, Mapping[str, Tensor]]]
-"""Function that returns the loss to minimise, <float32>[] with a gradient, alone or with statistics by their names,
-each a tensor of one number.
+LossResult = Tensor | tuple[Tensor, Mapping[str, Tensor]]
+"""The loss to minimise, <float32>[] with a gradient, alone or with statistics by their names, each a tensor of one
+number."""
 
-Its settings are those of [ppo] at this time of the run, and its statistics have the same names in every call. A class
-is made without arguments, and its instance is the function.
-"""
+Loss = Callable[[Policy, Minibatch, LossSettings], LossResult]
+"""Function that returns a loss. Its settings are those of [ppo] at this time of the run, and its statistics have the
+same names in every call. A class is made without arguments, and its instance is the function."""
 
 
 def ppo(policy: Policy, batch: Minibatch, settings: LossSettings) -> tuple[Tensor, Mapping[str, Tensor]]:

@@ -236,6 +236,7 @@ ALLOWED: dict[str, set[str]] = {
     "__init__": {
         "errors",
         "config",
+        "losses",
         "runs",
         "presets",
         "acting.environments",
@@ -252,6 +253,7 @@ ONLY_IN: dict[str, set[str]] = {
     "stable_retro": {"acting.environments"},
     "torch": {
         "algo",
+        "losses",
         "small.compiled",
         "acting.policies",
         "learning.ranks",
