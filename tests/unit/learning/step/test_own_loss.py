@@ -11,10 +11,11 @@ from torch import Tensor, nn
 
 import penstock
 from penstock.algo.network import Network
-from penstock.config import Precision
+from penstock.config import PPOConfig, Precision, SamplingConfig
 from penstock.errors import ConfigurationError, TrainingFailed
-from penstock.learning.step.chosen_execution import ChosenExecution
+from penstock.learning.step.learner import Learner
 from penstock.losses import LossSettings, Minibatch, Policy, ppo
+from tests.support.environments.tiny import spec_of
 from tests.support.services.ranks import ranks_in_threads
 from tests.support.training.training import (
     CPU,
@@ -243,9 +244,18 @@ def test_a_step_with_a_loss_that_is_not_a_number_is_refused() -> None:
     learner.check_finite()
 
 
-def test_a_loss_is_not_shared_between_ranks() -> None:
+def test_a_loss_is_refused_by_several_ranks_and_not_imported() -> None:
     with pytest.raises(ConfigurationError, match=r"learner.loss needs a learner of one rank.*; remove it, or"):
-        ChosenExecution.of("auto", CPU, "float32", 1, ranks_in_threads(2)[0], own_loss=True)
+        Learner(
+            spec_of("CartPole-v1"),
+            SMALL,
+            ppo=PPOConfig(),
+            sampling=SamplingConfig(),
+            device=CPU,
+            seed=0,
+            ranks=ranks_in_threads(2)[0],
+            loss="no_such_package:loss",
+        )
 
 
 def test_a_function_is_a_value_of_the_setting() -> None:
