@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from penstock.local.stopping import Interrupted as Interrupted
     from penstock.losses import LossSettings as LossSettings
     from penstock.losses import Minibatch as Minibatch
-    from penstock.losses import Policy as Policy
     from penstock.presets import configure as configure
     from penstock.presets import preset as preset
     from penstock.runs.metrics import Metrics as Metrics
@@ -46,7 +45,6 @@ _HOMES = {
     "Metrics": "penstock.runs.metrics",
     "Minibatch": "penstock.losses",
     "PenstockError": "penstock.errors",
-    "Policy": "penstock.losses",
     "Summary": "penstock.runs.summary",
     "TextTokens": "penstock.acting.environments.texts",
     "TrainedPolicy": "penstock.acting.policies.trained",
@@ -66,7 +64,6 @@ __all__ = [
     "Metrics",
     "Minibatch",
     "PenstockError",
-    "Policy",
     "Summary",
     "TextTokens",
     "TrainedPolicy",

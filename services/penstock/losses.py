@@ -35,7 +35,7 @@ class Minibatch:
         entropy: Its entropies in nats.
         distribution: Its distribution of actions, with `log_prob(actions)`, `entropy()` and `parts`, one per leaf of
             the action, such as `Categorical` with `log_probs`, <float32>[N, n].
-        inputs: Inputs of the policy, such as raw observations, [N, *shape] per leaf.
+        inputs: Inputs of the policy, such as raw observations, [N, ...] per leaf.
         action: <int64>[N], <int64>[N, k] or <float32>[N, A] actions, one tensor per leaf. Continuous ones are relative
             to the range of the action.
         proximal_log_prob: Log probabilities under the policy before the first gradient step on this batch.
