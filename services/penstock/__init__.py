@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from penstock.errors import ConfigurationError as ConfigurationError
     from penstock.errors import PenstockError as PenstockError
     from penstock.local.stopping import Interrupted as Interrupted
+    from penstock.losses import LossSettings as LossSettings
+    from penstock.losses import Minibatch as Minibatch
     from penstock.presets import Preset as Preset
     from penstock.presets import configure as configure
     from penstock.presets import list_presets as list_presets
@@ -49,7 +51,9 @@ _HOMES = {
     "ConfigurationError": "penstock.errors",
     "Evaluation": "penstock.runs.evaluation",
     "Interrupted": "penstock.local.stopping",
+    "LossSettings": "penstock.losses",
     "Metrics": "penstock.runs.metrics",
+    "Minibatch": "penstock.losses",
     "PenstockError": "penstock.errors",
     "Preset": "penstock.presets",
     "Run": "penstock.api.run",
@@ -75,7 +79,9 @@ __all__ = [
     "ConfigurationError",
     "Evaluation",
     "Interrupted",
+    "LossSettings",
     "Metrics",
+    "Minibatch",
     "PenstockError",
     "Preset",
     "Run",

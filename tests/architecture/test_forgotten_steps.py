@@ -2,6 +2,8 @@
 
 import ast
 import dataclasses
+import functools
+import typing
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,11 @@ from penstock.acting.environments.vectors import make_environments
 from penstock.acting.policies.inference import PolicyRunner
 from penstock.acting.values.spaces import segment_schema
 from penstock.config import Config, setting_names
+from penstock.config.foreign_code import CODE, FileNames
 from penstock.learning.step.batches import to_tensors
+from penstock.learning.step.gradient_steps import Steps
+from penstock.losses import Minibatch
+from penstock.machine.environment_names import name_of
 from penstock.v1 import block_pb2, evaluation_pb2, location_pb2, replay_pb2, run_pb2, snapshot_pb2
 from tests.rules import for_each
 from tests.support.environments.tiny import assignment
@@ -64,6 +70,45 @@ def test_every_setting_is_documented(name: str) -> None:
     section, key = name.split(".")
     model: Any = Config.model_fields[section].annotation
     assert model.model_fields[key].description, f"{name} needs a docstring with its unit and meaning"
+
+
+def takes_a_name_of_code(annotation: object) -> bool:
+    """Returns whether a setting's type accepts a class or a function, or has a part that does."""
+    functions = [getattr(each, "func", None) for each in getattr(annotation, "__metadata__", ())]
+    named = any(isinstance(each, functools.partial) and each.func is name_of for each in functions)
+    return named or any(map(takes_a_name_of_code, typing.get_args(annotation)))
+
+
+def settings_that_name_code() -> list[str]:
+    found = []
+    for name in setting_names():
+        section, key = name.split(".")
+        model: Any = Config.model_fields[section].annotation
+        if takes_a_name_of_code(typing.get_type_hints(model, include_extras=True)[key]):
+            found.append(name)
+    return found
+
+
+def test_every_setting_that_names_code_is_refused_from_a_file() -> None:
+    names = settings_that_name_code()
+    assert {"policy.module", "learner.loss"} <= {*names}
+    for name in names:
+        section, key = name.split(".")
+        config = Config(**{section: {key: "some_module:Thing"}})
+        assert name in CODE, f"{name} names code: add it to CODE in config/foreign_code.py"
+        assert FileNames.all_in(Path("config.toml"), config).names == {name}, f"imported_by lacks {name}"
+        assert config.names_code
+
+
+# The loss
+
+
+def test_losses_of_users_get_every_input_of_the_loss() -> None:
+    inputs = {each.name for each in dataclasses.fields(Steps)} - {"usable"}
+    fields = {each.name for each in dataclasses.fields(Minibatch)}
+    assert inputs <= fields, "add the field to Minibatch in losses.py"
+    documented = {line.strip().partition(":")[0] for line in str(Minibatch.__doc__).splitlines()}
+    assert fields <= documented, "document the field of Minibatch with its shape"
 
 
 # The contract

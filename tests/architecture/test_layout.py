@@ -40,6 +40,7 @@ ALLOWED: dict[str, set[str]] = {
     "sharding": {"types", "gate_law", "sharding"},
     "telemetry": {"errors", "machine", "telemetry"},
     "algo": {"types", "errors", "machine", "algo"},
+    "losses": {"algo"},
     "small": {"types", "algo", "small"},
     "small.compiled": {"types", "machine", "algo", "small", "small.compiled"},
     "acting.protocols": {"types", "algo"},
@@ -86,6 +87,7 @@ ALLOWED: dict[str, set[str]] = {
         "config",
         "telemetry",
         "algo",
+        "losses",
         "small.compiled",
         "learning.ranks",
         "learning.step",
@@ -248,6 +250,7 @@ ALLOWED: dict[str, set[str]] = {
     "__init__": {
         "errors",
         "config",
+        "losses",
         "runs",
         "presets",
         "acting.environments",
@@ -264,6 +267,7 @@ ONLY_IN: dict[str, set[str]] = {
     "stable_retro": {"acting.environments"},
     "torch": {
         "algo",
+        "losses",
         "small.compiled",
         "acting.policies",
         "learning.ranks",

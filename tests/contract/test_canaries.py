@@ -261,6 +261,16 @@ def test_evaluate_makes_no_environment_of_a_run_but_a_named_one(
     assert canary.sang()
 
 
+def test_the_loss_of_a_run_is_not_imported_to_act(canary: Canary, capsys: pytest.CaptureFixture[str]) -> None:
+    canary.write_run(learner={"loss": f"{canary.place('an absolute path')}:loss"}, environment={"id": ENV_ID})
+    assert command("evaluate", "run", "--episodes=1") == 0, capsys.readouterr().err
+    penstock.load_policy(canary.run)
+    penstock.make(canary.run).close()
+    with pytest.raises(ForeignCode, match=r"config\.toml names code that would run: learner\.loss"):
+        penstock.train(Config.load(canary.run), run_dir=str(canary.folder / "new"))
+    assert not canary.sang()
+
+
 @pytest.mark.parametrize("form", ENVIRONMENTS)
 def test_python_makes_no_environment_of_a_run_but_a_named_one(form: str, canary: Canary) -> None:
     environment = canary.environment(form)
@@ -288,12 +298,14 @@ def test_python_makes_no_environment_of_a_run_but_a_named_one(form: str, canary:
     penstock.make(Config.load(canary.run, trust_code=True)).close()
 
 
-@pytest.mark.parametrize("form", [*ENVIRONMENTS, "a network"])
+@pytest.mark.parametrize("form", [*ENVIRONMENTS, "a network", "a loss"])
 def test_a_run_that_names_code_is_neither_resumed_nor_launched_nor_checked(
     form: str, canary: Canary, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if form == "a network":
         canary.write_run(policy={"module": f"{canary.place('an absolute path')}:Net"}, environment={"id": ENV_ID})
+    elif form == "a loss":
+        canary.write_run(learner={"loss": f"{canary.place('an absolute path')}:Net"}, environment={"id": ENV_ID})
     else:
         canary.write_run(environment=canary.environment(form))
     config = str(RunFolder(canary.run).config)

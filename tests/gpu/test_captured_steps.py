@@ -9,11 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from penstock.algo.losses import LossSettings
 from penstock.algo.network import Network
 from penstock.config import Execution, Precision
 from penstock.learning.durable import checkpoints
 from penstock.learning.durable.checkpoints import RunProgress
 from penstock.learning.step.learner import Learner
+from penstock.losses import Minibatch, Policy, ppo
 from penstock.runs.folder import RunFolder
 from penstock.types.spaces import MemoryKind
 from tests.support.training.training import SMALL, make_batch, make_learner, numbers_of, parameters_of
@@ -52,6 +54,38 @@ def test_captured_and_eager_steps_learn_the_same_from_batches_of_all_sizes(
         for ours, theirs in zip(numbers_of(outcome), numbers_of(expected), strict=True):
             assert ours == pytest.approx(theirs, rel=1e-2, abs=1e-4)
         assert_close(graphed, eager)
+
+
+def waiting(policy: Policy, batch: Minibatch, settings: LossSettings) -> Tensor:
+    loss, _ = ppo(policy, batch, settings)
+    return loss * (1.0 if bool(loss.isfinite()) else 0.0)
+
+
+def with_statistic(policy: Policy, batch: Minibatch, settings: LossSettings) -> tuple[Tensor, dict[str, Tensor]]:
+    loss, statistics = ppo(policy, batch, settings)
+    return loss, {**statistics, "clip_range": torch.as_tensor(settings.clip_range)}
+
+
+def test_a_loss_of_ones_own_is_captured_and_learns_the_same(cuda: torch.device) -> None:
+    name = f"{__name__}:with_statistic"
+    eager = make_learner(device=cuda, execution="eager", epochs=3, minibatches=3, **SCHEDULED)
+    captured = make_learner(device=cuda, loss=name, epochs=3, minibatches=3, **SCHEDULED)
+    assert captured.execution == "graphed" and captured.notices[0].endswith("(graphed)")
+    for progress, segments in RUN:
+        batch = make_batch(device=cuda, segments=segments)
+        expected, outcome = (learner.train(batch, progress) for learner in (eager, captured))
+        for ours, theirs in zip(numbers_of(outcome), numbers_of(expected), strict=True):
+            assert ours == pytest.approx(theirs, rel=1e-2, abs=1e-4)
+        # A schedule is no constant in a graph.
+        assert outcome.statistics.own["clip_range"] == pytest.approx(0.2 * (1.0 - progress), rel=1e-4)
+        assert_close(captured, eager)
+
+
+def test_a_loss_that_waits_for_the_gpu_is_not_captured(cuda: torch.device) -> None:
+    learner = make_learner(device=cuda, loss=f"{__name__}:waiting")
+    assert learner.execution == "eager" and "waits for the GPU" in learner.notices[0]
+    for segments in (4, 6, 5):
+        assert learner.train(make_batch(device=cuda, segments=segments), 0.0).refused_steps == 0
 
 
 @pytest.mark.parametrize("kind", ["gru", "lstm"])

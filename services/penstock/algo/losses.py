@@ -44,12 +44,14 @@ class Losses:
         policy: Policy loss, -mean(omega w min(r A, clip(r) A)).
         value: Value loss, mean(omega (V - target)^2 / 2).
         entropy: Mean entropy in nats.
+        own: Statistics of a loss of the user's own (`learner.loss`), in the order of their names.
     """
 
     total: Tensor
     policy: Tensor
     value: Tensor
     entropy: Tensor
+    own: tuple[Tensor, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,15 +126,15 @@ def ppo_loss(
     ratio = ratio_of(log_prob - anchor_log_prob)
     clipped_ratio = ratio.clamp(1.0 - settings.clip_range, 1.0 + settings.clip_range)  # type: ignore[arg-type]
     surrogate = torch.minimum(ratio * advantage, clipped_ratio * advantage)
-    policy_loss = -_mean(policy_weight * surrogate, counted)
+    policy_loss = -counted_mean(policy_weight * surrogate, counted)
 
     squared_error = (value - target).square()
     if settings.value_clip_range is not None:
         change = (value - proximal_value).clamp(-settings.value_clip_range, settings.value_clip_range)
         squared_error = torch.maximum(squared_error, (proximal_value + change - target).square())
-    value_loss = _mean(importance * 0.5 * squared_error, counted)
+    value_loss = counted_mean(importance * 0.5 * squared_error, counted)
 
-    mean_entropy = _mean(entropy, counted)
+    mean_entropy = counted_mean(entropy, counted)
     total = policy_loss + settings.value_coefficient * value_loss - settings.entropy_coefficient * mean_entropy
     return Losses(total, policy_loss.detach(), value_loss.detach(), mean_entropy.detach())
 
@@ -150,12 +152,13 @@ def movement(
     moved = log_prob - proximal_log_prob
     ratio = ratio_of(log_prob - anchor_log_prob)
     return Movement(
-        approximate_kl=_mean((ratio_of(moved) - 1.0) - moved, counted),
-        clipped_share=_mean(((ratio - 1.0).abs() > settings.clip_range).float(), counted),
+        approximate_kl=counted_mean((ratio_of(moved) - 1.0) - moved, counted),
+        clipped_share=counted_mean(((ratio - 1.0).abs() > settings.clip_range).float(), counted),
     )
 
 
-def _mean(values: Tensor, counted: Tensor | None) -> Tensor:
+def counted_mean(values: Tensor, counted: Tensor | None) -> Tensor:
+    """Returns the mean of values, <float32>[N], over the steps that count, as in `ppo_loss`; 0 if there are none."""
     if counted is None:
         return values.mean()
     return torch.where(counted, values, 0.0).sum() / counted.sum().clamp(min=1)

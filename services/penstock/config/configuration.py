@@ -10,7 +10,7 @@ import pydantic
 import tomli_w
 
 from penstock.config.checks import first_conflict
-from penstock.config.foreign_code import FileNames, code_in
+from penstock.config.foreign_code import FileNames, imported_by
 from penstock.config.layers import load_toml, merge
 from penstock.config.messages import explain
 from penstock.config.names import answered, in_sections
@@ -47,8 +47,9 @@ class Config(Sections):
         """Reads the configuration of a run from its folder, or a configuration from a TOML file.
 
         No preset is applied. Removed settings of a run of an earlier release are converted, with a warning. Nothing is
-        imported. If the file names code (an environment with a module, modules to import, a network), `penstock.train`
-        and `penstock.make` refuse it with `ForeignCode`, unless you trust it or give these settings by `changed`.
+        imported. If the file names code (an environment with a module, modules to import, a network, a loss),
+        `penstock.train` and `penstock.make` refuse it with `ForeignCode`, unless you trust it or give these settings by
+        `changed`.
 
         Args:
             path: Folder or file.
@@ -85,7 +86,7 @@ class Config(Sections):
     @property
     def names_code(self) -> bool:
         """Whether a process imports code that these settings name."""
-        return bool(code_in(self.environment, self.policy))
+        return bool(imported_by(self))
 
     def as_data(self, file: Path, *own: Mapping[str, object]) -> "Config":
         """Returns this configuration as one that a file gives, except for a process's own settings.

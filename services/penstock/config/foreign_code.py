@@ -23,16 +23,17 @@ _PLACE = re.compile(r"[/\\:.]")
 CODE = (
     *(f"environment.{key}" for key in ("id", "imports", "python", "kwargs", "training_kwargs", "variants", "wrappers")),
     "policy.module",
+    "learner.loss",
     "checkpoint.copy_to",
     "run.on_end",
 )
 """Settings that may name code."""
 
-_ON_END, _COPY_TO = "run.on_end", "checkpoint.copy_to"
+_ON_END, _COPY_TO, _LOSS = "run.on_end", "checkpoint.copy_to", "learner.loss"
 
 _HOW_TO_TRUST = (
     "if you trust that code, add --trust-code (in Python trust_code=True), or give these settings yourself (--env-id,"
-    " --env-import, --policy.module)"
+    " --env-import, --policy.module, --learner.loss)"
 )
 
 
@@ -65,8 +66,14 @@ class FileNames:
             raise ForeignCode(f"{self.file} names code that would run: {shortened(named)}", _HOW_TO_TRUST)
 
 
+def imported_by(settings: Sections) -> dict[str, object]:
+    """Returns the values that name code which a process of a run imports, by the names of `FileNames`."""
+    found, loss = code_in(settings.environment, settings.policy), settings.learner.loss
+    return found if loss is None else {**found, _LOSS: loss}
+
+
 def code_in(environment: EnvironmentConfig, policy: PolicyConfig) -> dict[str, object]:
-    """Returns the values that name code, by the names of `FileNames`."""
+    """Returns the values that name code for acting, by the names of `FileNames`."""
     found: dict[str, object] = {}
     if split(environment.id)[0] not in ("", *INTERFACES):
         found["environment.id"] = environment.id
@@ -87,13 +94,13 @@ def code_in(environment: EnvironmentConfig, policy: PolicyConfig) -> dict[str, o
 
 
 def _all_code_in(settings: Sections) -> dict[str, object]:
-    """Returns the values of `code_in`, and the command at the end of a run and the target of copies.
+    """Returns the values of `imported_by`, and the command at the end of a run and the target of copies.
 
     No process imports these, but one runs a command, and the other sends data to others.
     """
     given = {_ON_END: settings.run.on_end, _COPY_TO: settings.checkpoint.copy_to}
     named = {name: value for name, value in given.items() if value is not None}
-    return code_in(settings.environment, settings.policy) | named
+    return imported_by(settings) | named
 
 
 def _places(value: object) -> Iterator[str]:

@@ -279,6 +279,12 @@ ModuleName = Annotated[
     pydantic.AfterValidator(absolute),
     InWords("a class in a module or a file, such as my_package.my_module:MyNet or file.py:MyNet"),
 ]
+LossName = Annotated[
+    str,
+    pydantic.BeforeValidator(functools.partial(name_of, what="loss")),
+    pydantic.AfterValidator(absolute),
+    InWords("a function or a class in a module or a file, such as my_package.my_module:MyLoss or file.py:my_loss"),
+]
 Interpreter = Annotated[str, pydantic.AfterValidator(absolute_program)]
 RunOrCheckpoint = Annotated[
     str,

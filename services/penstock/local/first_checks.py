@@ -14,6 +14,7 @@ from pathlib import Path
 from penstock.config import Config
 from penstock.errors import ConfigurationError
 from penstock.machine import installation
+from penstock.machine.environment_names import is_file, split
 from penstock.machine.system_errors import in_words, not_utf8
 from penstock.runs.folder import RunFolder
 from penstock.runs.known import RUNS
@@ -81,6 +82,7 @@ def check_at_once(config: Config, *, resume: bool) -> None:
         resume: Whether the run in that folder would be resumed.
     """
     config.refuse_foreign_code()
+    _check_files_of_code(config)
     _check_unprotected(config)
     _check_descriptors(config)
     folder = RunFolder(Path(config.run.dir or "."))
@@ -111,6 +113,16 @@ def with_run_dir(config: Config) -> Config:
         return config
     name = config.environment.short_name.replace("/", "-").replace(":", "-")
     return config.changed({"run": {"dir": str(RUNS / f"{name}-{datetime.now():%Y%m%d-%H%M%S}")}})
+
+
+def _check_files_of_code(config: Config) -> None:
+    for setting, name in (("policy.module", config.policy.module), ("learner.loss", config.learner.loss)):
+        file = split(name or "")[0]
+        if is_file(file) and not Path(file).is_file():
+            raise ConfigurationError(
+                f"{setting} {name!r}: there is no file {file}; correct its path, which is absolute or relative to"
+                f" {Path.cwd()}"
+            )
 
 
 def _check_unprotected(config: Config) -> None:

@@ -44,6 +44,9 @@ _GROUPS = {
 _GROUP_OF = {name: group for group, names in _GROUPS.items() for name in names}
 """Groups of a tracker's page by the names of numbers of training. Others are in `time` or `training`."""
 
+OWN_STATISTIC = "loss_"
+"""Beginning of the names of numbers that a loss of the user's own returns (`learner.loss`)."""
+
 Columns = Mapping[str, NDArray[np.float64]]
 """Numbers by name, <float64>[N] each, in the order of the records; NaN where a record has no number."""
 
@@ -51,6 +54,8 @@ Columns = Mapping[str, NDArray[np.float64]]
 @functools.cache
 def tag_of(kind: str, name: str) -> str:
     """Returns the name of a number of a record, such as loss/policy_loss, in TensorBoard and in other trackers."""
+    if name.startswith(OWN_STATISTIC):
+        return f"loss/{name.removeprefix(OWN_STATISTIC)}"
     group = kind if kind != "training" else _GROUP_OF.get(name, "time" if name.endswith("_s") else "training")
     return f"{group}/{name}"
 

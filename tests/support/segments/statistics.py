@@ -43,9 +43,11 @@ def all_finite(statistics: TrainingStatistics) -> bool:
     The gain of priorities is one of many batches, and only continuous actions have bounds.
     """
     values = plain(statistics)
-    learning = values.pop("learning")
+    learning, own = values.pop("learning"), values.pop("own")
     del learning["priority_gain"], learning["actions_at_bound"]
-    return all(value is not None and np.isfinite(value) for value in (*learning.values(), *values.values()))
+    return all(
+        value is not None and np.isfinite(value) for value in (*learning.values(), *own.values(), *values.values())
+    )
 
 
 def counted_batch(counts: StoreCounts | None = None, *, segments: int = 4, fresh: int = 2) -> Batch:

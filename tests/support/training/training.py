@@ -30,6 +30,7 @@ def make_learner(
     precision: Precision = "float32",
     execution: Execution = "auto",
     sampling: SamplingConfig | None = None,
+    loss: str | None = None,
     **ppo: object,
 ) -> Learner:
     """Creates a learner for this environment, with settings of [ppo]; it makes all passes over a batch by default."""
@@ -42,6 +43,7 @@ def make_learner(
         seed=seed,
         precision=precision,
         execution=execution,
+        loss=loss,
     )
 
 

@@ -34,6 +34,7 @@ def refusal(config: Config) -> str:
         ({"environment": {"id": "package:Env-v0"}}, "environment.id 'package:Env-v0'"),
         ({"environment": {"imports": ["a", "/b.py"]}}, "environment.imports 'a,/b.py'"),
         ({"policy": {"module": "nets:Net"}}, "policy.module 'nets:Net'"),
+        ({"learner": {"loss": "/there/my.py:Loss"}}, "learner.loss '/there/my.py:Loss'"),
         ({"environment": {"kwargs": {"deep": [{"kind": "module.Class"}]}}}, "environment.kwargs.deep 'module.Class'"),
         ({"environment": {"kwargs": {"deep": {"a/b": 1}}}}, "environment.kwargs.deep 'a/b'"),
         ({"environment": {"training_kwargs": {"file": "/some.xml"}}}, "environment.training_kwargs.file '/some.xml'"),
@@ -72,14 +73,16 @@ def test_a_run_of_a_registered_environment_needs_no_permission(sections: dict[st
 
 def test_what_own_settings_name_is_not_foreign_and_the_rest_is(tmp_path: Path) -> None:
     environment = {"id": "a:Env", "imports": ["b"], "kwargs": {"x": "c.d", "y": "e.f"}}
-    config = data(tmp_path, environment=environment, policy={"module": "nets:Net"})
+    config = data(tmp_path, environment=environment, policy={"module": "nets:Net"}, learner={"loss": "losses:loss"})
     config = config.changed(env_id="a:Env", environment={"kwargs": {"x": "c.d"}})
     assert "environment.id" not in refusal(config) and "kwargs.x" not in refusal(config)
-    for name in ("environment.imports 'b'", "environment.kwargs.y 'e.f'", "policy.module 'nets:Net'"):
+    for name in ("environment.imports 'b'", "environment.kwargs.y 'e.f'", "policy.module 'nets:Net'", "learner.loss '"):
         assert name in refusal(config)
     config = config.changed(env_import="other", environment={"kwargs": {"y": 1}})
     assert "policy.module" in refusal(config) and "environment" not in refusal(config).partition(";")[0]
-    assert not refusal(config.changed(policy={"module": None}))
+    config = config.changed(policy={"module": None})
+    assert "learner.loss" in refusal(config) and "policy" not in refusal(config).partition(";")[0]
+    assert not refusal(config.changed(loss="losses:other"))
 
 
 def test_a_refusal_is_an_error_of_the_configuration() -> None:

@@ -149,10 +149,12 @@ def test_a_declared_statistic_is_displayed(kind: type, name: str) -> None:
 
 
 def test_the_journal_has_every_field_of_the_status_that_is_not_excluded() -> None:
-    record = Record.of_training(some(RunStatus), TRAINING, some(MeanTimes), 1.0, ended_return=2.0)
+    statistics = dataclasses.replace(TRAINING, own={"share": 0.25})
+    record = Record.of_training(some(RunStatus), statistics, some(MeanTimes), 1.0, ended_return=2.0)
     names = {"env_steps", "variants", *record.values}
+    assert record.values["loss_share"] == 0.25
     assert {each.name for each in dataclasses.fields(RunStatus)} - names == NOT_RECORDED
-    assert {*plain(TRAINING.learning), *plain(TRAINING)} - {"learning"} <= names
+    assert {*plain(TRAINING.learning), *plain(TRAINING)} - {"learning", "own"} <= names
     assert set(declared(MeanTimes)) <= names
     assert {"replayed_age_mean", "replayed_age_90", "drawn_priority"} <= names
 

@@ -12,6 +12,7 @@ from penstock.config.setting_types import (
     Count,
     Device,
     ListenAddress,
+    LossName,
     MetricsPort,
     Names,
     ReplayAddresses,
@@ -133,6 +134,11 @@ class LearnerConfig(Section):
     CUDA only. auto: graphed on CUDA; on a CPU eager, but in float32 small networks without autograd and an LSTM by
     torch's kernel, which are faster and round differently. compiled: by torch.compile, which needs a C++ compiler and
     takes up to a minute at first."""
+    loss: LossName | None = None
+    """Your own loss in place of PPO's: file.py:my_loss or my_package.my_module:MyLoss. It is a function of the policy,
+    a minibatch and the settings of [ppo] that returns the loss and statistics, or a class whose instance is such a
+    function (docs/change-the-algorithm.md). torch computes its gradients, which is slower for small networks on a CPU.
+    Unset: the loss of PPO."""
     prefetch_batches: PositiveInt = 1
     """Batches requested ahead of the one in training. Over a long round trip, the learner requests as many more as it
     trains meanwhile, up to sampling.off_policy_degree - 1."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from numpy.typing import NDArray
 
+from penstock.runs.metrics import OWN_STATISTIC
 from penstock.types.evaluation import EvaluationSummary, VariantReturns
 from penstock.types.records import plain
 from penstock.types.statistics import MeanTimes
@@ -69,7 +70,8 @@ class Record:
             "replayed_age_90": _rounded(replayed.age_90) if replayed else None,
             "drawn_priority": _rounded(replayed.drawn_priority) if replayed else None,
         }
-        measured = {**learning.pop("learning"), **learning, **plain(times)}
+        own = {f"{OWN_STATISTIC}{name}": value for name, value in learning.pop("own").items()}
+        measured = {**learning.pop("learning"), **learning, **own, **plain(times)}
         rounded = {name: _rounded(value) for name, value in measured.items()}
         return cls("training", status.env_steps, {**values, **rounded}, status.variants, distributions or {})
 

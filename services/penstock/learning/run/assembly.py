@@ -99,6 +99,7 @@ def learner_of(
         execution=config.learner.execution,
         threads=config.learner.threads,
         ranks=ranks,
+        loss=config.learner.loss,
     )
 
 
@@ -106,9 +107,10 @@ def core_is_faster(config: Config, spec: EnvironmentSpec, continued: Network | N
     """Returns whether one core of a CPU trains this policy faster than a GPU. Takes the arguments of `learner_of`.
 
     It does so for small networks with dense layers alone, which take direct steps there. With another execution or
-    precision, and with several ranks, no core was measured.
+    precision, with several ranks, and with a loss of the user's own, no core was measured.
     """
-    if config.learner.execution != "auto" or config.learner.precision != "float32":
+    settings = config.learner
+    if settings.execution != "auto" or settings.precision != "float32" or settings.loss is not None:
         return False
     learner = learner_of(config, spec, torch.device("cpu"), ALONE, continued)
     rows = config.sampling.batch_segments * config.actor.unroll_length / config.ppo.minibatches
@@ -141,7 +143,8 @@ def opened_learner(
         checkpoints.restore(learner, session.recovered.path)
     elif continued is not None:
         checkpoints.start_from(learner, continued)
-    session.statistics.notice(shown_encoders(spec, learner.policy.network.encoders))
+    for notice in (*learner.notices, shown_encoders(spec, learner.policy.network.encoders)):
+        session.statistics.notice(notice)
     return learner
 
 

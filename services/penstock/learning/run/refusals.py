@@ -82,7 +82,9 @@ class _Milestones:
 def _advice(config: Config) -> str:
     """Returns the remedies available to the user."""
     unset = [name for name in ("normalise_returns", "normalise_observations") if not getattr(config.policy, name)]
+    loss = [] if config.learner.loss is None else [f"correct learner.loss {config.learner.loss}"]
     ways = [
+        *loss,
         f"lower ppo.learning_rate (now {config.ppo.learning_rate:g})",
         "lower the scale of the environment's rewards",
         *(f"set policy.{name} to true" for name in unset),

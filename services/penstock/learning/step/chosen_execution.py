@@ -9,6 +9,7 @@ from penstock import config
 from penstock.algo.memory import lstm_by_sequences
 from penstock.algo.policies import Policy
 from penstock.config import PPOConfig, Precision
+from penstock.errors import ConfigurationError
 from penstock.learning.ranks.ranks import Ranks
 from penstock.learning.step.devices import check_execution, use_precision
 from penstock.learning.step.direct_execution import DirectExecution
@@ -38,14 +39,29 @@ class ChosenExecution:
 
     @classmethod
     def of(
-        cls, execution: config.Execution, device: torch.device, precision: Precision, threads: int, ranks: Ranks
+        cls,
+        execution: config.Execution,
+        device: torch.device,
+        precision: Precision,
+        threads: int,
+        ranks: Ranks,
+        *,
+        own_loss: bool = False,
     ) -> "ChosenExecution":
         """Chooses the execution, and sets the precision of all learners of the process (`use_precision`).
 
-        Raises `ConfigurationError` if the device or the ranks do not support this execution or precision.
+        Only torch computes gradients of a loss of the user's own. Raises `ConfigurationError` if the device or the
+        ranks do not support this execution, precision or loss.
         """
+        if own_loss and not ranks.alone:
+            raise ConfigurationError(
+                "learner.loss needs a learner of one rank, because each rank sees only its part of a minibatch; remove"
+                " it, or start the learner without torchrun"
+            )
         if execution == "auto" and device.type == "cuda" and ranks.alone:
             execution = "graphed"
+        elif execution == "auto" and own_loss:
+            execution = "eager"
         check_execution(device, execution, ranks)
         use_precision(device, precision)
         return cls(execution, device, precision, threads, ranks)

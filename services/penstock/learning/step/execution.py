@@ -196,7 +196,7 @@ class Captured:
             self._graph = self._capture()
         self._graph.replay()
         # Cloned, because the next replay overwrites them.
-        return Descended(self._log_prob.clone(), *self._scalars.clone().unbind())
+        return Descended.of(self._log_prob.clone(), self._scalars.clone().unbind())
 
     def _take_beside(self) -> Descended:
         current = torch.cuda.current_stream()

@@ -6,6 +6,7 @@ A step whose gradient has no finite norm is refused: it changes neither the para
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -90,7 +91,10 @@ class Descended:
         policy_loss, value_loss, entropy: <float32>[] or <float32>[M] losses as in `Losses`.
         gradient_norm: <float32>[] or <float32>[M] norm of the gradient before clipping.
         refused: <float32>[] or <float32>[M], 1 if the step was refused, else 0.
+        own: <float32>[] or <float32>[M] statistics of a loss of the user's own, as in `Losses`.
     """
+
+    SCALARS: ClassVar = ("policy_loss", "value_loss", "entropy", "gradient_norm", "refused")
 
     log_prob: Tensor
     policy_loss: Tensor
@@ -98,17 +102,24 @@ class Descended:
     entropy: Tensor
     gradient_norm: Tensor
     refused: Tensor
+    own: tuple[Tensor, ...] = ()
+
+    @classmethod
+    def of(cls, log_prob: Tensor, scalars: Sequence[Tensor]) -> "Descended":
+        """Returns the results with these `scalars`."""
+        named = dict(zip(cls.SCALARS, scalars, strict=False))
+        return cls(log_prob=log_prob, own=tuple(scalars[len(named) :]), **named)
 
     @property
     def scalars(self) -> tuple[Tensor, ...]:
-        """All results except the log probabilities, in order."""
-        return tuple(getattr(self, name) for name in self.__slots__[1:])
+        """All results except the log probabilities: those of `SCALARS`, and then the user's own."""
+        return (*(getattr(self, name) for name in self.SCALARS), *self.own)
 
     @staticmethod
     def joined(steps: Sequence["Descended"]) -> "Descended":
         """Returns the results of an epoch from the results of its single steps."""
         scalars = zip(*(step.scalars for step in steps), strict=True)
-        return Descended(torch.cat([step.log_prob for step in steps]), *map(torch.stack, scalars))
+        return Descended.of(torch.cat([step.log_prob for step in steps]), [torch.stack(each) for each in scalars])
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +235,7 @@ class GradientStep:
         refused = (norm < LARGEST_NORM).logical_not().float()
         stands = refused if counts is None else torch.maximum(refused, counts.any().logical_not().float())
         self.optimizer.step(stands)
-        return Descended(log_prob, loss.policy, loss.value, loss.entropy, norm, refused)
+        return Descended(log_prob, loss.policy, loss.value, loss.entropy, norm, refused, loss.own)
 
     def gradients(self, steps: Steps, settings: LossSettings) -> Callable[[slice], None]:
         """Implements `execution.Execution`."""

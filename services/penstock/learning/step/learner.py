@@ -31,6 +31,8 @@ from penstock.learning.step.batches import TrainingBatch
 from penstock.learning.step.chosen_execution import ChosenExecution
 from penstock.learning.step.devices import send
 from penstock.learning.step.gradient_steps import Epoch, Estimated, GradientStep, Steps, objective_of
+from penstock.learning.step.loss_check import try_loss
+from penstock.learning.step.own_loss import OwnLoss
 from penstock.learning.step.priority_gain import PriorityGain
 from penstock.learning.step.segment_gradients import squared_gradients
 from penstock.learning.step.training_statistics import TrainingStatistics
@@ -66,7 +68,13 @@ class TrainingOutcome:
 
 
 class Learner:
-    """Policy with its optimizer. Used by one thread."""
+    """Policy with its optimizer. Used by one thread.
+
+    Attributes:
+        policy: The policy.
+        parameters: Its flat parameters.
+        notices: One line each for the user about a loss of the user's own; empty without one.
+    """
 
     def __init__(
         self,
@@ -81,20 +89,35 @@ class Learner:
         execution: Execution = "auto",
         threads: int = 1,
         ranks: Ranks = ALONE,
+        loss: str | None = None,
     ) -> None:
         """Builds a policy for these spaces, initialised from `seed`, whose direct steps use this number of threads.
 
         The `ranks` train on the same batches together. The precision holds for all learners of the process
-        (`use_precision`). Raises `ConfigurationError` if the spaces are not supported, or the device or the ranks do
-        not support this execution or precision.
+        (`use_precision`). `loss` names a loss of the user's own, which is imported. Raises `ConfigurationError` if the
+        spaces are not supported, the device or the ranks do not support this execution or precision, or no gradient
+        step can be taken with the loss.
         """
         self._ppo, self._sampling, self._device, self._ranks = ppo, sampling, device, ranks
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.policy = Policy(spec, network).to(device)
-        chosen = ChosenExecution.of(execution, device, precision, threads, ranks)
+        chosen = ChosenExecution.of(execution, device, precision, threads, ranks, own_loss=loss is not None)
         chosen.prepare(self.policy)
         self.parameters = flatten(self.policy)
+        self.notices: tuple[str, ...] = ()
+        self._loss: OwnLoss | None = None
+        if loss is None:
+            objective = objective_of(self.policy, precision, device, ppo.burn_in_steps)
+        else:
+            self._loss = OwnLoss(loss)
+            objective = self._loss.objective(self.policy, precision, device, ppo.burn_in_steps)
+            trial = try_loss(
+                self._loss, objective, self.policy, self.parameters, loss_settings(ppo, 0.0), ppo.burn_in_steps
+            )
+            if trial.waits and execution == "auto":
+                chosen = dataclasses.replace(chosen, name="eager")
+            self.notices = (self._loss.introduction(chosen.name, waits=trial.waits), *trial.warnings)
         self.optimizer = Adam(self.parameters, chosen.learning_rate(ppo.learning_rate))
         # All are updated in place. A walk over the modules would cost as much as the sums of these tensors.
         self._held = [self.parameters, *self.policy.buffers(), *self.optimizer.state.values()]
@@ -102,7 +125,6 @@ class Learner:
         self.generator = torch.Generator().manual_seed(seed)
         own = self.policy.own_value_network
         self._border = None if own is None else beginning_of(own)
-        objective = objective_of(self.policy, precision, device, ppo.burn_in_steps)
         self.step = GradientStep(objective, self.parameters, self.optimizer, ppo.max_gradient_norm, self._border)
         self._execution = chosen.begin(self.policy, self.step, ppo)
 
@@ -141,6 +163,7 @@ class Learner:
             priority_gain=self._gain.gain,
             limits=self.policy.action_limits,
             further=[each.double() for each in further],
+            own=() if self._loss is None else self._loss.statistics,
         )
         counts = batch.counts
         # Some of the segments of a batch with refused steps caused the refusal, and would otherwise be drawn again for

@@ -1,8 +1,8 @@
 """Statistics of a trained batch, computed on the device with a single synchronisation."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -18,8 +18,8 @@ from penstock.types.statistics import LearningNumbers, declared
 _OF_ROWS = ("effective_sample_share", "fresh_effective_share", "explained_variance", "actions_at_bound")
 """Statistics of the rows of a batch."""
 
-_OF_MINIBATCHES = Descended.__slots__[1:]
-"""Statistics of each gradient step, in the order of `Descended.scalars`."""
+_OF_MINIBATCHES = Descended.SCALARS
+"""Statistics of each gradient step, which `Descended.scalars` begins with."""
 
 _OF_EPOCHS = Movement.__slots__
 """Statistics of each epoch."""
@@ -36,6 +36,7 @@ class TrainingStatistics:
         staleness_max: Largest staleness of the segments, in versions.
         fresh_lag_mean: Mean staleness of the fresh segments, in versions; 0 if there are none.
         fresh_lag_max: Largest staleness of the fresh segments, in versions; 0 if there are none.
+        own: Statistics of a loss of the user's own (`learner.loss`), by their names; None where not finite.
     """
 
     learning: LearningNumbers
@@ -44,6 +45,7 @@ class TrainingStatistics:
     staleness_max: int
     fresh_lag_mean: float
     fresh_lag_max: int
+    own: Mapping[str, float | None] = field(default_factory=dict)
 
     @property
     def scalars(self) -> dict[str, float | None]:
@@ -61,11 +63,12 @@ def measure(
     priority_gain: float | None,
     limits: Sequence[Tensor | None],
     further: Sequence[Tensor] = (),
+    own: Sequence[str] = (),
 ) -> tuple[TrainingStatistics, int, tuple[Tensor, ...]]:
     """Returns the statistics of a trained batch, the number of its refused gradient steps, and `further` tensors.
 
     `further`, <float64>[...] on the device, come to the host in the same transfer. `limits` are the ends of the ranges
-    of actions (`Policy.action_limits`).
+    of actions (`Policy.action_limits`), and `own` the names of the loss's own statistics (`Losses.own`).
     """
     steps, weight, counted = estimated.steps, estimated.behaviour_weight, estimated.counted
     fresh = slice(None, estimated.fresh_count)
@@ -84,17 +87,16 @@ def measure(
     found, *rest = torch.split(sent, [len(each) for each in parts])
     others = tuple(rest[len(scalars) :])
     values = dict(zip(_OF_ROWS, found.tolist(), strict=True))
-    columns = _joined([each.numpy() for each in rest[: len(scalars)]])
+    columns = _joined([each.numpy() for each in rest[: len(scalars)]], own)
     refused = columns.pop("refused")
     means = values | {
         name: _finite_mean(column if name in _OF_EPOCHS else column[refused == 0.0]) for name, column in columns.items()
     }
     learning = {name: means.pop(name) for name in declared(LearningNumbers) if name in means}
+    of_loss = {name: means.pop(name) for name in own}
     statistics = TrainingStatistics(
-        learning=LearningNumbers(
-            **{name: value if math.isfinite(value) else None for name, value in learning.items()},
-            priority_gain=priority_gain,
-        ),
+        learning=LearningNumbers(**_known(learning), priority_gain=priority_gain),
+        own=_known(of_loss),
         **means,
         learning_rate=learning_rate,
         staleness_mean=float(batch.staleness.mean()),
@@ -109,11 +111,15 @@ def _scalars(movement: Movement) -> tuple[Tensor, ...]:
     return tuple(getattr(movement, name) for name in _OF_EPOCHS)
 
 
-def _joined(scalars: Sequence[NDArray[np.float64]]) -> dict[str, NDArray[np.float64]]:
+def _known(means: Mapping[str, float]) -> dict[str, float | None]:
+    return {name: value if math.isfinite(value) else None for name, value in means.items()}
+
+
+def _joined(scalars: Sequence[NDArray[np.float64]], own: Sequence[str]) -> dict[str, NDArray[np.float64]]:
     """Returns the statistics of all epochs by name, <float64>[M] or <float64>[epochs], from the statistics of each
     epoch in turn.
     """
-    names = (*_OF_MINIBATCHES, *_OF_EPOCHS)
+    names = (*_OF_MINIBATCHES, *own, *_OF_EPOCHS)
     return {
         name: np.concatenate([np.empty(0), *scalars[position :: len(names)]]) for position, name in enumerate(names)
     }

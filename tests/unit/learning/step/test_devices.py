@@ -152,6 +152,7 @@ def test_the_largest_network_for_a_core_is_the_one_that_a_gpu_trains_as_fast_by_
     [
         ({}, True),
         ({"learner": {"execution": "eager"}}, False),
+        ({"learner": {"loss": "penstock.losses:ppo"}}, False),
         ({"policy": {"hidden_sizes": [256, 256]}}, False),
         ({"policy": {"memory": "lstm"}}, False),
         ({"ppo": {"minibatches": 1}, "sampling": {"batch_segments": 256}}, False),

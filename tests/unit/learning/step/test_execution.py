@@ -9,12 +9,14 @@ from torch import Tensor
 from penstock.algo.losses import Losses, LossSettings
 from penstock.algo.network import Network
 from penstock.algo.parameters import flatten
-from penstock.algo.policies import Inputs
+from penstock.algo.policies import Inputs, Policy
 from penstock.errors import ConfigurationError
 from penstock.learning.step.adam import Adam
 from penstock.learning.step.execution import Descent, Eager, FixedShapes, Take, descent_by
 from penstock.learning.step.gradient_steps import Descended, GradientStep, Objective, Steps, objective_of
 from penstock.learning.step.learner import Learner
+from penstock.learning.step.own_loss import OwnLoss
+from penstock.losses import Minibatch, ppo
 from tests.support.environments.tiny import spec_of
 from tests.support.training.policies import fresh_policy
 from tests.support.training.training import CPU, SMALL, make_batch, make_learner
@@ -31,10 +33,16 @@ SETTINGS = LossSettings(
 TASKS = pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
 
 
-def make_step(env_id: str) -> GradientStep:
+def with_statistic(policy: Policy, batch: Minibatch, settings: LossSettings) -> tuple[Tensor, dict[str, Tensor]]:
+    return ppo(policy, batch, settings)[0], {"value": batch.mean(batch.value)}
+
+
+def make_step(env_id: str, loss: str | None = None) -> GradientStep:
     policy = fresh_policy(spec_of(env_id))
     parameters = flatten(policy)
     objective = objective_of(policy, "float32", CPU)
+    if loss is not None:
+        objective = OwnLoss(loss).objective(policy, "float32", CPU, 0)
     return GradientStep(objective, parameters, Adam(parameters, 1e-2), max_gradient_norm=0.5)
 
 
@@ -60,12 +68,14 @@ def descend(descent: Descent, env_id: str, counts: tuple[int, ...]) -> Descended
         descent.begin(random_steps(env_id, count, seed=index), settings, most_steps=64)
         order = torch.randperm(count, generator=torch.Generator().manual_seed(9))
         done.append(descent.descend(order, min(4, count)))
-    return Descended(*(torch.cat([getattr(each, name) for each in done]) for name in Descended.__slots__))
+    scalars = zip(*(each.scalars for each in done), strict=True)
+    return Descended.of(torch.cat([each.log_prob for each in done]), [torch.cat(each) for each in scalars])
 
 
 @TASKS
-def test_padded_minibatches_descend_like_unpadded_ones(env_id: str) -> None:
-    plain, filled = make_step(env_id), make_step(env_id)
+@pytest.mark.parametrize("loss", [None, f"{__name__}:with_statistic"])
+def test_padded_minibatches_descend_like_unpadded_ones(env_id: str, loss: str | None) -> None:
+    plain, filled = make_step(env_id, loss), make_step(env_id, loss)
     counts = (37, 64, 3, 50)
     shapes = []
 
@@ -82,7 +92,9 @@ def test_padded_minibatches_descend_like_unpadded_ones(env_id: str) -> None:
     assert len(done.refused) == len(expected.refused) == 4 + 4 + 3 + 4
     assert set(shapes) == {(16,)}
     for field in dataclasses.fields(Descended):
-        torch.testing.assert_close(getattr(done, field.name), getattr(expected, field.name), rtol=1e-4, atol=1e-6)
+        ours, theirs = getattr(done, field.name), getattr(expected, field.name)
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6, equal_nan=loss is not None)
+    assert len(done.own) == len(expected.own) == (0 if loss is None else 1)
     torch.testing.assert_close(filled.parameters, plain.parameters, rtol=0, atol=1e-6)
 
 
@@ -178,9 +190,10 @@ def test_a_loss_that_cannot_be_compiled_raises_an_error_with_a_remedy(
         ("CartPole-v1", dataclasses.replace(SMALL, memory="lstm", memory_size=8)),
     ],
 )
-def test_compiled_and_eager_steps_learn_the_same(env_id: str, network: Network) -> None:
+@pytest.mark.parametrize("loss", [None, "penstock.losses:ppo"])
+def test_compiled_and_eager_steps_learn_the_same(env_id: str, network: Network, loss: str | None) -> None:
     eager, compiled = (
-        make_learner(env_id, network=network, execution=name, clip_range_schedule="linear")
+        make_learner(env_id, network=network, execution=name, loss=loss, clip_range_schedule="linear")
         for name in ("eager", "compiled")
     )
     for progress, segments in ((0.0, 4), (0.3, 6), (0.6, 6)):
