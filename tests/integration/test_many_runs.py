@@ -40,6 +40,7 @@ def summaries(folder: Path) -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for path in folder.rglob("summary.json")}
 
 
+@pytest.mark.nightly
 def test_a_sweep_is_interrupted_and_continued(folder: Path) -> None:
     words = ("sweep", "base.toml", "--grid", "ppo.epochs=2,3", "--seeds", "1", "--processes", "2")
     with Command(*words, directory=folder) as command:

@@ -31,7 +31,6 @@ from penstock.types.spaces import (
 from tests.support.machine.hidden_packages import hiding
 from tests.support.machine.timing import PATIENCE_S
 from tests.support.segments.spaces import ACTIONS, NAMES, OBSERVATION, OBSERVATION_NAMES, OBSERVATIONS, masked, nested
-from tests.support.tiers import gate_of
 from tests.support.training.policies import fresh_policy, weights_of
 
 pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
@@ -182,7 +181,8 @@ def saved(policy: Policy, folder: Path) -> Path:
     return file
 
 
-@pytest.mark.parametrize("name", gate_of(1, KINDS))
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", KINDS)
 def test_a_file_acts_without_penstock_as_load_policy_does(name: str, tmp_path: Path) -> None:
     spec, network = KINDS[name]
     policy, rows = trained_policy(spec, network), COUNT // STEPS
