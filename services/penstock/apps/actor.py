@@ -1,6 +1,7 @@
 """`penstock actor`: joins a run, collects windows under grants and sends them."""
 
 import dataclasses
+import functools
 import os
 import socket
 
@@ -78,18 +79,6 @@ def _collect(
         report_failure(membership, service.logger, failure)
         membership.drain(_DRAIN_S)
 
-    def load(weights: Weights, temperature: float) -> Runner:
-        device = device_of(environments.current) if config.environment.ready_share == 1.0 else None
-        runner = runner_of(
-            weights,
-            temperature=temperature,
-            inference=settings.inference,
-            module=config.policy.module,
-            device=device,
-        )
-        metrics.ACTOR_NUMPY.set(runner.library == "numpy")
-        return runner
-
     watch.report = report
     parts = ActorParts(
         run=membership,
@@ -101,7 +90,7 @@ def _collect(
             steps=lambda: progress.steps,
             window_s=lambda: progress.window_s,
         ),
-        load=load,
+        load=functools.partial(_load, config, environments),
         environments=environments,
         process=service,
         log=service.logger,
@@ -127,6 +116,19 @@ def _collect(
         thread.run(server.stop())
         thread.close()
     return code
+
+
+def _load(config: Config, environments: ReplaceableEnvironments, weights: Weights, temperature: float) -> Runner:
+    device = device_of(environments.current) if config.environment.ready_share == 1.0 else None
+    runner = runner_of(
+        weights,
+        temperature=temperature,
+        inference=config.actor.inference,
+        module=config.policy.module,
+        device=device,
+    )
+    metrics.ACTOR_NUMPY.set(runner.library == "numpy")
+    return runner
 
 
 def _environments_of(config: Config, service: Service, progress: Progress) -> ReplaceableEnvironments:

@@ -133,14 +133,18 @@ class CheckedVector:
 
     def check(self, observation: Leaves, where: str = "in step") -> None:
         """Raises `EnvironmentFailed` if leaves [N, ...] of observations can't be trained on."""
-        for values, expected, check in zip(observation, self._shapes, self._checks, strict=True):
-            if values.shape != expected:
-                what = f"observations of shape {values.shape}, not {expected}"
-                raise self.failure(what, None, CORRECT_SPACE, where)
+        self.check_shapes(observation, where)
+        for values, check in zip(observation, self._checks, strict=True):
             try:
                 check(values)
             except Unusable as fault:
                 raise self.failure(fault.what, fault.index, fault.remedy, where) from None
+
+    def check_shapes(self, observation: tuple[Any, ...], where: str = "in step") -> None:
+        """Raises `EnvironmentFailed` if leaves of observations, arrays or tensors, do not have the shapes [N, ...]."""
+        for values, expected in zip(observation, self._shapes, strict=True):
+            if (shape := tuple(values.shape)) != expected:
+                raise self.failure(f"observations of shape {shape}, not {expected}", None, CORRECT_SPACE, where)
 
     def _flat(self, observation: Any, where: str = "in step") -> Leaves:
         try:

@@ -10,7 +10,6 @@ from gymnasium.vector import VectorEnv, VectorWrapper
 
 from penstock.acting.environments.checked_vector import CheckedVector
 from penstock.acting.values import faults
-from penstock.acting.values.leaf_buffers import CORRECT_SPACE
 from penstock.acting.values.leaves import flatten, mapped, row_of, unflatten
 from penstock.acting.values.returned_values import array_of, column_of
 from penstock.errors import ConfigurationError
@@ -30,11 +29,9 @@ def takes_tensors(env: VectorEnv[Any, Any, Any]) -> bool:
     return torch is not None and isinstance(device, (str, torch.device))
 
 
-def is_tensor(values: Any) -> bool:
-    """Returns whether all values in nested dicts and tuples are tensors."""
-    found: list[bool] = []
-    mapped(values, lambda leaf: found.append(hasattr(leaf, "detach")))
-    return all(found)
+def is_tensor(value: Any) -> bool:
+    """Returns whether a value is a tensor of torch."""
+    return hasattr(value, "detach")
 
 
 class TensorVector(_Wrapper):
@@ -126,12 +123,9 @@ class TensorRows:
             leaves = flatten(self._spec.observation, observation)
         except ConfigurationError as error:
             raise faults.refused(str(error), "in step", self._spec.id, None) from None
-        for leaf, space in zip(leaves, self._spec.observation.spaces, strict=True):
+        for leaf in leaves:
             self._require_tensor("observations", leaf)
-            expected = self._checked.count, *space.observation_array[1]
-            if tuple(leaf.shape) != expected:
-                what = f"observations of shape {tuple(leaf.shape)}, not {expected}"
-                raise self._checked.failure(what, None, CORRECT_SPACE)
+        self._checked.check_shapes(leaves)
         return leaves
 
     def _column(self, what: str, values: Any) -> Any:

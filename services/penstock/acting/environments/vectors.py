@@ -31,6 +31,7 @@ from penstock.acting.environments.texts import readable
 from penstock.acting.environments.workers.pool import TIMEOUT_S, Making, ProcessEnvironments
 from penstock.acting.environments.wrappers import Wrapping, wrapped
 from penstock.acting.values import masks
+from penstock.acting.values.leaves import flatten
 from penstock.acting.values.masks import MaskSource
 from penstock.acting.values.spaces import describe
 from penstock.errors import ConfigurationError, EnvironmentFailed
@@ -157,7 +158,7 @@ class NextStepEnvironments(AnswerTogether):
         They replace `step` until the next reset. Raises `EnvironmentFailed` if the observations have another shape.
         """
         assert self._tensors is not None
-        if not is_tensor(self._envs.returned):
+        if not all(map(is_tensor, flatten(self.spec.observation, self._envs.returned))):
             return None
         return TensorRows(self._tensors, self._envs, self.spec, at_once=isinstance(self, SameStepEnvironments))
 
