@@ -1,7 +1,8 @@
 """`make bench-environment-workers`: a step of environments in one process and in worker processes.
 
-Eight environments take steps with fixed actions: CartPole-v1, and an environment whose step sleeps for a millisecond.
-The time is elapsed time, and the processor time includes the workers; all forms take turns. The result is
+Eight environments take steps with fixed actions: CartPole-v1, and an environment whose step sleeps for 1 or 10
+milliseconds. A step that sleeps takes no processor time, as if each worker had a core of its own. The time is elapsed
+time, and the processor time includes the workers; all forms take turns. The result is
 build/bench/environment_workers.json.
 """
 
@@ -28,22 +29,25 @@ COUNT = 8
 WORKERS = (0, 1, 2, 4, 8)
 """Numbers of worker processes; 0: the environments are in the measuring process."""
 
-SLEEP_S = 1e-3
-
 
 class Sleeping(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """CartPole-v1 whose step sleeps, as one does that waits for a simulator."""
+    """CartPole-v1 whose step sleeps for some milliseconds, as one does that waits for a simulator."""
 
-    def __init__(self) -> None:
+    def __init__(self, sleep_ms: float) -> None:
         super().__init__(gymnasium.make("CartPole-v1"))
+        self._sleep_s = 1e-3 * sleep_ms
 
     def step(self, action: Any) -> Any:
         """Sleeps, and takes the step."""
-        time.sleep(SLEEP_S)
+        time.sleep(self._sleep_s)
         return self.env.step(action)
 
 
-TASKS = {"CartPole-v1": "CartPole-v1", "a step that sleeps 1 ms": f"{__file__}:Sleeping"}
+TASKS: dict[str, tuple[str, dict[str, Any]]] = {
+    "CartPole-v1": ("CartPole-v1", {}),
+    **{f"a step that sleeps {each} ms": (f"{__file__}:Sleeping", {"sleep_ms": each}) for each in (1, 10)},
+}
+"""Ids of the environments and their arguments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +83,12 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=1.0)
     arguments = parser.parse_args()
     results = list[Reading]()
-    for task, env_id in TASKS.items():
+    for task, (env_id, kwargs) in TASKS.items():
         found = defaultdict[int, list[tuple[float, float]]](list)
         for _ in range(arguments.rounds):
             for workers in WORKERS:
                 form = "process" if workers else "sync"
-                made = make_environments(env_id, COUNT, kwargs={}, vectorization=form, workers=workers)
+                made = make_environments(env_id, COUNT, kwargs=kwargs, vectorization=form, workers=workers)
                 with closing(made) as environments:
                     environments.reset(range(COUNT))
                     found[workers].append(read(environments, arguments.seconds))

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from penstock.acting.environments.checked_vector import CheckedVector
 from penstock.acting.environments.native.choice import is_chosen
+from penstock.acting.environments.one_choice import OneChoice, OneChoiceVector, masked_as_one
 from penstock.acting.environments.progress import Progress
 from penstock.acting.environments.refusals import can_not_make
 from penstock.acting.environments.registry import import_and_find, make, registered_spec
@@ -231,7 +232,7 @@ def make_environments(
     chosen = vectorization == "auto" and not wrappers and spec is not None and is_chosen(spec, kwargs, count)
     if vectorization == "native" or chosen:
         found = found if spec is None else spec
-        return _make_native(env_id, count, dict(kwargs), progress, found, find_masks)
+        return _make_native(env_id, count, dict(kwargs), progress, found, find_masks, use_masks)
     if isinstance(found, EnvSpec) and found.entry_point is None:
         raise ConfigurationError(
             f"{env_id} is a class of vector environments, which have no single form; set environment.vectorization to"
@@ -242,9 +243,9 @@ def make_environments(
         while len(envs) < count:
             progress.environment = len(envs)
             try:
-                envs.append(
-                    readable(_made(env_id, found, kwargs, lambda: wrapped(make(found, kwargs), env_id, wrappers)))
-                )
+                env = readable(_made(env_id, found, kwargs, lambda: wrapped(make(found, kwargs), env_id, wrappers)))
+                joint = use_masks and masked_as_one(env.observation_space, env.action_space)
+                envs.append(OneChoice(env) if joint else env)
             except ConfigurationError as error:
                 if not envs:
                     raise
@@ -299,6 +300,7 @@ def _make_native(
     progress: Progress,
     found: str | EnvSpec,
     find_masks: FindMasks,
+    use_masks: bool,
 ) -> Environments:
     progress.environment = None
     made = _made(
@@ -308,7 +310,9 @@ def _make_native(
         lambda: gymnasium.make_vec(found, count, vectorization_mode="vector_entry_point", **kwargs),
     )
     check_arguments(made, env_id, kwargs)
-    envs = TensorVector(made) if takes_tensors(made) else SeparateGenerators(made)
+    envs: VectorEnv[Any, Any, Any] = TensorVector(made) if takes_tensors(made) else SeparateGenerators(made)
+    if use_masks and masked_as_one(envs.single_observation_space, envs.single_action_space):
+        envs = OneChoiceVector(envs)
     described = describe(env_id, envs.single_observation_space, envs.single_action_space)
     mode = envs.metadata.get("autoreset_mode")
     if mode not in (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP):

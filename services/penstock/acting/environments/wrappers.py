@@ -20,7 +20,7 @@ Wrapping = Mapping[str, Any]
 """The name of a wrapper, as in `environment.wrappers`, and its arguments."""
 
 
-_OWN = {"TextTokens": "penstock.acting.environments.texts"}
+_OWN = {"OneChoice": "penstock.acting.environments.one_choice", "TextTokens": "penstock.acting.environments.texts"}
 """Wrappers of Penstock, by their names, and their modules."""
 
 

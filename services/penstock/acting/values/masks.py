@@ -5,6 +5,7 @@ sum(n) for MultiDiscrete, and the pair (0, 1) for each element of MultiBinary. T
 """
 
 import enum
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
@@ -65,7 +66,10 @@ class MaskSource:
         if values.dtype.kind not in "biuf":
             raise self._refusal(f"of type {values.dtype}, where numbers or booleans are expected")
         if values.size != self.bits:
-            raise self._refusal(f"of {values.size} elements, where {self._action.shown()} has {self.bits} alternatives")
+            found = f"of {values.size} elements, where {self._action.shown()} has {self.bits} alternatives"
+            if values.size == math.prod(self._action.choices):
+                raise self._refusal(found, "for a mask of all combinations, add the wrapper OneChoice")
+            raise self._refusal(found)
         row: NDArray[np.bool_] = values.ravel() != 0
         return row
 
@@ -119,8 +123,8 @@ class MaskSource:
             raise self._refusal(f"that is a {type(mask).__name__}, where an array is expected") from None
         return np.concatenate(parts) if parts else np.zeros(0, np.bool_)
 
-    def _refusal(self, found: str) -> ConfigurationError:
-        return ConfigurationError(f"an action mask from {self.place.value} {found}; {_REMEDY}")
+    def _refusal(self, found: str, remedy: str = _REMEDY) -> ConfigurationError:
+        return ConfigurationError(f"an action mask from {self.place.value} {found}; {remedy}")
 
 
 def find(
