@@ -41,6 +41,7 @@ ALLOWED: dict[str, set[str]] = {
     "telemetry": {"errors", "machine", "telemetry"},
     "algo": {"types", "errors", "machine", "algo"},
     "losses": {"algo"},
+    "curricula": set(),
     "small": {"types", "algo", "small"},
     "small.compiled": {"types", "machine", "algo", "small", "small.compiled"},
     "acting.protocols": {"types", "algo"},

@@ -24,12 +24,14 @@ CODE = (
     *(f"environment.{key}" for key in ("id", "imports", "python", "kwargs", "training_kwargs", "variants", "wrappers")),
     "policy.module",
     "learner.loss",
+    "sampling.collection",
     "checkpoint.copy_to",
     "run.on_end",
 )
 """Settings that may name code."""
 
 _ON_END, _COPY_TO, _LOSS = "run.on_end", "checkpoint.copy_to", "learner.loss"
+_COLLECTION = "sampling.collection"
 
 _HOW_TO_TRUST = (
     "if you trust that code, add --trust-code (in Python trust_code=True), or give these settings yourself (--env-id,"
@@ -68,8 +70,9 @@ class FileNames:
 
 def imported_by(settings: Sections) -> dict[str, object]:
     """Returns the values that name code which a process of a run imports, by the names of `FileNames`."""
-    found, loss = code_in(settings.environment, settings.policy), settings.learner.loss
-    return found if loss is None else {**found, _LOSS: loss}
+    own = {_LOSS: settings.learner.loss, _COLLECTION: settings.sampling.curriculum}
+    named = {name: value for name, value in own.items() if value is not None}
+    return {**code_in(settings.environment, settings.policy), **named}
 
 
 def code_in(environment: EnvironmentConfig, policy: PolicyConfig) -> dict[str, object]:

@@ -216,6 +216,17 @@ def _read_schedule(value: object) -> object:
     return found
 
 
+def _read_rule(value: object) -> object:
+    """Returns the name of a rule, or the absolute name of the user's own.
+
+    Raises `ValueError` with the accepted forms.
+    """
+    named = name_of(value, what="curriculum")
+    if isinstance(named, str) and (named in RULES or ":" in named):
+        return named if named in RULES else absolute(named)
+    raise ValueError(f"must be {_RULE}; got {value!r}")
+
+
 def _read_auto(value: object) -> object:
     return 0 if value == "auto" else value
 
@@ -252,6 +263,11 @@ NodeName = Annotated[
 ]
 """The name of a node or a job. Names of hosts have at most 253 characters."""
 Host = Annotated[str, pydantic.AfterValidator(_check_host), InWords("a host's name or address, without a port")]
+RULES = ("equal", "return", "error", "learnability")
+"""Penstock's rules by which variants share collection."""
+
+_RULE = f"{', '.join(RULES)}, or a function in a file or a module, such as file.py:my_curriculum"
+Rule = Annotated[str, pydantic.BeforeValidator(_read_rule), InWords(_RULE)]
 Device = Annotated[str, pydantic.AfterValidator(_check_device), InWords("auto, cpu, cuda, or cuda:N for GPU number N")]
 ActorSlots = Annotated[int, Field(ge=1, le=MAX_SLOTS)]
 Temperature = Annotated[float, Field(ge=0.01, le=100.0)]

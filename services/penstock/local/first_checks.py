@@ -116,7 +116,11 @@ def with_run_dir(config: Config) -> Config:
 
 
 def _check_files_of_code(config: Config) -> None:
-    for setting, name in (("policy.module", config.policy.module), ("learner.loss", config.learner.loss)):
+    for setting, name in (
+        ("policy.module", config.policy.module),
+        ("learner.loss", config.learner.loss),
+        ("sampling.collection", config.sampling.curriculum),
+    ):
         file = split(name or "")[0]
         if is_file(file) and not Path(file).is_file():
             raise ConfigurationError(

@@ -1,12 +1,12 @@
 """The section [sampling]."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import pydantic
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from penstock.config import replay_law
-from penstock.config.setting_types import DerivedCount, UnitInterval
+from penstock.config.setting_types import RULES, DerivedCount, Rule, UnitInterval
 from penstock.config.settings.section import Section
 from penstock.gate_law import share_conflict
 
@@ -42,12 +42,13 @@ class SamplingConfig(Section):
     """Age in versions above which segments are no longer replayed."""
     min_replay_segments: NonNegativeInt = 64
     """Segments that must have been trained before any is replayed."""
-    collection: Literal["equal", "return", "error", "learnability"] = "equal"
+    collection: Rule = "equal"
     """Rule by which environment.variants share collection. equal: every actor collects as much as any other. error: by
     the mean absolute advantage in a variant's newest segments. return: by how far a variant's mean return is below
     evaluation.threshold or, without one, below the best variant's. learnability: by p (1 - p), with p the share of a
-    variant's newest episodes that reach the threshold or, without one, exceed the median of all. Has no effect while
-    the learner waits for segments."""
+    variant's newest episodes that reach the threshold or, without one, exceed the median of all. Your own curriculum:
+    file.py:my_curriculum, a function of the variants and the run's progress that returns a weight for each
+    (docs/change-the-algorithm.md). Has no effect while the learner waits for segments."""
     least_share: float = 0.2
     """Smallest share of collection of an actor, relative to an equal share; above 0 and at most 1. Enough for the
     statistics of a variant that is easy now to show that it was forgotten."""
@@ -56,6 +57,11 @@ class SamplingConfig(Section):
     def fresh_segments(self) -> int:
         """Number of fresh segments in every batch (F)."""
         return round(self.batch_segments * self.fresh_fraction)
+
+    @property
+    def curriculum(self) -> str | None:
+        """Name of the user's own rule of collection; None: it is one of Penstock's."""
+        return None if self.collection in RULES else self.collection
 
     @property
     def usual_alpha(self) -> float:

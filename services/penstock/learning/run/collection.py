@@ -8,13 +8,13 @@ share for every slot, so that each statistic stays current.
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import assert_never
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.config import SamplingConfig
+from penstock.learning.run.own_curriculum import OwnCurriculum
 
 Returns = Sequence[Sequence[float]]
 """Returns of the newest training episodes of each variant, oldest first; empty for a variant without any."""
@@ -32,10 +32,17 @@ _RECENT_EPISODES = 20
 class CollectionWeights:
     """Weights of V variants by running statistics. Used by one thread."""
 
-    def __init__(self, sampling: SamplingConfig, variants: int, threshold: float | None) -> None:
-        """Begins without statistics. `threshold` is the return that counts as solved, if there is one."""
+    def __init__(
+        self, sampling: SamplingConfig, variants: Sequence[Mapping[str, object]], threshold: float | None
+    ) -> None:
+        """Begins without statistics, for variants with these arguments.
+
+        `threshold` is the return that counts as solved, if there is one. Raises `ConfigurationError` if a rule of the
+        user's own can't be used.
+        """
         self._kind, self._threshold, self._batches = sampling.collection, threshold, 0
-        self._errors: list[deque[float]] = [deque(maxlen=_RECENT_SEGMENTS) for _ in range(variants)]
+        self._own = None if sampling.curriculum is None else OwnCurriculum(sampling.curriculum, variants)
+        self._errors: list[deque[float]] = [deque(maxlen=_RECENT_SEGMENTS) for _ in variants]
 
     def observe(self, slots: NDArray[np.uint32], errors: NDArray[np.float64]) -> None:
         """Adds the fresh segments of a batch: <uint32>[F] their slots and <float64>[F] their mean absolute errors.
@@ -45,23 +52,22 @@ class CollectionWeights:
         for slot, error in zip(slots.tolist(), errors.tolist(), strict=False):
             self._errors[slot % len(self._errors)].append(error)
 
-    def review(self, recent_returns: Callable[[], Returns]) -> tuple[float, ...] | None:
-        """Counts a batch. Returns new weights with mean 1 by variant every `_REVIEW_BATCHES` batches, else None."""
+    def review(self, recent_returns: Callable[[], Returns], progress: float) -> tuple[float, ...] | None:
+        """Counts a batch. Returns new weights with mean 1 by variant every `_REVIEW_BATCHES` batches, else None.
+
+        A rule of the user's own learns the `progress` of the run, 0 to 1. Raises `TrainingFailed` if it fails.
+        """
         if self._kind == "equal":
             return None
         self._batches += 1
         if self._batches % _REVIEW_BATCHES:
             return None
-        match self._kind:
-            case "error":
-                weights = by_error(self._errors)
-            case "return":
-                weights = by_return(recent_returns(), self._threshold)
-            case "learnability":
-                weights = by_learnability(recent_returns(), self._threshold)
-            case _:
-                assert_never(self._kind)
-        return normalised(weights)
+        if self._own is not None:
+            return normalised([*self._own.weights(recent_returns(), self._errors, progress)])
+        if self._kind == "error":
+            return normalised(by_error(self._errors))
+        rule = by_return if self._kind == "return" else by_learnability
+        return normalised(rule(recent_returns(), self._threshold))
 
 
 Weights = list[float | None]

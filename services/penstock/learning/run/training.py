@@ -91,8 +91,10 @@ class TrainingRun:
         self._distributions: dict[str, NDArray[Any]] = {}
         self._noted_totals = statistics.session.totals()
         self._collection = CollectionWeights(
-            config.sampling, max(1, len(config.environment.variants)), config.evaluation.threshold
+            config.sampling, config.environment.training_variants, config.evaluation.threshold
         )
+        if config.sampling.curriculum is not None:
+            statistics.notice(f"sampling.collection {config.sampling.curriculum} divides collection among the variants")
         self._inserted: int | None = None
 
     def run(self) -> Conclusion:
@@ -238,7 +240,7 @@ class TrainingRun:
             samples_per_insert=self._samples_per_insert(),
             train_s=train_s,
         )
-        self._choose_weights(batch, outcome)
+        self._choose_weights(batch, outcome, share_done)
         self._refusals.observe(outcome)
 
     def _advance(self, batch: Batch, outcome: TrainingOutcome) -> None:
@@ -270,9 +272,9 @@ class TrainingRun:
         if answered.exception() is None:
             self._statistics.session.committed(answered.result())
 
-    def _choose_weights(self, batch: Batch, outcome: TrainingOutcome) -> None:
+    def _choose_weights(self, batch: Batch, outcome: TrainingOutcome, progress: float) -> None:
         self._collection.observe(batch.head.slots, outcome.fresh_errors)
-        weights = self._collection.review(self._statistics.variant_returns)
+        weights = self._collection.review(self._statistics.variant_returns, progress)
         if weights is not None and weights != self._plan.slot_weights:
             self._plan = dataclasses.replace(self._plan, slot_weights=weights)
             self._source.adjust(self._plan)

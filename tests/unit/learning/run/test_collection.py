@@ -22,12 +22,12 @@ NOTHING: list[list[float]] = [[], []]
 def reviews(
     weights: CollectionWeights, batches: int, returns: list[list[float]] | None = None
 ) -> list[tuple[float, ...]]:
-    found = [weights.review(lambda: returns or NOTHING) for _ in range(batches)]
+    found = [weights.review(lambda: returns or NOTHING, 0.0) for _ in range(batches)]
     return [each for each in found if each is not None]
 
 
 def by_rule(rule: Any, variants: int = 2, threshold: float | None = None) -> CollectionWeights:
-    return CollectionWeights(SamplingConfig(collection=rule), variants, threshold)
+    return CollectionWeights(SamplingConfig(collection=rule), [{}] * variants, threshold)
 
 
 def test_equal_collection_never_changes_the_plan() -> None:
