@@ -50,7 +50,11 @@ def test_a_game_is_trained_evaluated_and_filmed(
 @pytest.mark.learning
 def test_catch_is_learnt(tmp_path: Path) -> None:
     """A policy with random actions catches four of twenty."""
-    trained = run("train", "--preset=catch", f"--run-dir={tmp_path / 'run'}", directory=ROOT / "examples")
+    # 200,000 steps of an emulator, which take six minutes on two quiet cores.
+    hour_s = 3600.0
+    trained = run(
+        "train", "--preset=catch", f"--run-dir={tmp_path / 'run'}", directory=ROOT / "examples", timeout_s=hour_s
+    )
     assert trained.code == 0, trained.stderr
     threshold = preset("catch").evaluation.threshold
     assert threshold is not None

@@ -1,5 +1,6 @@
 """The notebook of the examples runs in a kernel, and its outputs are what a reader expects to see."""
 
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
     """The outputs of each cell of code, by their MIME types; text that was printed is `text/plain`."""
     folder = tmp_path_factory.mktemp("notebook")
     notebook = nbformat.read(NOTEBOOK, as_version=4)  # type: ignore[no-untyped-call]
-    NotebookClient(notebook, timeout=start_patience_s(), resources={"metadata": {"path": folder}}).execute()
+    NotebookClient(notebook, timeout=math.ceil(start_patience_s()), resources={"metadata": {"path": folder}}).execute()
     return [merged(cell.outputs) for cell in notebook.cells if cell.cell_type == "code"]
 
 
