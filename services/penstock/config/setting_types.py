@@ -285,6 +285,24 @@ LossName = Annotated[
     pydantic.AfterValidator(absolute),
     InWords("a function or a class in a module or a file, such as my_package.my_module:MyLoss or file.py:my_loss"),
 ]
+PriorityName = Annotated[
+    str,
+    pydantic.BeforeValidator(functools.partial(name_of, what="priority")),
+    pydantic.AfterValidator(absolute),
+    InWords("a function in a module or a file, such as my_package.my_module:my_priority or file.py:my_priority"),
+]
+AdvantageName = Annotated[
+    str,
+    pydantic.BeforeValidator(functools.partial(name_of, what="advantage")),
+    pydantic.AfterValidator(absolute),
+    InWords("a function in a module or a file, such as my_package.my_module:my_advantage or file.py:my_advantage"),
+]
+OptimizerName = Annotated[
+    str,
+    pydantic.BeforeValidator(functools.partial(name_of, what="optimizer")),
+    pydantic.AfterValidator(absolute),
+    InWords("a class or a function in a module or a file, such as torch.optim:AdamW or file.py:my_optimizer"),
+]
 Interpreter = Annotated[str, pydantic.AfterValidator(absolute_program)]
 RunOrCheckpoint = Annotated[
     str,
