@@ -51,6 +51,11 @@ def gae_by_sum(steps: Trajectories) -> Found:
     return advantage, steps.value + advantage
 
 
+def one_step(steps: Trajectories) -> Found:
+    target = steps.reward + steps.discount * steps.next_value
+    return target - steps.value, target
+
+
 class Seen:
     """V-trace that keeps the steps that it was called with."""
 

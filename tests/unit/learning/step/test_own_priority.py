@@ -42,6 +42,10 @@ class Seen:
         return segments.age.float()
 
 
+def newest_step(segments: Segments) -> Tensor:
+    return segments.value_error[:, -1].abs()
+
+
 def uncertain(segments: Segments) -> Tensor:
     return segments.entropy().sum(1) / segments.usable.sum(1).clamp(min=1)
 
