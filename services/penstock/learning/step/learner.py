@@ -30,8 +30,16 @@ from penstock.learning.step.adam import Adam
 from penstock.learning.step.batches import TrainingBatch
 from penstock.learning.step.chosen_execution import ChosenExecution
 from penstock.learning.step.devices import send
-from penstock.learning.step.gradient_steps import Epoch, Estimated, GradientStep, Optimizer, Steps, objective_of
-from penstock.learning.step.loss_check import try_loss
+from penstock.learning.step.gradient_steps import (
+    Epoch,
+    Estimated,
+    GradientStep,
+    Objective,
+    Optimizer,
+    Steps,
+    objective_of,
+)
+from penstock.learning.step.loss_check import Trial, try_loss
 from penstock.learning.step.own_advantage import OwnAdvantage
 from penstock.learning.step.own_loss import OwnLoss
 from penstock.learning.step.own_optimizer import OwnOptimizer
@@ -108,36 +116,31 @@ class Learner:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.policy = Policy(spec, network).to(device)
-        own = {"learner.loss": loss, "learner.optimizer": optimizer, "ppo.advantage": ppo.advantage}
-        given = [setting for setting, name in own.items() if name is not None]
+        of_users = {"learner.loss": loss, "learner.optimizer": optimizer, "ppo.advantage": ppo.advantage}
+        given = [setting for setting, name in of_users.items() if name is not None]
         chosen = ChosenExecution.of(execution, device, precision, threads, ranks, own=given)
         chosen.prepare(self.policy)
         self.parameters = flatten(self.policy)
-        notices: list[str] = []
-        self._loss: OwnLoss | None = None
-        if loss is None:
-            objective = objective_of(self.policy, precision, device, ppo.burn_in_steps)
-        else:
-            self._loss = OwnLoss(loss)
-            objective = self._loss.objective(self.policy, precision, device, ppo.burn_in_steps)
-            at_first = loss_settings(ppo, 0.0)
-            trial = try_loss(self._loss, objective, self.policy, self.parameters, at_first, ppo.burn_in_steps)
-            if trial.waits:
-                chosen = chosen.without_capture(execution)
-            notices += [self._loss.introduction(chosen.name, waits=trial.waits), *trial.warnings]
-        self.optimizer: Optimizer
-        if optimizer is None:
-            self.optimizer = Adam(self.parameters, chosen.learning_rate(ppo.learning_rate))
-        else:
-            of_user = OwnOptimizer.of(optimizer, list(self.policy.parameters()), ppo.learning_rate)
-            chosen = of_user.executed(chosen, execution)
-            notices += of_user.notices(chosen)
-            self.optimizer = of_user
+        self._loss = None if loss is None else OwnLoss(loss)
+        objective, trial = self._objective(precision)
+        if trial is not None and trial.waits:
+            chosen = chosen.without_capture(execution)
+        rate, made = ppo.learning_rate, None
+        if optimizer is not None:
+            made = OwnOptimizer.of(optimizer, list(self.policy.parameters()), rate)
+            chosen = made.executed(chosen, execution)
+        self.optimizer: Optimizer = Adam(self.parameters, chosen.learning_rate(rate)) if made is None else made
         advantage = None if ppo.advantage is None else OwnAdvantage(ppo.advantage, device)
         self._priority = None if sampling.priority is None else OwnPriority(sampling.priority, device)
-        for each in (advantage, self._priority):
-            notices += [] if each is None else each.notices
-        self.notices = tuple(notices)
+        of_loss: tuple[str, ...] = ()
+        if self._loss is not None and trial is not None:
+            of_loss = (self._loss.introduction(chosen.name, waits=trial.waits), *trial.warnings)
+        self.notices = (
+            *of_loss,
+            *(() if made is None else made.notices(chosen.name)),
+            *(() if advantage is None else advantage.notices),
+            *(() if self._priority is None else self._priority.notices),
+        )
         # All are updated in place. A walk over the modules would cost as much as the sums of these tensors.
         self._held = [self.parameters, *self.policy.buffers()]
         self._gain = PriorityGain(sampling.usual_alpha, sampling.epsilon, ppo.epochs * ppo.minibatches)
@@ -151,6 +154,14 @@ class Learner:
     def execution(self) -> str:
         """Name of the execution (`Execution.name`)."""
         return self._execution.name
+
+    def _objective(self, precision: Precision) -> tuple[Objective, Trial | None]:
+        """Returns the objective of gradient steps, and the trial of a loss of the user's own."""
+        policy, device, burn_in = self.policy, self._device, self._ppo.burn_in_steps
+        if self._loss is None:
+            return objective_of(policy, precision, device, burn_in), None
+        objective, settings = self._loss.objective(policy, precision, device, burn_in), loss_settings(self._ppo, 0.0)
+        return objective, try_loss(self._loss, objective, policy, self.parameters, settings, burn_in)
 
     def train(self, batch: TrainingBatch, progress: float) -> TrainingOutcome:
         """Trains for some epochs on a batch on this learner's device. Schedules follow `progress`, 0 to 1.

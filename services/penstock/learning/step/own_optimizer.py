@@ -79,12 +79,12 @@ class OwnOptimizer:
         self._why = ", because it is not capturable" if found != chosen else ""
         return found
 
-    def notices(self, chosen: ChosenExecution) -> list[str]:
-        """Returns a line that this optimizer takes the steps, and findings with which training may begin."""
+    def notices(self, execution: str) -> list[str]:
+        """Returns a line about its steps, with their execution, and findings with which training may begin."""
         name, count = self._function.name, len(self._parameters)
         lines = [
             f"learner.optimizer {name} makes {self.kind} in place of Adam, so torch takes the steps"
-            f" ({chosen.name}{self._why})"
+            f" ({execution}{self._why})"
         ]
         if left_out := count - sum(len(group["params"]) for group in self._optimizer.param_groups):
             what = f"leaves out {left_out} of the policy's {count} parameters"
