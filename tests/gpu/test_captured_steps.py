@@ -126,7 +126,9 @@ def test_an_optimizer_that_is_not_capturable_is_not_captured(cuda: torch.device,
     for segments in (4, 6, 5):
         assert learner.train(make_batch(device=cuda, segments=segments), 0.0).refused_steps == 0
     # Its counts of steps are on the host.
-    path = checkpoints.save(RunFolder(tmp_path), checkpoints.take(learner, RunProgress(env_steps=1)), keep=1)
+    folder = RunFolder(tmp_path)
+    folder.create()
+    path = checkpoints.save(folder, checkpoints.take(learner, RunProgress(env_steps=1)), keep=1)
     resumed = make_learner(device=cuda, optimizer=name)
     checkpoints.restore(resumed, path)
     for each in (learner, resumed):

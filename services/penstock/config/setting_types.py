@@ -216,6 +216,17 @@ def _read_schedule(value: object) -> object:
     return found
 
 
+def _read_optimizer(value: object) -> object:
+    # As other libraries name the optimizer that Penstock has.
+    return None if isinstance(value, str) and value.lower() == "adam" else value
+
+
+def _check_optimizer(name: str) -> str:
+    if ":" not in name:
+        raise ValueError(f"must be {_OPTIMIZER}; got {name!r}")
+    return name
+
+
 def _read_auto(value: object) -> object:
     return 0 if value == "auto" else value
 
@@ -297,12 +308,15 @@ AdvantageName = Annotated[
     pydantic.AfterValidator(absolute),
     InWords("a function in a module or a file, such as my_package.my_module:my_advantage or file.py:my_advantage"),
 ]
+_OPTIMIZER = "a class or a function in a module or a file, such as torch.optim:AdamW or file.py:my_optimizer"
 OptimizerName = Annotated[
     str,
     pydantic.BeforeValidator(functools.partial(name_of, what="optimizer")),
+    pydantic.AfterValidator(_check_optimizer),
     pydantic.AfterValidator(absolute),
-    InWords("a class or a function in a module or a file, such as torch.optim:AdamW or file.py:my_optimizer"),
+    InWords(_OPTIMIZER),
 ]
+OwnOptimizer = Annotated[OptimizerName | None, pydantic.BeforeValidator(_read_optimizer)]
 Interpreter = Annotated[str, pydantic.AfterValidator(absolute_program)]
 RunOrCheckpoint = Annotated[
     str,

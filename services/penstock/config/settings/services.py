@@ -15,7 +15,7 @@ from penstock.config.setting_types import (
     LossName,
     MetricsPort,
     Names,
-    OptimizerName,
+    OwnOptimizer,
     ReplayAddresses,
     Temperature,
 )
@@ -140,7 +140,7 @@ class LearnerConfig(Section):
     a minibatch and the settings of [ppo] that returns the loss and statistics, or a class whose instance is such a
     function (docs/change-the-algorithm.md). torch computes its gradients, which is slower for small networks on a CPU.
     Unset: the loss of PPO."""
-    optimizer: OptimizerName | None = None
+    optimizer: OwnOptimizer = None
     """Your own optimizer in place of Adam: torch.optim:AdamW, or file.py:my_optimizer. It is a function of the list of
     the policy's parameters and ppo.learning_rate that returns a torch.optim.Optimizer, whose rates follow
     ppo.learning_rate_schedule (docs/change-the-algorithm.md). torch takes the steps, as with loss. Unset: Adam with

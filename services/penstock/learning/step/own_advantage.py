@@ -152,9 +152,5 @@ def _made_up(device: torch.device, *, filling: float) -> Trajectories:
         rho_clip=1.0,
         trace_clip=1.0,
     )
-    moved = {
-        each.name: value.to(device)
-        for each in dataclasses.fields(steps)
-        if isinstance(value := getattr(steps, each.name), Tensor)
-    }
-    return dataclasses.replace(steps, **moved)
+    named = {each.name: getattr(steps, each.name) for each in dataclasses.fields(steps)}
+    return Trajectories(**{name: each.to(device) if isinstance(each, Tensor) else each for name, each in named.items()})

@@ -84,6 +84,7 @@ def _segments_of(
     batch: TrainingBatch, estimated: Estimated, importance: Tensor, entropy: Callable[[], Tensor]
 ) -> Segments:
     usable, steps = estimated.usable, estimated.steps
+    index: Tensor | tuple[Tensor, Tensor]
     if batch.memory is not None:
         index = usable.any(1) if batch.rows is None else batch.rows.segments
     else:

@@ -169,7 +169,8 @@ def test_v_trace_as_a_users_function_trains_the_same(
         else:
             assert numbers_of(ours) == numbers_of(theirs)
             assert np.array_equal(ours.priorities, theirs.priorities)
-            assert np.array_equal(ours.fresh_errors, theirs.fresh_errors)
+            # The errors are differences from targets, which are rounded.
+            np.testing.assert_allclose(ours.fresh_errors, theirs.fresh_errors, rtol=1e-5)
     if own.execution == "direct":
         torch.testing.assert_close(own.parameters, shipped.parameters, rtol=0, atol=2e-4)
     else:
