@@ -266,7 +266,8 @@ def test_a_function_of_the_algorithm_of_a_run_is_not_imported_to_act(
     setting: str, canary: Canary, capsys: pytest.CaptureFixture[str]
 ) -> None:
     section, _, key = setting.partition(".")
-    canary.write_run(**{section: {key: f"{canary.place('an absolute path')}:loss"}}, environment={"id": ENV_ID})
+    named: dict[str, object] = {key: f"{canary.place('an absolute path')}:loss"}
+    canary.write_run(module=None, environment={"id": ENV_ID}, **{section: named})
     assert command("evaluate", "run", "--episodes=1") == 0, capsys.readouterr().err
     penstock.load_policy(canary.run)
     penstock.make(canary.run).close()

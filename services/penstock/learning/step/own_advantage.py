@@ -6,6 +6,7 @@ are all steps with absurd numbers.
 """
 
 import dataclasses
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -153,4 +154,7 @@ def _made_up(device: torch.device, *, filling: float) -> Trajectories:
         trace_clip=1.0,
     )
     named = {each.name: getattr(steps, each.name) for each in dataclasses.fields(steps)}
-    return Trajectories(**{name: each.to(device) if isinstance(each, Tensor) else each for name, each in named.items()})
+    moved: dict[str, Any] = {
+        name: each.to(device) if isinstance(each, Tensor) else each for name, each in named.items()
+    }
+    return Trajectories(**moved)

@@ -48,7 +48,7 @@ def momentum(parameters: Parameters, learning_rate: float) -> torch.optim.Optimi
 
 
 def two_rates(parameters: Parameters, learning_rate: float) -> torch.optim.Optimizer:
-    groups = [{"params": parameters[:2]}, {"params": parameters[2:], "lr": 0.1 * learning_rate}]
+    groups: list[dict[str, Any]] = [{"params": parameters[:2]}, {"params": parameters[2:], "lr": 0.1 * learning_rate}]
     return torch.optim.AdamW(groups, learning_rate)
 
 
@@ -63,7 +63,7 @@ class Counting(torch.optim.Optimizer):
         super().__init__(parameters, {"lr": learning_rate})
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> Any:
         for group in self.param_groups:
             for each in group["params"]:
                 state = self.state[each]
@@ -78,7 +78,7 @@ class Forgetful(Counting):
 
     calls = 0
 
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> Any:
         self.calls += 1
         super().step()
         if self.calls > 1:
@@ -86,7 +86,7 @@ class Forgetful(Counting):
 
 
 class Listing(Counting):
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> Any:
         super().step()
         for state in self.state.values():
             state["history"] = [1.0]
@@ -98,7 +98,7 @@ class WithMore(Counting):
 
 
 class Replacing(Counting):
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> Any:
         for group in self.param_groups:
             for each in group["params"]:
                 each.data = each.data - group["lr"] * each.grad
@@ -106,7 +106,7 @@ class Replacing(Counting):
 
 class Exploding(Counting):
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> Any:
         self.param_groups[0]["params"][0].fill_(math.nan)
 
 
@@ -116,14 +116,14 @@ class WithoutRate(Counting):
 
 
 class Failing(Counting):
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> Any:
         raise KeyError("step")
 
 
 class Late(Counting):
     """Fails in its third step: the trial takes two."""
 
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> Any:
         super().step()
         if self.state[self.param_groups[0]["params"][0]]["count"] == 3:
             raise KeyError("late")
@@ -176,7 +176,9 @@ def test_the_schedule_scales_the_rates_of_all_groups() -> None:
     learner = make_learner(optimizer=f"{HERE}:two_rates", learning_rate=0.1, epochs=1, minibatches=1)
     before = parameters_of(learner)
     learner.train(make_batch(), 0.75)
-    largest = {name: float((each - before[name]).abs().max()) for name, each in learner.policy.named_parameters()}
+    largest = {
+        name: float((each.detach() - before[name]).abs().max()) for name, each in learner.policy.named_parameters()
+    }
     first = [name for name, _ in learner.policy.named_parameters()][:2]
     for name, moved in largest.items():
         assert moved == pytest.approx(0.1 * 0.25 * (1.0 if name in first else 0.1), rel=0.2), name
