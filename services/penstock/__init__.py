@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from penstock.acting.environments.texts import TextTokens as TextTokens
     from penstock.acting.policies.trained import TrainedPolicy as TrainedPolicy
     from penstock.acting.policies.trained import load_policy as load_policy
+    from penstock.advantages import Trajectories as Trajectories
     from penstock.api.run import Run as Run
     from penstock.api.run import TrainedRun as TrainedRun
     from penstock.api.run import evaluate as evaluate
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from penstock.presets import configure as configure
     from penstock.presets import list_presets as list_presets
     from penstock.presets import preset as preset
+    from penstock.priorities import Segments as Segments
     from penstock.runs.evaluation import Evaluation as Evaluation
     from penstock.runs.metrics import Metrics as Metrics
     from penstock.runs.metrics import load_metrics as load_metrics
@@ -57,11 +59,13 @@ _HOMES = {
     "PenstockError": "penstock.errors",
     "Preset": "penstock.presets",
     "Run": "penstock.api.run",
+    "Segments": "penstock.priorities",
     "Stream": "penstock.api.stream",
     "Summary": "penstock.runs.summary",
     "TextTokens": "penstock.acting.environments.texts",
     "TrainedPolicy": "penstock.acting.policies.trained",
     "TrainedRun": "penstock.api.run",
+    "Trajectories": "penstock.advantages",
     "configure": "penstock.presets",
     "evaluate": "penstock.api.run",
     "list_presets": "penstock.presets",
@@ -85,11 +89,13 @@ __all__ = [
     "PenstockError",
     "Preset",
     "Run",
+    "Segments",
     "Stream",
     "Summary",
     "TextTokens",
     "TrainedPolicy",
     "TrainedRun",
+    "Trajectories",
     "configure",
     "evaluate",
     "list_presets",

@@ -261,12 +261,17 @@ def test_evaluate_makes_no_environment_of_a_run_but_a_named_one(
     assert canary.sang()
 
 
-def test_the_loss_of_a_run_is_not_imported_to_act(canary: Canary, capsys: pytest.CaptureFixture[str]) -> None:
-    canary.write_run(learner={"loss": f"{canary.place('an absolute path')}:loss"}, environment={"id": ENV_ID})
+@pytest.mark.parametrize("setting", ["learner.loss", "learner.optimizer", "ppo.advantage", "sampling.priority"])
+def test_a_function_of_the_algorithm_of_a_run_is_not_imported_to_act(
+    setting: str, canary: Canary, capsys: pytest.CaptureFixture[str]
+) -> None:
+    section, _, key = setting.partition(".")
+    named: dict[str, object] = {key: f"{canary.place('an absolute path')}:loss"}
+    canary.write_run(module=None, environment={"id": ENV_ID}, **{section: named})
     assert command("evaluate", "run", "--episodes=1") == 0, capsys.readouterr().err
     penstock.load_policy(canary.run)
     penstock.make(canary.run).close()
-    with pytest.raises(ForeignCode, match=r"config\.toml names code that would run: learner\.loss"):
+    with pytest.raises(ForeignCode, match=rf"config\.toml names code that would run: {setting}"):
         penstock.train(Config.load(canary.run), run_dir=str(canary.folder / "new"))
     assert not canary.sang()
 

@@ -1,4 +1,4 @@
-"""The losses of docs/change-the-algorithm.md are short, and train a run as the page has them."""
+"""The examples of docs/change-the-algorithm.md are short, and train a run as the page has them."""
 
 import re
 from pathlib import Path
@@ -8,12 +8,17 @@ import torch
 from torch import Tensor
 
 import penstock
-from penstock.config import build
+from penstock.advantages import Trajectories
+from penstock.config import Config, build, merge
+from penstock.learning.durable import checkpoints
+from penstock.learning.run.assembly import learner_of
 from penstock.machine.module_imports import import_named
+from penstock.runs.folder import RunFolder
 from penstock.runs.metrics import tag_of
 from tests.docs.pages import ROOT, blocks
+from tests.support.environments.tiny import spec_of
 from tests.support.training.single_process import train
-from tests.support.training.training import make_batch, make_learner, same_parameters
+from tests.support.training.training import CPU, make_batch, make_learner, same_parameters
 
 PAGE = ROOT / "docs" / "change-the-algorithm.md"
 FILES = {
@@ -23,39 +28,61 @@ FILES = {
 }
 LOSSES = {"dual_clip.py": "dual_clip", "symlog_values.py": "SymlogValues"}
 STATISTICS = {"dual_clip.py": "bounded_share", "symlog_values.py": "largest_target"}
+EXAMPLES = {
+    **{file: ("learner.loss", name) for file, name in LOSSES.items()},
+    "n_step.py": ("ppo.advantage", "n_step"),
+    "largest_error.py": ("sampling.priority", "largest_error"),
+    "decay.py": ("learner.optimizer", "decay"),
+}
+"""The setting and the function of each example."""
 
 
 def written(file: str, folder: Path, text: str | None = None) -> str:
-    """Writes the example of this name, and returns the name of its loss."""
+    """Writes the example of this name, and returns the name of its function."""
     (folder / file).write_text(text or FILES[file])
-    return f"{folder / file}:{LOSSES[file]}"
+    return f"{folder / file}:{EXAMPLES[file][1]}"
 
 
 def test_the_page_has_these_examples_of_at_most_40_lines() -> None:
-    assert FILES.keys() == LOSSES.keys()
-    for text in FILES.values():
-        assert len(text.splitlines()) <= 40
+    assert FILES.keys() == EXAMPLES.keys()
+    for file, text in FILES.items():
+        assert len(text.splitlines()) <= (15 if file == "decay.py" else 40)
     commands = [block.text for block in blocks(PAGE) if block.language == "sh"]
-    for file, name in LOSSES.items():
-        assert any(f"--learner.loss {file}:{name}\n" in command for command in commands)
+    for file, (setting, name) in EXAMPLES.items():
+        assert any(f"--{setting} {file}:{name}\n" in command for command in commands)
 
 
-@pytest.mark.parametrize("file", LOSSES)
-def test_an_example_trains_a_run_and_its_statistics_are_in_the_records(file: str, tmp_path: Path) -> None:
-    config = build(
-        {
-            "learner": {"loss": written(file, tmp_path)},
-            "environment": {"id": "CartPole-v1"},
-            "run": {"total_steps": 4096},
-            "actor": {"environments": 8},
-            "ppo": {"epochs": 2, "minibatches": 2},
-            "evaluation": {"episodes": 2, "interval_steps": 4096, "max_episode_steps": 20},
-        }
-    )
-    train(config, folder=tmp_path / "run")
-    training, name = penstock.load_metrics(tmp_path / "run").training, f"loss_{STATISTICS[file]}"
-    assert (training[name] >= 0.0).all() and (training["value_loss"] > 0.0).all()
-    assert tag_of("training", name) == f"loss/{STATISTICS[file]}"
+def config_of(file: str, folder: Path) -> Config:
+    """Returns the configuration of a short run with an example."""
+    section, _, key = EXAMPLES[file][0].partition(".")
+    short = {
+        "environment": {"id": "CartPole-v1"},
+        "run": {"total_steps": 4096},
+        "actor": {"environments": 8},
+        "ppo": {"epochs": 2, "minibatches": 2},
+        "evaluation": {"episodes": 2, "interval_steps": 4096, "max_episode_steps": 20},
+        "sampling": {"min_replay_segments": 8},
+    }
+    return build(merge(short, {section: {key: written(file, folder)}}))
+
+
+@pytest.mark.parametrize("file", EXAMPLES)
+def test_an_example_trains_a_run(file: str, tmp_path: Path) -> None:
+    config, run = config_of(file, tmp_path), tmp_path / "run"
+    train(config, folder=run)
+    training = penstock.load_metrics(run).training
+    assert (training["value_loss"] > 0.0).all() and (training["gradient_norm"] > 0.0).all()
+    if file in STATISTICS:
+        name = f"loss_{STATISTICS[file]}"
+        assert (training[name] >= 0.0).all()
+        assert tag_of("training", name) == f"loss/{STATISTICS[file]}"
+    # A learner continues from the checkpoint of the run.
+    recovered, learner = checkpoints.recover(RunFolder(run)), learner_of(config, spec_of("CartPole-v1"), CPU)
+    assert recovered.path is not None
+    checkpoints.restore(learner, recovered.path)
+    assert any(bool(each.any()) for each in learner.optimizer.state.values())
+    if file == "decay.py":
+        assert {name.partition("/")[0] for name in learner.optimizer.state} == {"AdamW"}
 
 
 @pytest.mark.parametrize("file", LOSSES)
@@ -85,3 +112,34 @@ def test_symlog_values_are_compared_on_a_logarithmic_scale(tmp_path: Path) -> No
     assert callable(symlog)
     found: Tensor = symlog(torch.tensor([0.0, 1.0, -99.0]))
     torch.testing.assert_close(found, torch.tensor([0.0, 0.693147, -4.605170]))
+
+
+def test_n_step_returns_end_with_episodes(tmp_path: Path) -> None:
+    (tmp_path / "n_step.py").write_text(FILES["n_step.py"])
+    n_step = import_named(str(tmp_path / "n_step.py"), "n_step")
+    assert callable(n_step)
+    ended = torch.tensor([[False, False, True, False, False, False, False, False, False, True]])
+    reward, next_value = torch.arange(10.0)[None], 100.0 + torch.arange(10.0)[None]
+    none = torch.zeros_like(ended)
+    steps = Trajectories(
+        reward=reward,
+        value=torch.ones(1, 10),
+        next_value=next_value,
+        log_ratio=torch.zeros(1, 10),
+        terminated=none,
+        truncated=none,
+        ended=ended,
+        usable=~none,
+        discount=0.5,
+        trace_decay=0.95,
+        rho_clip=1.0,
+        trace_clip=1.0,
+    )
+    found: tuple[Tensor, Tensor] = n_step(steps)
+    for first in range(10):
+        expected, last = 0.0, min(first + 4, 2 if first <= 2 else 9)
+        for step in range(first, last + 1):
+            expected += 0.5 ** (step - first) * float(reward[0, step])
+        expected += 0.5 ** (last - first + 1) * float(next_value[0, last])
+        assert float(found[1][0, first]) == pytest.approx(expected)
+    torch.testing.assert_close(found[0], found[1] - 1.0)

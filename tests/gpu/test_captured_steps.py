@@ -11,7 +11,8 @@ from torch import Tensor
 
 from penstock.algo.losses import LossSettings
 from penstock.algo.network import Network
-from penstock.config import Execution, Precision
+from penstock.config import Execution, Precision, SamplingConfig
+from penstock.errors import ConfigurationError
 from penstock.learning.durable import checkpoints
 from penstock.learning.durable.checkpoints import RunProgress
 from penstock.learning.step.learner import Learner
@@ -86,6 +87,67 @@ def test_a_loss_that_waits_for_the_gpu_is_not_captured(cuda: torch.device) -> No
     assert learner.execution == "eager" and "waits for the GPU" in learner.notices[0]
     for segments in (4, 6, 5):
         assert learner.train(make_batch(device=cuda, segments=segments), 0.0).refused_steps == 0
+
+
+def capturable(parameters: list[torch.nn.Parameter], learning_rate: float) -> torch.optim.Optimizer:
+    return torch.optim.Adam(parameters, learning_rate, eps=1e-5, capturable=True)
+
+
+def test_a_capturable_optimizer_of_ones_own_is_captured_and_learns_the_same(cuda: torch.device) -> None:
+    eager = make_learner(device=cuda, execution="eager", epochs=3, minibatches=3, **SCHEDULED)
+    captured = make_learner(device=cuda, optimizer=f"{__name__}:capturable", epochs=3, minibatches=3, **SCHEDULED)
+    assert captured.execution == "graphed" and captured.notices[0].endswith("(graphed)")
+    for progress, segments in RUN:
+        batch = make_batch(device=cuda, segments=segments)
+        for learner in (eager, captured):
+            assert learner.train(batch, progress).refused_steps == 0
+        # A schedule is no constant in a graph.
+        assert_close(captured, eager)
+
+
+def test_a_captured_step_that_is_refused_leaves_an_optimizer_of_ones_own_as_it_was(cuda: torch.device) -> None:
+    name = f"{__name__}:capturable"
+    learner = make_learner(network=RAW, device=cuda, optimizer=name, epochs=1, minibatches=1)
+    batch = make_batch(device=cuda)
+    absurd = dataclasses.replace(batch, reward=torch.full_like(batch.reward, 1e30))
+    for _ in range(6):
+        assert learner.train(batch, 0.0).refused_steps == 0
+    before = {name: each.clone() for name, each in learner.optimizer.state.items()}
+    parameters = learner.parameters.detach().clone()
+    assert learner.train(absurd, 0.0).refused_steps == 1
+    assert torch.equal(learner.parameters, parameters) and before
+    assert all(torch.equal(learner.optimizer.state[name], each) for name, each in before.items())
+
+
+def test_an_optimizer_that_is_not_capturable_is_not_captured(cuda: torch.device, tmp_path: Path) -> None:
+    name = "torch.optim:AdamW"
+    learner = make_learner(device=cuda, optimizer=name)
+    assert learner.execution == "eager" and "because it is not capturable" in learner.notices[0]
+    for segments in (4, 6, 5):
+        assert learner.train(make_batch(device=cuda, segments=segments), 0.0).refused_steps == 0
+    # Its counts of steps are on the host.
+    folder = RunFolder(tmp_path)
+    folder.create()
+    path = checkpoints.save(folder, checkpoints.take(learner, RunProgress(env_steps=1)), keep=1)
+    resumed = make_learner(device=cuda, optimizer=name)
+    checkpoints.restore(resumed, path)
+    for each in (learner, resumed):
+        each.train(make_batch(device=cuda), 0.5)
+    assert_close(resumed, learner)
+    with pytest.raises(ConfigurationError, match="makes AdamW, which can't be captured into a CUDA graph; give it"):
+        make_learner(device=cuda, optimizer=name, execution="graphed")
+
+
+def test_priorities_and_advantages_of_ones_own_take_captured_steps(cuda: torch.device) -> None:
+    sampling = SamplingConfig(priority="penstock.priorities:mean_advantage")
+    own = make_learner(device=cuda, sampling=sampling, advantage="penstock.advantages:v_trace")
+    shipped = make_learner(device=cuda)
+    assert own.execution == shipped.execution == "graphed"
+    for progress, segments in RUN:
+        batch = make_batch(device=cuda, segments=segments, fresh=segments - 2)
+        ours, theirs = own.train(batch, progress), shipped.train(batch, progress)
+        assert ours.priorities == pytest.approx(theirs.priorities, rel=1e-4)
+        assert_close(own, shipped)
 
 
 @pytest.mark.parametrize("kind", ["gru", "lstm"])

@@ -80,22 +80,53 @@ def estimate(
     shape = reward.shape
     assert value.shape == (shape[0], shape[1] + 1), (value.shape, shape)
     assert terminated.shape == truncated.shape == usable.shape == log_ratio.shape == shape, shape
-    ratio = ratio_of(log_ratio)
-    rho, trace = ratio.clamp(max=rho_clip), ratio.clamp(max=trace_clip)
+    delta, sound = sound_differences(
+        value=value, reward=reward, terminated=terminated, usable=usable, discount=discount
+    )
+    decay = torch.where(sound & ~(terminated | truncated), discount * trace_decay, 0.0)
+    advantage, correction = traced(delta, decay, log_ratio, rho_clip=rho_clip, trace_clip=trace_clip)
+    return Estimates(
+        sound=sound,
+        advantage=advantage,
+        target=torch.where(sound, value[:, :-1] + correction, 0.0),
+        correction=correction,
+    )
+
+
+def sound_differences(
+    *, value: Tensor, reward: Tensor, terminated: Tensor, usable: Tensor, discount: float
+) -> tuple[Tensor, Tensor]:
+    """Returns the temporal differences delta_t, <float32>[B, T], 0 where not sound, and the sound rows, <bool>[B, T].
+
+    Takes arguments of `estimate`.
+    """
     # `where`, because multiplying by 0 would let NaN and infinity through.
     bootstrap = torch.where(terminated, 0.0, discount * value[:, 1:])
     delta = reward + bootstrap - value[:, :-1]
     sound = usable & _is_sound(delta, usable)
-    delta = torch.where(sound, delta, 0.0)
-    decay = torch.where(sound & ~(terminated | truncated), discount * trace_decay, 0.0)
+    return torch.where(sound, delta, 0.0), sound
+
+
+def traced(
+    delta: Tensor, decay: Tensor, log_ratio: Tensor, *, rho_clip: float, trace_clip: float
+) -> tuple[Tensor, Tensor]:
+    """Returns advantages and corrections D_t of V-trace (`estimate`), <float32>[B, T] each.
+
+    `delta` are the temporal differences, and `decay` is gamma lambda n_t, both 0 at rows that are left out.
+    """
+    ratio = ratio_of(log_ratio)
+    rho, trace = ratio.clamp(max=rho_clip), ratio.clamp(max=trace_clip)
     recursion = _by_loop if delta.device.type == "cpu" else _by_scan
     correction, decayed = recursion(rho * delta, decay * trace, decay)
-    return Estimates(
-        sound=sound,
-        advantage=delta + decayed,
-        target=torch.where(sound, value[:, :-1] + correction, 0.0),
-        correction=correction,
-    )
+    return delta + decayed, correction
+
+
+def backward_sum(weighted: Tensor, gain: Tensor) -> Tensor:
+    """Returns D with D_t = weighted_t + gain_t D_{t+1} and D_T = 0, <float32>[B, T], as are the arguments.
+
+    It takes one compiled loop on a CPU, and log2 T operations on a GPU.
+    """
+    return _by_loop(weighted, gain, gain)[0] if weighted.device.type == "cpu" else scanned(weighted, gain)
 
 
 def scanned(weighted: Tensor, gain: Tensor) -> Tensor:

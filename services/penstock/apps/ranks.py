@@ -88,7 +88,11 @@ def follow(config: Config, place: RankPlace) -> int:
                 description = with_own_module(of_metadata(read_metadata(opening.checkpoint)), config.policy.module)
                 # Rank 0 chooses everything but the code that this process imports.
                 settings_of_all = build(parse_toml(opening.config)).changed(
-                    policy={"module": description.network.module}, learner={"loss": config.learner.loss}
+                    policy={"module": description.network.module},
+                    learner={"loss": config.learner.loss, "optimizer": config.learner.optimizer},
+                    ppo={"advantage": config.ppo.advantage},
+                    # Rank 0 alone computes priorities.
+                    sampling={"priority": None},
                 )
                 learner = learner_of(settings_of_all, description.spec, device, group, description.network)
                 checkpoints.load(learner, opening.checkpoint)

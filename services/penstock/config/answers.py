@@ -285,7 +285,10 @@ _CALLBACKS = {
 }
 """Settings that do the work of Stable-Baselines3's callbacks, by their classes."""
 _PENALTY = _line("there is no penalty on the KL divergence; --ppo.target-kl bounds it, which ends the passes", 0.0, 0)
-_OPTIMIZER = _line("the optimizer is Adam with epsilon 1e-5; set --ppo.learning-rate", "adam", 1e-5, 0.9, 0.999)
+_OPTIMIZER = _line(
+    "the optimizer is Adam with epsilon 1e-5; --learner.optimizer names a function that makes another one",
+    *("adam", 1e-5, 0.9, 0.999),
+)
 _REWARDS = _line(
     "rewards are scaled by their returns (policy.normalise_returns); to change them in training alone, give the"
     " environment an argument for it in environment.training_kwargs",
@@ -360,7 +363,7 @@ ANSWERS: dict[str, Answer] = {
         ("shuffle_batch_per_epoch", "shuffle_minibatches"), _always("each pass shuffles its batch; remove it", True)
     ),
     "value_bootstrap": _always("truncated episodes are always bootstrapped; remove it", True),
-    **dict.fromkeys(("optimizer", "optimizer_class", "optimizer_kwargs"), _OPTIMIZER),
+    **dict.fromkeys(("optimizer_class", "optimizer_kwargs"), _OPTIMIZER),
     **dict.fromkeys(("adam_eps", "adam_beta1", "adam_beta2", "lr_scheduler"), _OPTIMIZER),
     "optim_steps_per_batch": _line("a batch has ppo.epochs times ppo.minibatches steps; set these"),
     "max_minibatch_size": _line("gradients are not accumulated; set --ppo.minibatches"),

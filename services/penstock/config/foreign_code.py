@@ -24,18 +24,21 @@ CODE = (
     *(f"environment.{key}" for key in ("id", "imports", "python", "kwargs", "training_kwargs", "variants", "wrappers")),
     "policy.module",
     "learner.loss",
+    "learner.optimizer",
+    "sampling.priority",
+    "ppo.advantage",
     "sampling.collection",
     "checkpoint.copy_to",
     "run.on_end",
 )
 """Settings that may name code."""
 
-_ON_END, _COPY_TO, _LOSS = "run.on_end", "checkpoint.copy_to", "learner.loss"
-_COLLECTION = "sampling.collection"
+_ON_END, _COPY_TO = "run.on_end", "checkpoint.copy_to"
 
 _HOW_TO_TRUST = (
     "if you trust that code, add --trust-code (in Python trust_code=True), or give these settings yourself (--env-id,"
-    " --env-import, --policy.module, --learner.loss)"
+    " --env-import, --policy.module, --learner.loss, --learner.optimizer,"
+    " --ppo.advantage, --sampling.priority)"
 )
 
 
@@ -70,9 +73,19 @@ class FileNames:
 
 def imported_by(settings: Sections) -> dict[str, object]:
     """Returns the values that name code which a process of a run imports, by the names of `FileNames`."""
-    own = {_LOSS: settings.learner.loss, _COLLECTION: settings.sampling.curriculum}
-    named = {name: value for name, value in own.items() if value is not None}
-    return {**code_in(settings.environment, settings.policy), **named}
+    return {**code_in(settings.environment, settings.policy), **code_of_learner(settings)}
+
+
+def code_of_learner(settings: Sections) -> dict[str, str]:
+    """Returns the names of the functions with which a learner trains, by their settings."""
+    named = {
+        "learner.loss": settings.learner.loss,
+        "learner.optimizer": settings.learner.optimizer,
+        "sampling.collection": settings.sampling.curriculum,
+        "sampling.priority": settings.sampling.priority,
+        "ppo.advantage": settings.ppo.advantage,
+    }
+    return {setting: name for setting, name in named.items() if name is not None}
 
 
 def code_in(environment: EnvironmentConfig, policy: PolicyConfig) -> dict[str, object]:

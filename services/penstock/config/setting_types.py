@@ -227,6 +227,17 @@ def _read_rule(value: object) -> object:
     raise ValueError(f"must be {_RULE}; got {value!r}")
 
 
+def _read_optimizer(value: object) -> object:
+    # As other libraries name the optimizer that Penstock has.
+    return None if isinstance(value, str) and value.lower() == "adam" else value
+
+
+def _check_optimizer(name: str) -> str:
+    if ":" not in name:
+        raise ValueError(f"must be {_OPTIMIZER}; got {name!r}")
+    return name
+
+
 def _read_auto(value: object) -> object:
     return 0 if value == "auto" else value
 
@@ -301,6 +312,27 @@ LossName = Annotated[
     pydantic.AfterValidator(absolute),
     InWords("a function or a class in a module or a file, such as my_package.my_module:MyLoss or file.py:my_loss"),
 ]
+PriorityName = Annotated[
+    str,
+    pydantic.BeforeValidator(functools.partial(name_of, what="priority")),
+    pydantic.AfterValidator(absolute),
+    InWords("a function in a module or a file, such as my_package.my_module:my_priority or file.py:my_priority"),
+]
+AdvantageName = Annotated[
+    str,
+    pydantic.BeforeValidator(functools.partial(name_of, what="advantage")),
+    pydantic.AfterValidator(absolute),
+    InWords("a function in a module or a file, such as my_package.my_module:my_advantage or file.py:my_advantage"),
+]
+_OPTIMIZER = "a class or a function in a module or a file, such as torch.optim:AdamW or file.py:my_optimizer"
+OptimizerName = Annotated[
+    str,
+    pydantic.BeforeValidator(functools.partial(name_of, what="optimizer")),
+    pydantic.AfterValidator(_check_optimizer),
+    pydantic.AfterValidator(absolute),
+    InWords(_OPTIMIZER),
+]
+OwnOptimizer = Annotated[OptimizerName | None, pydantic.BeforeValidator(_read_optimizer)]
 Interpreter = Annotated[str, pydantic.AfterValidator(absolute_program)]
 RunOrCheckpoint = Annotated[
     str,

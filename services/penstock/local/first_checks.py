@@ -12,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 
 from penstock.config import Config
+from penstock.config.foreign_code import code_of_learner
 from penstock.errors import ConfigurationError
 from penstock.machine import installation
 from penstock.machine.environment_names import is_file, split
@@ -116,12 +117,10 @@ def with_run_dir(config: Config) -> Config:
 
 
 def _check_files_of_code(config: Config) -> None:
-    for setting, name in (
-        ("policy.module", config.policy.module),
-        ("learner.loss", config.learner.loss),
-        ("sampling.collection", config.sampling.curriculum),
-    ):
-        file = split(name or "")[0]
+    module = config.policy.module
+    named = code_of_learner(config) if module is None else {"policy.module": module, **code_of_learner(config)}
+    for setting, name in named.items():
+        file = split(name)[0]
         if is_file(file) and not Path(file).is_file():
             raise ConfigurationError(
                 f"{setting} {name!r}: there is no file {file}; correct its path, which is absolute or relative to"

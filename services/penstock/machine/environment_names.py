@@ -144,7 +144,7 @@ def importable(module: str, *, what: str = "environment") -> str:
             # As `python -m package.module` was started; `python -m package` runs package.__main__.
             return str(spec.name)
         if script is None:
-            article = "an" if what == _ENVIRONMENT else "a"
+            article = "an" if what[0] in "aeiou" else "a"
             raise ConfigurationError(
                 f"the services can't import {article} {what} that is defined in this session, because {_why(what)};"
                 " write it to a file, and give it as 'file.py:Name'"

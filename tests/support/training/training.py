@@ -31,6 +31,7 @@ def make_learner(
     execution: Execution = "auto",
     sampling: SamplingConfig | None = None,
     loss: str | None = None,
+    optimizer: str | None = None,
     **ppo: object,
 ) -> Learner:
     """Creates a learner for this environment, with settings of [ppo]; it makes all passes over a batch by default."""
@@ -44,6 +45,7 @@ def make_learner(
         precision=precision,
         execution=execution,
         loss=loss,
+        optimizer=optimizer,
     )
 
 

@@ -121,13 +121,16 @@ def test_a_batch_without_a_counted_row_leaves_fixed_shapes_finite() -> None:
     assert step.parameters.isfinite().all()
 
 
-def outcome_of(refused: int = 0, rows: int = 0, moments: MomentsUpdate | None = None) -> TrainingOutcome:
+def outcome_of(
+    refused: int = 0, rows: int = 0, moments: MomentsUpdate | None = None, priorities: int = 0
+) -> TrainingOutcome:
     bandit = Bandit("discrete", RAW)
     outcome = bandit.learner.train(bandit.collect(), 0.0)
     return dataclasses.replace(
         outcome,
         refused_steps=refused,
         unsound_rows=rows,
+        refused_priorities=priorities,
         moments=MomentsUpdates(observations=moments or MomentsUpdate(), returns=MomentsUpdate()),
     )
 
@@ -164,6 +167,25 @@ def test_refusals_are_reported_at_1_10_and_100() -> None:
     assert [text.split()[0] for text in notices if "gradient steps were refused" in text] == ["1", "10"]
     assert [text.split()[0] for text in notices if "left out of training" in text] == ["2", "10", "100"]
     assert [text.split()[0] for text in notices if "normalisation" in text] == ["3", "12", "102"]
+
+
+def test_priorities_of_a_users_function_that_count_as_0_are_reported() -> None:
+    statistics = RunStatistics(limits=Amounts(steps=1), earlier_s=0.0)
+    refusals = Refusals(build({"sampling": {"priority": "mine:priority"}}), statistics)
+    for count in (0, 1, 3, 8):
+        refusals.observe(outcome_of(priorities=count))
+    assert notices_of(statistics) == [
+        f"{count} priorities of segments were NaN, infinite or negative, and count as 0: correct sampling.priority"
+        " mine:priority"
+        for count in (1, 12)
+    ]
+
+
+def test_a_run_that_diverges_names_the_functions_of_the_user() -> None:
+    own = {"learner": {"optimizer": "mine:make"}, "ppo": {"advantage": "mine:advantage", "max_refused_batches": 1}}
+    refusals = Refusals(build(own), RunStatistics(limits=Amounts(steps=1), earlier_s=0.0))
+    with pytest.raises(Diverged, match=r"correct learner\.optimizer mine:make, correct ppo\.advantage mine:ad"):
+        refusals.observe(outcome_of(refused=1))
 
 
 def test_a_large_change_of_scale_is_reported() -> None:

@@ -10,7 +10,14 @@ from penstock.local.first_checks import check_at_once
 
 
 @pytest.mark.parametrize(
-    ("section", "setting", "name"), [("policy", "module", "nets.py:Net"), ("learner", "loss", "losses.py:loss")]
+    ("section", "setting", "name"),
+    [
+        ("policy", "module", "nets.py:Net"),
+        ("learner", "loss", "losses.py:loss"),
+        ("learner", "optimizer", "optimizers.py:make"),
+        ("ppo", "advantage", "advantages.py:advantage"),
+        ("sampling", "priority", "priorities.py:priority"),
+    ],
 )
 def test_a_file_of_code_that_is_not_there_is_refused_before_the_run(
     section: str, setting: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
-from penstock.config.setting_types import DerivedCount, Schedule, UnitInterval
+from penstock.config.setting_types import AdvantageName, DerivedCount, Schedule, UnitInterval
 from penstock.config.settings.section import Section
 
 
@@ -54,6 +54,10 @@ class PPOConfig(Section):
     clip_anchor: UnitInterval = 0.5
     """Centre of the clip, in log space between the policy that learns (0: the decoupled objective) and the one that
     acted (1: plain PPO). Matters with stale data: values near 0 learn faster, values near 1 are steadier."""
+    advantage: AdvantageName | None = None
+    """Your own advantages and value targets: file.py:my_advantage or my_package.my_module:my_advantage. It is a
+    function of the rewards, values and ends of all steps of a batch that returns both, or a class whose instance is
+    such a function (docs/change-the-algorithm.md). Unset: V-trace, which is GAE without v_trace."""
     v_trace: bool = True
     """Whether to correct advantages and value targets for the policy that acted; false: GAE without correction."""
     rho_clip: PositiveFloat = 1.0

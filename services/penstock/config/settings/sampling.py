@@ -6,7 +6,7 @@ import pydantic
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from penstock.config import replay_law
-from penstock.config.setting_types import RULES, DerivedCount, Rule, UnitInterval
+from penstock.config.setting_types import RULES, DerivedCount, PriorityName, Rule, UnitInterval
 from penstock.config.settings.section import Section
 from penstock.gate_law import share_conflict
 
@@ -30,6 +30,10 @@ class SamplingConfig(Section):
     """Batches from one publication of the weights to the next."""
     alpha: Annotated[float, Field(ge=0.0, le=replay_law.LARGEST_ALPHA)] = _ALPHA
     """Exponent of the priority in the draw, at most 10; 0: priority does not matter."""
+    priority: PriorityName | None = None
+    """Your own priority: file.py:my_priority or my_package.my_module:my_priority. It is a function of the segments of a
+    batch that returns one number per segment, or a class whose instance is such a function
+    (docs/change-the-algorithm.md). Unset: the mean absolute advantage."""
     beta: UnitInterval = 0.4
     """Exponent of the importance correction at the start, as in Schaul et al. 2016."""
     final_beta: UnitInterval = 1.0

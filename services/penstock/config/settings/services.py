@@ -15,6 +15,7 @@ from penstock.config.setting_types import (
     LossName,
     MetricsPort,
     Names,
+    OwnOptimizer,
     ReplayAddresses,
     Temperature,
 )
@@ -139,6 +140,11 @@ class LearnerConfig(Section):
     a minibatch and the settings of [ppo] that returns the loss and statistics, or a class whose instance is such a
     function (docs/change-the-algorithm.md). torch computes its gradients, which is slower for small networks on a CPU.
     Unset: the loss of PPO."""
+    optimizer: OwnOptimizer = None
+    """Your own optimizer in place of Adam: torch.optim:AdamW, or file.py:my_optimizer. It is a function of the list of
+    the policy's parameters and ppo.learning_rate that returns a torch.optim.Optimizer, whose rates follow
+    ppo.learning_rate_schedule (docs/change-the-algorithm.md). torch takes the steps, as with loss. Unset: Adam with
+    epsilon 1e-5."""
     prefetch_batches: PositiveInt = 1
     """Batches requested ahead of the one in training. Over a long round trip, the learner requests as many more as it
     trains meanwhile, up to sampling.off_policy_degree - 1."""

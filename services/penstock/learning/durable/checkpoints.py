@@ -201,11 +201,13 @@ def restore(learner: Learner, path: Path) -> RunProgress:
     """Loads a checkpoint's policy, optimizer and random state into a learner and returns its progress.
 
     Raises `DamagedFile` if the file is damaged, `ConfigurationError` if it belongs to other spaces, another
-    architecture or another release.
+    architecture, another optimizer or another release.
     """
     file = _fitting(read(path), learner.policy, "resume with the settings it was trained with")
     try:
         load(learner, file.data)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{path} does not fit this run: {error}") from None
     except _UNREADABLE as error:
         raise checkpoint_file.damaged(path, f"its tensors can't be loaded ({error})") from None
     return progress_of(file)

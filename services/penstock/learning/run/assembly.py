@@ -100,6 +100,7 @@ def learner_of(
         threads=config.learner.threads,
         ranks=ranks,
         loss=config.learner.loss,
+        optimizer=config.learner.optimizer,
     )
 
 

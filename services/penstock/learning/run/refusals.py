@@ -3,6 +3,7 @@
 import math
 
 from penstock.config import Config
+from penstock.config.foreign_code import code_of_learner
 from penstock.errors import Diverged
 from penstock.learning.report.statistics import RunStatistics
 from penstock.learning.step.learner import TrainingOutcome
@@ -19,9 +20,10 @@ class Refusals:
     def __init__(self, config: Config, statistics: RunStatistics) -> None:
         """Starts all counts at 0. `statistics` receives counts and notices."""
         self._max_batches, self._advice = config.ppo.max_refused_batches, _advice(config)
+        self._priority = config.sampling.priority
         self._statistics = statistics
         self._batches_in_a_row = 0
-        self._steps, self._rows, self._values, self._changes = (_Milestones() for _ in range(4))
+        self._steps, self._rows, self._values, self._changes, self._priorities = (_Milestones() for _ in range(5))
 
     def observe(self, outcome: TrainingOutcome) -> None:
         """Counts a batch's refusals. Raises `Diverged` after `ppo.max_refused_batches` in a row with refused steps."""
@@ -38,6 +40,11 @@ class Refusals:
                 f"{self._rows.count:,} steps were left out of training because a value in them or estimated from them"
                 " was not finite or a million times larger than the others: check the environment's rewards and"
                 " observations"
+            )
+        if self._priorities.passes(outcome.refused_priorities) and self._priority is not None:
+            self._statistics.notice(
+                f"{self._priorities.count:,} priorities of segments were NaN, infinite or negative, and count as 0:"
+                f" correct sampling.priority {self._priority}"
             )
         if self._values.passes(sum(values.values())):
             self._statistics.notice(
@@ -82,9 +89,10 @@ class _Milestones:
 def _advice(config: Config) -> str:
     """Returns the remedies available to the user."""
     unset = [name for name in ("normalise_returns", "normalise_observations") if not getattr(config.policy, name)]
-    loss = [] if config.learner.loss is None else [f"correct learner.loss {config.learner.loss}"]
+    # No gradient depends on priorities or on shares of collection.
+    own = {name: value for name, value in code_of_learner(config).items() if not name.startswith("sampling.")}
     ways = [
-        *loss,
+        *(f"correct {name} {value}" for name, value in own.items()),
         f"lower ppo.learning_rate (now {config.ppo.learning_rate:g})",
         "lower the scale of the environment's rewards",
         *(f"set policy.{name} to true" for name in unset),

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim.adam import adam
 
+from penstock.errors import ConfigurationError
 from penstock.small.compiled.adam import BETA_1, BETA_2, EPSILON
 
 
 class Adam:
-    """The optimizer of one flat tensor of parameters.
+    """The optimizer of one flat tensor of parameters. Implements `gradient_steps.Optimizer`.
 
     Attributes:
         learning_rate: Learning rate of the next steps. A captured step needs a tensor: it treats a number as constant.
@@ -30,12 +31,6 @@ class Adam:
             "exp_avg": torch.zeros_like(parameters, requires_grad=False),
             "exp_avg_sq": torch.zeros_like(parameters, requires_grad=False),
         }
-
-    def zero_gradient(self) -> None:
-        """Sets the gradient to zero in place."""
-        gradient = self._parameters.grad
-        assert gradient is not None
-        gradient.zero_()
 
     @torch.no_grad()
     def step(self, refused: Tensor) -> None:
@@ -71,8 +66,14 @@ class Adam:
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Copies a saved state; an empty one resets the state.
 
-        Raises `KeyError` if a tensor is missing, `RuntimeError` if one has another shape.
+        Raises `KeyError` if a tensor is missing, `RuntimeError` if one has another shape, and `ConfigurationError` if
+        it is the state of an optimizer of the user's own (`own_optimizer`).
         """
+        if other := next((name.partition("/")[0] for name in state if "/" in name), ""):
+            raise ConfigurationError(
+                f"it has the state of {other}, which learner.optimizer made, and there is none now; resume with the"
+                " optimizer it was trained with"
+            )
         for name, held in self.state.items():
             if not state:
                 held.zero_()

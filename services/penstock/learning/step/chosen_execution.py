@@ -1,6 +1,7 @@
 """The choice of a learner's execution, from the settings, its device, its policy and its ranks."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -15,8 +16,12 @@ from penstock.learning.step.devices import check_execution, use_precision
 from penstock.learning.step.direct_execution import DirectExecution
 from penstock.learning.step.execution import Execution, descent_by
 from penstock.learning.step.gradient_steps import GradientStep
+from penstock.learning.step.own_advantage import OwnAdvantage
 from penstock.learning.step.torch_execution import TorchExecution
 from penstock.small.compiled.minibatch import MinibatchGradient
+
+_BY_TORCH = {"learner.loss", "learner.optimizer"}
+"""Settings of functions of the user's own with which torch takes the gradient steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,25 +51,29 @@ class ChosenExecution:
         threads: int,
         ranks: Ranks,
         *,
-        own_loss: bool = False,
+        own: Sequence[str] = (),
     ) -> "ChosenExecution":
         """Chooses the execution, and sets the precision of all learners of the process (`use_precision`).
 
-        Only torch computes gradients of a loss of the user's own. Raises `ConfigurationError` if the device or the
-        ranks do not support this execution, precision or loss.
+        `own` are the settings that name functions of the user's own on which parameters depend. Raises
+        `ConfigurationError` if the device or the ranks do not support this execution, precision or function.
         """
-        if own_loss and not ranks.alone:
+        if own and not ranks.alone:
+            # A loss would see a part of a minibatch, and the other ranks import no code that rank 0 names.
             raise ConfigurationError(
-                "learner.loss needs a learner of one rank, because each rank sees only its part of a minibatch; remove"
-                " it, or start the learner without torchrun"
+                f"{own[0]} needs a learner of one rank; remove it, or start the learner without torchrun"
             )
         if execution == "auto" and device.type == "cuda" and ranks.alone:
             execution = "graphed"
-        elif execution == "auto" and own_loss:
+        elif execution == "auto" and not _BY_TORCH.isdisjoint(own):
             execution = "eager"
         check_execution(device, execution, ranks)
         use_precision(device, precision)
         return cls(execution, device, precision, threads, ranks)
+
+    def without_capture(self, execution: config.Execution) -> "ChosenExecution":
+        """Returns the choice for steps that can't be captured, if `execution`, the setting, leaves it open."""
+        return replace(self, name="eager") if self.name == "graphed" and execution == "auto" else self
 
     def prepare(self, policy: Policy) -> None:
         """Chooses how the policy computes, if it has a memory."""
@@ -78,14 +87,22 @@ class ChosenExecution:
         # A CUDA graph would capture a number as a constant.
         return torch.tensor(rate, device=self.device) if self.name == "graphed" else rate
 
-    def begin(self, policy: Policy, step: GradientStep, ppo: PPOConfig) -> Execution:
-        """Returns the execution for a policy, whose gradient steps equal the steps of `step` up to rounding."""
+    def begin(
+        self, policy: Policy, step: GradientStep, ppo: PPOConfig, advantage: OwnAdvantage | None = None
+    ) -> Execution:
+        """Returns the execution for a policy, whose gradient steps equal the steps of `step` up to rounding.
+
+        The estimates have advantages of the user's own, if there are any.
+        """
+        whole, name = policy.memory is None, self.name
+        descent = descent_by(name, step, minibatches=ppo.minibatches, whole=whole, ranks=self.ranks)
+        by_torch = TorchExecution(
+            name, policy, step, descent, ppo=ppo, device=self.device, precision=self.precision, advantage=advantage
+        )
         gradient = MinibatchGradient.of(policy, step.parameters, self.threads) if self._is_fast_on_cpu else None
-        if gradient is not None:
-            return DirectExecution(step, gradient, ppo, self.ranks)
-        whole = policy.memory is None
-        descent = descent_by(self.name, step, minibatches=ppo.minibatches, whole=whole, ranks=self.ranks)
-        return TorchExecution(self.name, policy, step, descent, ppo=ppo, device=self.device, precision=self.precision)
+        if gradient is None:
+            return by_torch
+        return DirectExecution(step, gradient, ppo, self.ranks, None if advantage is None else by_torch)
 
     @property
     def _is_fast_on_cpu(self) -> bool:

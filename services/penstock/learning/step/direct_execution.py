@@ -16,6 +16,7 @@ from penstock.config import PPOConfig
 from penstock.learning.ranks.ranks import ALONE, Ranks
 from penstock.learning.step.batches import TrainingBatch
 from penstock.learning.step.gradient_steps import LARGEST_NORM, Descended, Estimated, GradientStep, Steps
+from penstock.learning.step.torch_execution import TorchExecution
 from penstock.small.compiled import losses
 from penstock.small.compiled.adam import ClippedSteps
 from penstock.small.compiled.estimates import COLUMNS, EstimateSettings, SegmentRows, estimates_of
@@ -29,8 +30,19 @@ class DirectExecution:
 
     name = "direct"
 
-    def __init__(self, step: GradientStep, gradient: MinibatchGradient, ppo: PPOConfig, ranks: Ranks) -> None:
-        """Takes the steps of `step`, whose objective belongs to the policy of `gradient`."""
+    def __init__(
+        self,
+        step: GradientStep,
+        gradient: MinibatchGradient,
+        ppo: PPOConfig,
+        ranks: Ranks,
+        by_torch: TorchExecution | None = None,
+    ) -> None:
+        """Takes the steps of `step`, whose objective belongs to the policy of `gradient`.
+
+        `by_torch` estimates in place of the compiled loops, with advantages of the user's own.
+        """
+        self._by_torch = by_torch
         self._gradient, self._ppo, self._ranks, self._optimizer = gradient, ppo, ranks, step.optimizer
         self._take_step = ClippedSteps(
             step.parameters,
@@ -56,6 +68,10 @@ class DirectExecution:
         importance: Tensor,
     ) -> Estimated:
         """Implements `Execution`."""
+        if self._by_torch is not None:
+            return self._by_torch.estimate(
+                batch, settings, log_prob=log_prob, value=value, reward=reward, importance=importance
+            )
         columns = (batch.behaviour_log_prob, reward, batch.terminated, batch.truncated, batch.valid)
         found = estimates_of(
             SegmentRows(value.numpy(), log_prob.numpy(), *(column.contiguous().numpy() for column in columns)),

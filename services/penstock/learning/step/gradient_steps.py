@@ -4,9 +4,9 @@ A step whose gradient has no finite norm is refused: it changes neither the para
 """
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,6 @@ from penstock.algo.losses import Losses, LossSettings, Movement
 from penstock.algo.parameters import clip_gradient
 from penstock.algo.policies import Inputs, Policy
 from penstock.config import Precision
-from penstock.learning.step.adam import Adam
 from penstock.learning.step.devices import autocast
 
 LARGEST_NORM = 1e18
@@ -195,9 +194,33 @@ def counted_steps(usable: Tensor | None, rows: Tensor | None) -> Tensor | None:
     return usable & rows.view(-1, *[1] * (usable.dim() - 1))
 
 
+class Optimizer(Protocol):
+    """The optimizer of a policy's parameters, whose gradient is written before each step: `Adam`, or the user's own."""
+
+    @property
+    def learning_rate(self) -> float | Tensor:
+        """Learning rate of the next steps."""
+
+    @property
+    def state(self) -> Mapping[str, Tensor]:
+        """Tensors on the parameters' device that a checkpoint has."""
+
+    def step(self, refused: Tensor) -> None:
+        """Takes a step, which changes nothing if `refused`, <float32>[] on the device, is 1."""
+
+    def set_learning_rate(self, rate: float) -> None:
+        """Sets the learning rate of the next steps."""
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Copies a saved state; an empty one resets the state.
+
+        Raises `ConfigurationError` if it is the state of another optimizer.
+        """
+
+
 @dataclass(frozen=True, slots=True)
 class GradientStep:
-    """One step of Adam on the gradient of flat parameters. It never synchronises with the device.
+    """One step of an optimizer on the gradient of flat parameters. With Adam, it never synchronises with the device.
 
     A step is refused if the gradient's norm is not finite, or so large that Adam could not store its square. Parameters
     therefore stay finite: Adam moves none by more than 10 times the learning rate per step (Cauchy-Schwarz on its two
@@ -207,7 +230,7 @@ class GradientStep:
 
     objective: Objective
     parameters: nn.Parameter
-    optimizer: Adam
+    optimizer: Optimizer
     max_gradient_norm: float
     border: int | None = None
 
@@ -250,6 +273,6 @@ class GradientStep:
     ) -> tuple[Tensor, Losses]:
         """Writes the gradient of the loss into the parameters' gradient. Returns the results of the objective."""
         log_prob, loss = self.objective(steps, settings, counted)
-        self.optimizer.zero_gradient()
+        self.gradient.zero_()
         loss.total.backward()  # type: ignore[no-untyped-call]
         return log_prob, loss

@@ -15,12 +15,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from penstock.algo import priorities
 from penstock.algo.losses import SCHEDULED, LossSettings
 from penstock.algo.network import Network
 from penstock.algo.normalisation import BegunUpdate
 from penstock.algo.parameters import beginning_of, flatten
 from penstock.algo.policies import MomentsUpdates, Policy, end_moments
+from penstock.algo.priorities import importance_weights, preferences
 from penstock.config import Execution, PPOConfig, Precision, SamplingConfig, Schedule
 from penstock.config.replay_law import LEAST_STEPS
 from penstock.errors import Diverged, TrainingFailed
@@ -30,9 +30,20 @@ from penstock.learning.step.adam import Adam
 from penstock.learning.step.batches import TrainingBatch
 from penstock.learning.step.chosen_execution import ChosenExecution
 from penstock.learning.step.devices import send
-from penstock.learning.step.gradient_steps import Epoch, Estimated, GradientStep, Steps, objective_of
-from penstock.learning.step.loss_check import try_loss
+from penstock.learning.step.gradient_steps import (
+    Epoch,
+    Estimated,
+    GradientStep,
+    Objective,
+    Optimizer,
+    Steps,
+    objective_of,
+)
+from penstock.learning.step.loss_check import Trial, try_loss
+from penstock.learning.step.own_advantage import OwnAdvantage
 from penstock.learning.step.own_loss import OwnLoss
+from penstock.learning.step.own_optimizer import OwnOptimizer
+from penstock.learning.step.own_priority import OwnPriority
 from penstock.learning.step.priority_gain import PriorityGain
 from penstock.learning.step.segment_gradients import squared_gradients
 from penstock.learning.step.training_statistics import TrainingStatistics
@@ -51,6 +62,7 @@ class TrainingOutcome:
         fresh_episodes: Episodes that end in the fresh segments.
         updates: Gradient steps taken.
         refused_steps: Gradient steps refused because their gradients had no finite norm.
+        refused_priorities: Priorities replaced by 0 because they were not finite or negative.
         unsound_rows: Valid rows left out because a number in them or in their estimates was absurd.
         moments: Effect of the batch on the normalisers.
         statistics: Statistics for monitoring.
@@ -62,6 +74,7 @@ class TrainingOutcome:
     fresh_episodes: int
     updates: int
     refused_steps: int
+    refused_priorities: int
     unsound_rows: int
     moments: MomentsUpdates
     statistics: TrainingStatistics
@@ -73,7 +86,7 @@ class Learner:
     Attributes:
         policy: The policy.
         parameters: Its flat parameters.
-        notices: One line each for the user about a loss of the user's own; empty without one.
+        notices: One line each for the user about functions of the user's own; empty without any.
     """
 
     def __init__(
@@ -90,48 +103,65 @@ class Learner:
         threads: int = 1,
         ranks: Ranks = ALONE,
         loss: str | None = None,
+        optimizer: str | None = None,
     ) -> None:
         """Builds a policy for these spaces, initialised from `seed`, whose direct steps use this number of threads.
 
         The `ranks` train on the same batches together. The precision holds for all learners of the process
-        (`use_precision`). `loss` names a loss of the user's own, which is imported. Raises `ConfigurationError` if the
-        spaces are not supported, the device or the ranks do not support this execution or precision, or no gradient
-        step can be taken with the loss.
+        (`use_precision`). `loss` and `optimizer` name functions of the user's own, which are imported, as are
+        `ppo.advantage` and `sampling.priority`. Raises `ConfigurationError` if the spaces are not supported, the device
+        or the ranks do not support this execution or precision, or a function of the user's own can't be used.
         """
         self._ppo, self._sampling, self._device, self._ranks = ppo, sampling, device, ranks
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.policy = Policy(spec, network).to(device)
-        chosen = ChosenExecution.of(execution, device, precision, threads, ranks, own_loss=loss is not None)
+        of_users = {"learner.loss": loss, "learner.optimizer": optimizer, "ppo.advantage": ppo.advantage}
+        given = [setting for setting, name in of_users.items() if name is not None]
+        chosen = ChosenExecution.of(execution, device, precision, threads, ranks, own=given)
         chosen.prepare(self.policy)
         self.parameters = flatten(self.policy)
-        self.notices: tuple[str, ...] = ()
-        self._loss: OwnLoss | None = None
-        if loss is None:
-            objective = objective_of(self.policy, precision, device, ppo.burn_in_steps)
-        else:
-            self._loss = OwnLoss(loss)
-            objective = self._loss.objective(self.policy, precision, device, ppo.burn_in_steps)
-            trial = try_loss(
-                self._loss, objective, self.policy, self.parameters, loss_settings(ppo, 0.0), ppo.burn_in_steps
-            )
-            if trial.waits and execution == "auto":
-                chosen = dataclasses.replace(chosen, name="eager")
-            self.notices = (self._loss.introduction(chosen.name, waits=trial.waits), *trial.warnings)
-        self.optimizer = Adam(self.parameters, chosen.learning_rate(ppo.learning_rate))
+        self._loss = None if loss is None else OwnLoss(loss)
+        objective, trial = self._objective(precision)
+        if trial is not None and trial.waits:
+            chosen = chosen.without_capture(execution)
+        rate, made = ppo.learning_rate, None
+        if optimizer is not None:
+            made = OwnOptimizer.of(optimizer, list(self.policy.parameters()), rate)
+            chosen = made.executed(chosen, execution)
+        self.optimizer: Optimizer = Adam(self.parameters, chosen.learning_rate(rate)) if made is None else made
+        advantage = None if ppo.advantage is None else OwnAdvantage(ppo.advantage, device)
+        self._priority = None if sampling.priority is None else OwnPriority(sampling.priority, device)
+        of_loss: tuple[str, ...] = ()
+        if self._loss is not None and trial is not None:
+            of_loss = (self._loss.introduction(chosen.name, waits=trial.waits), *trial.warnings)
+        self.notices = (
+            *of_loss,
+            *(() if made is None else made.notices(chosen.name)),
+            *(() if advantage is None else advantage.notices),
+            *(() if self._priority is None else self._priority.notices),
+        )
         # All are updated in place. A walk over the modules would cost as much as the sums of these tensors.
-        self._held = [self.parameters, *self.policy.buffers(), *self.optimizer.state.values()]
+        self._held = [self.parameters, *self.policy.buffers()]
         self._gain = PriorityGain(sampling.usual_alpha, sampling.epsilon, ppo.epochs * ppo.minibatches)
         self.generator = torch.Generator().manual_seed(seed)
         own = self.policy.own_value_network
         self._border = None if own is None else beginning_of(own)
         self.step = GradientStep(objective, self.parameters, self.optimizer, ppo.max_gradient_norm, self._border)
-        self._execution = chosen.begin(self.policy, self.step, ppo)
+        self._execution = chosen.begin(self.policy, self.step, ppo, advantage)
 
     @property
     def execution(self) -> str:
         """Name of the execution (`Execution.name`)."""
         return self._execution.name
+
+    def _objective(self, precision: Precision) -> tuple[Objective, Trial | None]:
+        """Returns the objective of gradient steps, and the trial of a loss of the user's own."""
+        policy, device, burn_in = self.policy, self._device, self._ppo.burn_in_steps
+        if self._loss is None:
+            return objective_of(policy, precision, device, burn_in), None
+        objective, settings = self._loss.objective(policy, precision, device, burn_in), loss_settings(self._ppo, 0.0)
+        return objective, try_loss(self._loss, objective, policy, self.parameters, settings, burn_in)
 
     def train(self, batch: TrainingBatch, progress: float) -> TrainingOutcome:
         """Trains for some epochs on a batch on this learner's device. Schedules follow `progress`, 0 to 1.
@@ -142,6 +172,7 @@ class Learner:
         # Before the estimates: the first rewards of a run or of a sparse task would be divided by a deviation of 0.
         returns = self._begin_returns(batch)
         estimated = self.estimate(batch, progress)
+        priority = estimated.priority if self._priority is None else self._own_priority(batch, estimated, progress)
         rate = scheduled(self._ppo.learning_rate, self._ppo.learning_rate_schedule, progress)
         self.optimizer.set_learning_rate(rate)
         if self._gain.is_due(batch.valid.shape[0] - batch.fresh_segments):
@@ -150,12 +181,12 @@ class Learner:
         begun = self._begin_observations(batch), returns
         # All that leaves the device, in one transfer, because each would wait for it.
         further = [
-            estimated.priority,
+            priority,
             estimated.error,
             estimated.usable.sum()[None],
             *(each.findings for each in begun if each),
         ]
-        statistics, refused, (priority, error, sound, *findings) = training_statistics.measure(
+        statistics, refused, (raw, error, sound, *findings) = training_statistics.measure(
             batch,
             estimated,
             epochs,
@@ -168,15 +199,18 @@ class Learner:
         counts = batch.counts
         # Some of the segments of a batch with refused steps caused the refusal, and would otherwise be drawn again for
         # the following batches.
-        numbers = torch.stack([priority, error]).numpy()
-        raw, errors = np.where(np.isfinite(numbers) & (refused == 0), numbers, 0.0)
+        numbers = torch.stack([raw, error]).numpy()
+        # A user's own priority may be negative too.
+        known = np.isfinite(numbers) & (numbers >= 0.0)
+        priorities, errors = np.where(known & (refused == 0), numbers, 0.0)
         return TrainingOutcome(
-            priorities=raw,
+            priorities=priorities,
             fresh_errors=errors[: batch.fresh_segments],
             fresh_steps=counts.fresh_steps,
             fresh_episodes=counts.fresh_episodes,
             updates=sum(len(epoch.done.refused) for epoch in epochs) - refused,
             refused_steps=refused,
+            refused_priorities=int(np.count_nonzero(~known[0])),
             unsound_rows=counts.valid - int(sound.item()),
             moments=end_moments(begun, findings),
             statistics=statistics,
@@ -202,7 +236,7 @@ class Learner:
 
     def _preferences(self, batch: TrainingBatch) -> Tensor:
         ages = send(torch.from_numpy(batch.staleness), self._device)
-        return priorities.preferences(batch.probabilities, ages, self._sampling.half_life)
+        return preferences(batch.probabilities, ages, self._sampling.half_life)
 
     def check_finite(self) -> None:
         """Raises `Diverged` if a parameter, or a moment of the normalisers or the optimizer, is not finite.
@@ -215,18 +249,29 @@ class Learner:
     def sums(self) -> Tensor:
         """Returns a sum that is finite for each finite tensor that the learner holds, <float64>[N] on the device."""
         # The sum of finite float32 values is finite in double precision.
-        return torch.stack([each.sum(dtype=torch.float64) for each in self._held])
+        held = (*self._held, *self.optimizer.state.values())
+        return torch.stack([each.sum(dtype=torch.float64) for each in held])
+
+    def _own_priority(self, batch: TrainingBatch, estimated: Estimated, progress: float) -> Tensor:
+        """Returns the priorities of a batch by the user's function (`OwnPriority.of`)."""
+        assert self._priority is not None
+        return self._priority.of(batch, estimated, self._importance(batch, progress), lambda: self._entropy(batch))
+
+    def _entropy(self, batch: TrainingBatch) -> Tensor:
+        distribution, _ = self.policy.evaluate(batch.inputs, burn_in=self._ppo.burn_in_steps, bootstraps=True)
+        return distribution.entropy()
+
+    def _importance(self, batch: TrainingBatch, progress: float) -> Tensor:
+        sampling = self._sampling
+        exponent = importance_exponent(sampling.beta, sampling.final_beta, progress)
+        return importance_weights(self._preferences(batch), batch.fresh_segments, exponent)
 
     @torch.no_grad()
     def estimate(self, batch: TrainingBatch, progress: float) -> Estimated:
         """Computes advantages, targets and weights under the current parameters, which are the proximal policy."""
-        settings, sampling = loss_settings(self._ppo, progress), self._sampling
+        settings = loss_settings(self._ppo, progress)
         reward = self.policy.scale_rewards(batch.reward, batch.terminated, self._ppo.discount)
-        importance = priorities.importance_weights(
-            self._preferences(batch),
-            batch.fresh_segments,
-            importance_exponent(sampling.beta, sampling.final_beta, progress),
-        )
+        importance = self._importance(batch, progress)
         log_prob, value = evaluated(self._ranks, self._execution.evaluate, batch.inputs, batch.action)
         return self._execution.estimate(
             batch, settings, log_prob=log_prob, value=value, reward=reward, importance=importance

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from penstock.algo.losses import SCHEDULED, LossSettings
 from penstock.algo.policies import Inputs, Policy
-from penstock.errors import ConfigurationError, TrainingFailed
+from penstock.errors import TrainingFailed
 from penstock.learning.step.gradient_steps import Objective, Steps
+from penstock.learning.step.own_code import before_training
 from penstock.learning.step.own_loss import OwnLoss
 from penstock.machine import foreign_errors
 
@@ -61,9 +62,8 @@ def try_loss(
     with torch.random.fork_rng(devices=devices):
         steps = made_up_steps(policy, _ROWS + _PADDING, burn_in)
         try:
-            return _tried(loss, objective, policy, parameters, _as_trained(settings, device), steps)
-        except TrainingFailed as error:
-            raise ConfigurationError(str(error)) from error
+            with before_training():
+                return _tried(loss, objective, policy, parameters, _as_trained(settings, device), steps)
         finally:
             assert parameters.grad is not None
             parameters.grad.zero_()
@@ -80,14 +80,14 @@ def _tried(
             losses.total.backward()  # type: ignore[no-untyped-call]
         except foreign_errors.MISBEHAVIOUR as error:
             foreign_errors.let_ctrl_c_pass(error)
-            raise loss.fault(f"has no gradient: {foreign_errors.explain(error)}", "correct it") from error
+            raise loss.function.fault(f"has no gradient: {foreign_errors.explain(error)}", "correct it") from error
         if not bool(losses.total.isfinite()):
-            raise loss.fault(
+            raise loss.function.fault(
                 f"returned {losses.total.item():g} for a made-up minibatch",
                 "keep it finite, for example without logarithms of numbers that may be 0",
             )
         if not bool(parameters.grad.isfinite().all()):
-            raise loss.fault(
+            raise loss.function.fault(
                 "has a gradient that is not finite for a made-up minibatch",
                 "keep it finite, for example without roots of numbers that may be 0",
             )
@@ -99,10 +99,10 @@ def _tried(
     warnings = _untrained(loss, policy)
     if _change(first, gradient(whole, None)) > _REPEATED:
         warnings.append(
-            loss.sentence("returns another gradient for the same minibatch", "runs with one seed will differ")
+            loss.function.sentence("returns another gradient for the same minibatch", "runs with one seed will differ")
         )
     elif _change(first, gradient(steps, counted)) > _PADDED:
-        raise loss.fault(
+        raise loss.function.fault(
             "depends on steps that do not count (batch.counted)",
             "average with batch.mean(values) in place of values.mean(), and leave them out of other sums",
         )
@@ -117,7 +117,7 @@ def _untrained(loss: OwnLoss, policy: Policy) -> list[str]:
         return []
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return [
-        loss.sentence(
+        loss.function.sentence(
             f"does not depend on {', '.join(names[:_SHOWN])}{more} of the policy's {len(named)} parameters",
             "they will not be trained",
         )

@@ -12,6 +12,7 @@ from penstock.learning.step.batches import TrainingBatch
 from penstock.learning.step.devices import autocast
 from penstock.learning.step.execution import Descent
 from penstock.learning.step.gradient_steps import Descended, Estimated, GradientStep, Steps
+from penstock.learning.step.own_advantage import OwnAdvantage
 
 
 class TorchExecution:
@@ -34,8 +35,13 @@ class TorchExecution:
         ppo: PPOConfig,
         device: torch.device,
         precision: Precision,
+        advantage: OwnAdvantage | None = None,
     ) -> None:
-        """Computes with this policy, whose parameters the executor changes by this step, on this device."""
+        """Computes with this policy, whose parameters the executor changes by this step, on this device.
+
+        Advantages come from V-trace, or from a function of the user's own.
+        """
+        self._estimate = advantages.estimate if advantage is None else advantage.estimate
         self.name, self.descent, self.gradients = name, descent, step.gradients
         self._policy, self._ppo, self._device, self._precision = policy, ppo, device, precision
 
@@ -60,7 +66,7 @@ class TorchExecution:
         log_ratio = log_prob - batch.behaviour_log_prob
         # No policy chose the action of a reset row. `<=` is false for NaN.
         known = batch.valid & (log_ratio.abs() <= LARGEST_SPREAD)
-        estimates = advantages.estimate(
+        estimates = self._estimate(
             value=value,
             reward=reward,
             terminated=batch.terminated,

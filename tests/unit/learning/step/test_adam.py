@@ -18,9 +18,8 @@ def parameters() -> torch.nn.Parameter:
 
 
 def take_step(adam: Adam, parameters: torch.nn.Parameter, gradient: torch.Tensor, *, refused: bool = False) -> None:
-    adam.zero_gradient()
     assert parameters.grad is not None
-    parameters.grad += gradient
+    parameters.grad.copy_(gradient)
     adam.step(torch.tensor(float(refused)))
 
 
