@@ -47,5 +47,8 @@ def summary_of(session: Session, conclusion: Conclusion, wall_s: float) -> Summa
 def _outcome(returns: EvaluationSummary | VariantReturns | None) -> EvaluationOutcome | None:
     if returns is None:
         return None
-    unfinished = returns.unfinished if isinstance(returns, EvaluationSummary) else 0
-    return EvaluationOutcome(returns.episodes, returns.return_mean, returns.return_std, unfinished)
+    if isinstance(returns, VariantReturns):
+        return EvaluationOutcome(returns.episodes, returns.return_mean, returns.return_std)
+    return EvaluationOutcome(
+        returns.episodes, returns.return_mean, returns.return_std, returns.unfinished, returns.info_metrics
+    )

@@ -21,10 +21,12 @@ from penstock.machine.addresses import Address as ParsedAddress
 from penstock.machine.environment_arguments import literal, plain, written
 from penstock.machine.environment_names import absolute, absolute_program, name_of
 from penstock.types.replay import MAX_SLOTS
+from penstock.types.run import MOST_INFO_METRICS
 
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 _COUNT = re.compile(r"(?P<number>\d[\d_,]*(\.\d+)?(e\+?\d+)?)\s*(?P<unit>[kM])?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1_000, "m": 1_000_000}
+_INFO_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]{0,63}")
 _OPENING, _CLOSING = "[{(", "]})"
 
 
@@ -216,6 +218,17 @@ def _read_schedule(value: object) -> object:
     return found
 
 
+def _check_info_keys(keys: tuple[str, ...]) -> tuple[str, ...]:
+    wrong = next((key for key in keys if not _INFO_KEY.fullmatch(key)), None)
+    if wrong is not None:
+        raise ValueError(
+            f"must have keys of at most 64 letters, digits and _ . / -, which begin with a letter or _; got {wrong!r}"
+        )
+    if len(set(keys)) < len(keys):
+        raise ValueError(f"must have different keys; got {', '.join(keys)}")
+    return keys
+
+
 def _read_auto(value: object) -> object:
     return 0 if value == "auto" else value
 
@@ -301,6 +314,14 @@ Notified = Annotated[
     pydantic.AfterValidator(_check_notified),
     InWords("an address http://... or https://..., or a command as one line or a list of arguments"),
 ]
+InfoKeys = Annotated[
+    tuple[str, ...],
+    pydantic.BeforeValidator(_read_list),
+    Field(max_length=MOST_INFO_METRICS),
+    pydantic.AfterValidator(_check_info_keys),
+    InWords(f"at most {MOST_INFO_METRICS} keys, separated by commas, such as success,final.distance"),
+]
+"""Keys of infos. They are labels in Prometheus, and parts of names in records and in TensorBoard."""
 PartName = Annotated[str, Field(min_length=1)]
 Count = Annotated[
     PositiveInt, pydantic.BeforeValidator(read_count), InWords("a whole number above 0, such as 1000 or 1e6")

@@ -16,6 +16,7 @@ from penstock.machine import installation
 from penstock.machine.files import write_json
 from penstock.runs.folder import RunFolder
 from penstock.runs.metrics import Metrics, load_metrics, return_text
+from penstock.types.evaluation import InfoMetric
 from penstock.types.extents import Extent, RunLimit
 from penstock.types.records import plain, record_of
 from penstock.types.statistics import CoordinatorStatistics
@@ -27,12 +28,16 @@ CLOSING_LABEL = 7
 
 @dataclass(frozen=True, slots=True)
 class EvaluationOutcome:
-    """Statistics of evaluation returns. `unfinished` episodes were cut and count with their returns until then."""
+    """Statistics of evaluation returns. `unfinished` episodes were cut and count with their returns until then.
+
+    `info_metrics` are the numbers of the infos.
+    """
 
     episodes: int
     return_mean: float
     return_std: float
     unfinished: int = 0
+    info_metrics: tuple[InfoMetric, ...] = ()
 
     def text(self, kind: str = "") -> str:
         """Returns mean and standard deviation over these episodes of a `kind`, such as "new "."""
@@ -165,6 +170,7 @@ class Summary:
             if self.best_evaluation:
                 best += f", chosen for {return_text(self.best_evaluation.return_mean)} in an evaluation"
             lines.append(("return", f"{outcome.text('new ')}{best}"))
+            lines += [("info", ", ".join(map(str, outcome.info_metrics)))] if outcome.info_metrics else []
         for number, variant in enumerate(self.variants):
             shown = variant.evaluation.text() if variant.evaluation else "-"
             lines.append((f"variant {number}", f"{shown}, {variant.arguments}"))

@@ -309,6 +309,15 @@ LEARNER_ENV_STEPS_TAKEN = Gauge(
 EPISODE_RETURN = Gauge("penstock_episode_return", "Mean return of the last 100 training episodes.")
 EPISODES = Counter("penstock_episodes", "Training episodes that ended.")
 EVALUATION_RETURN = Gauge("penstock_evaluation_return", "Mean return of the last evaluation.")
+EPISODE_INFO = Gauge(
+    "penstock_episode_info", "Mean over the last 100 training episodes of a number of the infos, by key.", ("key",)
+)
+EPISODE_INFO_MISSING = Counter(
+    "penstock_episode_info_missing", "Training episodes whose infos had no number of a key.", ("key",)
+)
+EVALUATION_INFO = Gauge(
+    "penstock_evaluation_info", "Mean over the last evaluation of a number of the infos, by key.", ("key",)
+)
 EVALUATIONS = Counter("penstock_evaluations", "Completed evaluations.")
 EVALUATIONS_CUT = Counter(
     "penstock_evaluations_cut",

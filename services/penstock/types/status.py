@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from penstock.types.evaluation import EvaluationSummary
+from penstock.types.evaluation import EvaluationSummary, InfoMetric
 from penstock.types.extents import RunLimit, Unit
 from penstock.types.statistics import CoordinatorStatistics
 
@@ -122,6 +122,7 @@ class RunStatus:
     nodes: tuple[NodeState, ...] = ()
     wanted_actors: int | None = None
     missing_actors: MissingActors | None = None
+    info_metrics: tuple[InfoMetric, ...] = ()
 
     def notices_after(self, number: int) -> tuple[list[str], int]:
         """Returns the texts of the notices after this one, and the number of the last notice."""

@@ -30,6 +30,9 @@ class RunConfig(Section):
     and include waits for evaluations. Unset: no limit in minutes."""
     stop_at_return: float | None = None
     """Mean return of an evaluation at which training stops early. Unset: train to a limit."""
+    record_episodes: bool = False
+    """Whether to write a line per training episode, with its return, its length and the numbers of
+    environment.info_metrics, to episodes.jsonl in the run's folder, which keeps the newest half a million or so."""
     start_from: RunOrCheckpoint | None = None
     """Folder of a run, or checkpoint file, from whose policy training starts. Its spaces and [policy] settings must be
     the same. The run has a new optimizer and counts its own steps. Unset: a newly initialised policy."""

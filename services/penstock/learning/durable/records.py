@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from numpy.typing import NDArray
 
-from penstock.runs.metrics import OWN_STATISTIC
-from penstock.types.evaluation import EvaluationSummary, VariantReturns
+from penstock.runs.metrics import INFO_METRIC, OWN_STATISTIC
+from penstock.types.evaluation import EvaluationSummary, InfoMetric, VariantReturns
 from penstock.types.records import plain
 from penstock.types.statistics import MeanTimes
 from penstock.types.status import RunStatus, VariantStatus
@@ -72,14 +72,14 @@ class Record:
         }
         own = {f"{OWN_STATISTIC}{name}": value for name, value in learning.pop("own").items()}
         measured = {**learning.pop("learning"), **learning, **own, **plain(times)}
-        rounded = {name: _rounded(value) for name, value in measured.items()}
+        rounded = {name: _rounded(value) for name, value in measured.items()} | _of_infos(status.info_metrics)
         return cls("training", status.env_steps, {**values, **rounded}, status.variants, distributions or {})
 
     @classmethod
     def of_evaluation(cls, evaluation: EvaluationSummary, training_s: float, *, final: bool) -> "Record":
         """Returns a record of an evaluation after `training_s` seconds of training."""
-        values = {"training_s": round(training_s, 3), **plain(evaluation)}
-        del values["env_steps"], values["variants"]
+        values = {"training_s": round(training_s, 3), **plain(evaluation), **_of_infos(evaluation.info_metrics)}
+        del values["env_steps"], values["variants"], values["info_metrics"]
         return cls("final_evaluation" if final else "evaluation", evaluation.env_steps, values, evaluation.variants)
 
 
@@ -106,6 +106,10 @@ class Records:
         """Passes a record to every sink."""
         for sink in self._sinks:
             sink.write(record)
+
+
+def _of_infos(info_metrics: Sequence[InfoMetric]) -> dict[str, float | None]:
+    return {f"{INFO_METRIC}{each.name}": _rounded(each.mean) for each in info_metrics}
 
 
 def _rounded(value: float | None) -> float | None:

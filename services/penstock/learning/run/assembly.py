@@ -10,9 +10,10 @@ from penstock.algo.spaces import encoders_of_new, shown_encoders
 from penstock.config import Config
 from penstock.learning.durable import checkpoints
 from penstock.learning.durable.checkpoints import Recovered
+from penstock.learning.durable.episode_log import EpisodeLog
 from penstock.learning.durable.event_files import EventFiles
 from penstock.learning.durable.journal import Journal
-from penstock.learning.durable.records import Records
+from penstock.learning.durable.records import Records, RecordSink
 from penstock.learning.durable.retried_writes import RetriedWrites
 from penstock.learning.members.wanted_actors import ExpectedActors, WantedActors
 from penstock.learning.ranks.ranks import ALONE, Ranks
@@ -44,6 +45,7 @@ def open_session(config: Config, folder: RunFolder, recovered: Recovered) -> Ses
         earlier_episodes=resumed.episodes,
         earlier_clock_s=resumed.clock_s,
         variants=config.environment.variant_names,
+        info_metrics=config.environment.info_metrics,
         wanted=WantedActors(
             None if config.train.actors == "auto" else config.train.actors,
             least=config.least_wanted_actors,
@@ -159,7 +161,12 @@ def training_run(session: Session, parts: LearnerParts) -> TrainingRun:
         notice=notice,
         hyperparameters=_hyperparameters_of(session.config),
     )
-    records = Records([journal, events], resumed_at=session.recovered.progress.env_steps)
+    sinks: list[RecordSink] = [journal, events]
+    if session.config.run.record_episodes:
+        episodes = EpisodeLog(folder.episodes, writes=writes, notice=notice)
+        session.statistics.record_episodes = episodes.ended
+        sinks.append(episodes)
+    records = Records(sinks, resumed_at=session.recovered.progress.env_steps)
     return TrainingRun(session, parts, records, Evaluations(parts.desk, session, records))
 
 
