@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from penstock.learning.members.actor_states import ActorStates
 from penstock.learning.members.wanted_actors import ExpectedActors, WantedActors
-from penstock.learning.report.info_metrics import InfoStatistics, evaluated
+from penstock.learning.report.info_statistics import InfoStatistics, evaluated
 from penstock.learning.report.return_curve import ReturnCurve
 from penstock.learning.report.session_totals import SessionTotals
 from penstock.learning.report.variant_statistics import VariantStatistics

@@ -54,6 +54,19 @@ def policy_of(environments: Environments, seed: int) -> Callable[[], tuple[NDArr
 
 
 @needs_envpool
+def test_numbers_of_its_infos_are_those_of_the_last_step() -> None:
+    made_with_keys = make_environments(
+        "envpool:CartPole-v1", 3, kwargs={"max_episode_steps": 5}, info_metrics=["elapsed_step", "reward_sum"]
+    )
+    made_with_keys.reset([1, 2, 3])
+    outcome = made_with_keys.step((np.zeros(3, np.int64),))
+    while not outcome.truncated.all():
+        outcome = made_with_keys.step((np.arange(3) % 2,))
+    assert outcome.info is not None and np.isnan(outcome.info[:, 1]).all()
+    assert outcome.info[:, 0].tolist() == [5.0] * 3
+
+
+@needs_envpool
 @pytest.mark.parametrize(
     ("task", "kwargs", "steps"),
     [
