@@ -41,6 +41,7 @@ def summary_of(session: Session, conclusion: Conclusion, wall_s: float) -> Summa
         minutes=progress.clock_s / 60.0,
         limit=config.run.limits.nearest(progress.extent),
         threshold=config.evaluation.threshold,
+        stop_reason=conclusion.stop_reason,
     )
 
 

@@ -24,16 +24,18 @@ CODE = (
     *(f"environment.{key}" for key in ("id", "imports", "python", "kwargs", "training_kwargs", "variants", "wrappers")),
     "policy.module",
     "learner.loss",
+    "learner.callbacks",
     "checkpoint.copy_to",
     "run.on_end",
 )
 """Settings that may name code."""
 
-_ON_END, _COPY_TO, _LOSS = "run.on_end", "checkpoint.copy_to", "learner.loss"
+_ON_END, _COPY_TO = "run.on_end", "checkpoint.copy_to"
+_LOSS, _CALLBACKS = "learner.loss", "learner.callbacks"
 
 _HOW_TO_TRUST = (
     "if you trust that code, add --trust-code (in Python trust_code=True), or give these settings yourself (--env-id,"
-    " --env-import, --policy.module, --learner.loss)"
+    " --env-import, --policy.module, --learner.loss, --learner.callbacks)"
 )
 
 
@@ -68,8 +70,9 @@ class FileNames:
 
 def imported_by(settings: Sections) -> dict[str, object]:
     """Returns the values that name code which a process of a run imports, by the names of `FileNames`."""
-    found, loss = code_in(settings.environment, settings.policy), settings.learner.loss
-    return found if loss is None else {**found, _LOSS: loss}
+    found, learner = code_in(settings.environment, settings.policy), settings.learner
+    named = {_LOSS: learner.loss, _CALLBACKS: ",".join(learner.callbacks) or None}
+    return found | {name: value for name, value in named.items() if value is not None}
 
 
 def code_in(environment: EnvironmentConfig, policy: PolicyConfig) -> dict[str, object]:

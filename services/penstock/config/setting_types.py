@@ -20,6 +20,7 @@ from penstock.machine.addresses import ADDRESS_FILE, parse_name
 from penstock.machine.addresses import Address as ParsedAddress
 from penstock.machine.environment_arguments import literal, plain, written
 from penstock.machine.environment_names import absolute, absolute_program, name_of
+from penstock.machine.extensions import resolved
 from penstock.types.replay import MAX_SLOTS
 from penstock.types.run import MOST_INFO_METRICS
 
@@ -144,6 +145,31 @@ def _read_list(value: object) -> object:
     return [part.strip().strip("\"'") for part in inner.split(",") if part.strip()]
 
 
+def _read_callbacks(value: object) -> object:
+    return _read_list(value) if isinstance(value, (str, list, tuple)) else [value]
+
+
+def _class_of(callback: object) -> object:
+    """Returns the class of a callback that is like one made without arguments; a class and a name unchanged.
+
+    Raises `ValueError` if its class can't make it so, because the learner's process makes it once more.
+    """
+    if isinstance(callback, (str, type)):
+        return callback
+    kind = type(callback)
+    try:
+        same = bool(vars(kind()) == vars(callback))
+    except Exception:
+        same = False
+    if not same:
+        raise ValueError(
+            f"can't have an object of {kind.__qualname__} with arguments, because the learner's process makes its own"
+            f" without arguments; give the arguments default values, in {kind.__qualname__} or in a subclass of it, and"
+            " give the class"
+        )
+    return kind
+
+
 def _read_tables(value: object) -> object:
     """Converts text from an option or a variable to tables: a list in JSON or Python, or tables separated by commas."""
     if not isinstance(value, str):
@@ -233,6 +259,11 @@ def _read_auto(value: object) -> object:
     return 0 if value == "auto" else value
 
 
+def _extension(group: str) -> pydantic.AfterValidator:
+    """Returns the validator that replaces the name of an extension by its module and class."""
+    return pydantic.AfterValidator(functools.partial(resolved, group=group))
+
+
 UnitInterval = Annotated[float, Field(ge=0.0, le=1.0)]
 _SCHEDULES = ("constant", "linear", "cosine")
 _SCHEDULE = "constant, linear, cosine, or points of progress and share from 0 to 1, such as [[0, 1], [0.5, 0.1]]"
@@ -286,17 +317,35 @@ Names = Annotated[
     InWords("hosts or addresses host:port, separated by commas"),
 ]
 EnvironmentName = Annotated[str, pydantic.AfterValidator(absolute)]
+EnvironmentId = Annotated[EnvironmentName, _extension("penstock.environments")]
 ModuleName = Annotated[
     str,
     pydantic.BeforeValidator(functools.partial(name_of, what="network")),
     pydantic.AfterValidator(absolute),
+    _extension("penstock.modules"),
     InWords("a class in a module or a file, such as my_package.my_module:MyNet or file.py:MyNet"),
 ]
 LossName = Annotated[
     str,
     pydantic.BeforeValidator(functools.partial(name_of, what="loss")),
     pydantic.AfterValidator(absolute),
+    _extension("penstock.losses"),
     InWords("a function or a class in a module or a file, such as my_package.my_module:MyLoss or file.py:my_loss"),
+]
+CallbackNames = Annotated[
+    tuple[
+        Annotated[
+            str,
+            pydantic.BeforeValidator(functools.partial(name_of, what="callback")),
+            # Runs before the one above.
+            pydantic.BeforeValidator(_class_of),
+            pydantic.AfterValidator(absolute),
+            _extension("penstock.callbacks"),
+        ],
+        ...,
+    ],
+    pydantic.BeforeValidator(_read_callbacks),
+    InWords("classes in modules or files, separated by commas, such as file.py:MyCallback"),
 ]
 Interpreter = Annotated[str, pydantic.AfterValidator(absolute_program)]
 RunOrCheckpoint = Annotated[

@@ -116,7 +116,8 @@ def with_run_dir(config: Config) -> Config:
 
 
 def _check_files_of_code(config: Config) -> None:
-    for setting, name in (("policy.module", config.policy.module), ("learner.loss", config.learner.loss)):
+    callbacks = [("learner.callbacks", name) for name in config.learner.callbacks]
+    for setting, name in (("policy.module", config.policy.module), ("learner.loss", config.learner.loss), *callbacks):
         file = split(name or "")[0]
         if is_file(file) and not Path(file).is_file():
             raise ConfigurationError(

@@ -70,6 +70,7 @@ class Summary:
         env_id: Gymnasium id of the environment.
         seed: Seed of the run.
         stopped: Reason for the end of the run.
+        stop_reason: Reason that a callback of `learner.callbacks` gave, with its name; empty if none has ended the run.
         evaluation: Evaluation of the best checkpoint, on episodes not used to choose it; None if there was none.
         best_evaluation: Evaluation by which the best checkpoint was chosen; None if there was none.
         policy_version: Version of the evaluated checkpoint.
@@ -122,6 +123,7 @@ class Summary:
     minutes: float = 0.0
     limit: RunLimit | None = None
     threshold: float | None = None
+    stop_reason: str = ""
 
     @property
     def verdict(self) -> str:
@@ -179,7 +181,8 @@ class Summary:
     @property
     def results(self) -> list[tuple[str, str]]:
         """Results of the run below the verdict, as text with labels."""
-        ended = f"by {self.stopped} after {self.env_steps:,} steps, {self.wall_s:.1f} s in all"
+        reason = f" ({self.stop_reason})" if self.stop_reason else ""
+        ended = f"by {self.stopped}{reason} after {self.env_steps:,} steps, {self.wall_s:.1f} s in all"
         return [*self.returns, ("ended", ended)]
 
     @property

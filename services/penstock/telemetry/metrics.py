@@ -285,6 +285,9 @@ LEARNER_UNSOUND_ROWS = Counter(
 LEARNER_LEFT_OUT_VALUES = Counter(
     "penstock_learner_left_out_values", "Absurd values excluded from the running normalisation, by kind.", ("kind",)
 )
+LEARNER_CALLBACK_SECONDS = Counter(
+    "penstock_learner_callback_seconds", "Time that training has spent in learner.callbacks, in seconds."
+)
 LEARNER_STATISTIC = Gauge("penstock_learner_statistic", "Statistic of the last batch, by name.", ("name",))
 LEARNER_ACTORS = Gauge("penstock_learner_actors", "Actors in the run.")
 LEARNER_DEFERRED_JOINS = Counter(

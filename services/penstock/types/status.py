@@ -15,9 +15,17 @@ BETWEEN = " · "
 """Text between the states of two services in `RunStatus.waiting_for`."""
 
 Stopped = Literal[
-    "total_steps", "total_updates", "total_episodes", "total_minutes", "stop_at_return", "interrupted", "callback"
+    "total_steps",
+    "total_updates",
+    "total_episodes",
+    "total_minutes",
+    "stop_at_return",
+    "learner_callback",
+    "interrupted",
+    "callback",
 ]
-"""Reason for the end of a run. `callback`: the callback of `penstock.train` returned False."""
+"""Reason for the end of a run. `learner_callback`: a callback of `learner.callbacks` has ended it; `callback`: the
+callback of `penstock.train` returned False."""
 
 RESUMABLE: tuple[Stopped, ...] = ("interrupted", "callback")
 """Reasons for an end at which the run is not done."""

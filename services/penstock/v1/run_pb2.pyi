@@ -550,7 +550,7 @@ class Ages(_message.Message):
     def __init__(self, last: _Optional[float] = ..., mean: _Optional[float] = ..., maximum: _Optional[int] = ...) -> None: ...
 
 class MeanTimes(_message.Message):
-    __slots__ = ("collect_environment_s", "collect_policy_s", "collect_wait_s", "batch_wait_s", "batch_train_s", "evaluation_s", "collect_build_s")
+    __slots__ = ("collect_environment_s", "collect_policy_s", "collect_wait_s", "batch_wait_s", "batch_train_s", "evaluation_s", "collect_build_s", "batch_callbacks_s")
     COLLECT_ENVIRONMENT_S_FIELD_NUMBER: _ClassVar[int]
     COLLECT_POLICY_S_FIELD_NUMBER: _ClassVar[int]
     COLLECT_WAIT_S_FIELD_NUMBER: _ClassVar[int]
@@ -558,6 +558,7 @@ class MeanTimes(_message.Message):
     BATCH_TRAIN_S_FIELD_NUMBER: _ClassVar[int]
     EVALUATION_S_FIELD_NUMBER: _ClassVar[int]
     COLLECT_BUILD_S_FIELD_NUMBER: _ClassVar[int]
+    BATCH_CALLBACKS_S_FIELD_NUMBER: _ClassVar[int]
     collect_environment_s: float
     collect_policy_s: float
     collect_wait_s: float
@@ -565,7 +566,8 @@ class MeanTimes(_message.Message):
     batch_train_s: float
     evaluation_s: float
     collect_build_s: float
-    def __init__(self, collect_environment_s: _Optional[float] = ..., collect_policy_s: _Optional[float] = ..., collect_wait_s: _Optional[float] = ..., batch_wait_s: _Optional[float] = ..., batch_train_s: _Optional[float] = ..., evaluation_s: _Optional[float] = ..., collect_build_s: _Optional[float] = ...) -> None: ...
+    batch_callbacks_s: float
+    def __init__(self, collect_environment_s: _Optional[float] = ..., collect_policy_s: _Optional[float] = ..., collect_wait_s: _Optional[float] = ..., batch_wait_s: _Optional[float] = ..., batch_train_s: _Optional[float] = ..., evaluation_s: _Optional[float] = ..., collect_build_s: _Optional[float] = ..., batch_callbacks_s: _Optional[float] = ...) -> None: ...
 
 class Wait(_message.Message):
     __slots__ = ("reason", "seconds", "share")

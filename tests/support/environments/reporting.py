@@ -51,5 +51,10 @@ def same_step_vector(num_envs: int, **kwargs: Any) -> SyncVectorEnv:
     return SyncVectorEnv([Reporting] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
 
 
-for _name, _vector in (("Reporting", next_step_vector), ("ReportingAtOnce", same_step_vector)):
-    gymnasium.register(f"{_name}-v0", Reporting, vector_entry_point=_vector, disable_env_checker=True)
+for _name, _vector in (("Reporting", "next_step_vector"), ("ReportingAtOnce", "same_step_vector")):
+    gymnasium.register(
+        f"{_name}-v0",
+        f"{__name__}:Reporting",
+        vector_entry_point=f"{__name__}:{_vector}",
+        disable_env_checker=True,
+    )

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from penstock.config.setting_types import Arguments, EnvironmentName, InfoKeys, Interpreter, Modules, Tables
+from penstock.config.setting_types import Arguments, EnvironmentId, InfoKeys, Interpreter, Modules, Tables
 from penstock.config.settings.section import Section
 from penstock.config.wrapper_settings import Wrappers
 from penstock.machine.environment_names import short
@@ -15,9 +15,10 @@ LARGEST_FLOAT32 = 3.4e38
 class EnvironmentConfig(Section):
     """[environment] The Gymnasium environment."""
 
-    id: EnvironmentName = "CartPole-v1"
+    id: EnvironmentId = "CartPole-v1"
     """Registered Gymnasium id; package:Id-v0 to first import the package that registers it; or module:Name or
-    file.py:Name for a class or function, called with kwargs. A relative path is made absolute."""
+    file.py:Name for a class or function, called with kwargs; or a name without a version that an installed package
+    registers (docs/extensions.md). A relative path is made absolute."""
     kwargs: Arguments = {}
     """Arguments for gymnasium.make: numbers, booleans, text, None, and lists, tuples or tables of these; as an option
     name=value,name=value, with values as in Python or JSON. In a file, None is written "None", and what TOML does not

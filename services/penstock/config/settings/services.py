@@ -9,6 +9,7 @@ from penstock.config import alternatives
 from penstock.config.setting_types import (
     ActorSlots,
     Addresses,
+    CallbackNames,
     Count,
     Device,
     ListenAddress,
@@ -139,6 +140,10 @@ class LearnerConfig(Section):
     a minibatch and the settings of [ppo] that returns the loss and statistics, or a class whose instance is such a
     function (docs/change-the-algorithm.md). torch computes its gradients, which is slower for small networks on a CPU.
     Unset: the loss of PPO."""
+    callbacks: CallbackNames = ()
+    """Your own callbacks: file.py:MyCallback or my_package.my_module:MyCallback, subclasses of
+    penstock.callbacks.Callback. The learner calls them after each batch and evaluation; they add numbers to the records
+    and may end the run (docs/callbacks.md). Training waits for them. Empty: none."""
     prefetch_batches: PositiveInt = 1
     """Batches requested ahead of the one in training. Over a long round trip, the learner requests as many more as it
     trains meanwhile, up to sampling.off_policy_degree - 1."""

@@ -20,6 +20,7 @@ from penstock.learning.ranks.ranks import ALONE, Ranks
 from penstock.learning.report.return_curve import ReturnCurve
 from penstock.learning.report.statistics import RunStatistics
 from penstock.learning.run.evaluations import Evaluations
+from penstock.learning.run.own_callbacks import OwnCallbacks
 from penstock.learning.run.session import Lead, LearnerParts, Session
 from penstock.learning.run.training import TrainingRun
 from penstock.learning.step.devices import export_gpu_metrics
@@ -166,8 +167,10 @@ def training_run(session: Session, parts: LearnerParts) -> TrainingRun:
         episodes = EpisodeLog(folder.episodes, writes=writes, notice=notice)
         session.statistics.record_episodes = episodes.ended
         sinks.append(episodes)
-    records = Records(sinks, resumed_at=session.recovered.progress.env_steps)
-    return TrainingRun(session, parts, records, Evaluations(parts.desk, session, records))
+    callbacks = OwnCallbacks(session.config, parts.learner, session.statistics.session.called_back)
+    resumed_at = session.recovered.progress.env_steps
+    records = Records(sinks, resumed_at=resumed_at, completed=callbacks.completed)
+    return TrainingRun(session, parts, records, Evaluations(parts.desk, session, records), callbacks)
 
 
 def _hyperparameters_of(config: Config) -> dict[str, str | float | bool]:
