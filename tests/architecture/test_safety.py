@@ -48,6 +48,7 @@ IMPORT_OF_USERS = {
     "acting/environments/registry.py",  # makes the environments of a process's own settings
     "acting/environments/wrappers.py",  # wraps them
     "apps/episodes.py",  # after `refuse_foreign_code`
+    "tracking/trackers.py",  # makes the tracker of the command's own option, `--to`
 }
 """Modules that import what a name of a user names."""
 

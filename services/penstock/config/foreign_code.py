@@ -25,13 +25,14 @@ CODE = (
     "policy.module",
     "learner.loss",
     "learner.callbacks",
+    "tracking.tracker",
     "checkpoint.copy_to",
     "run.on_end",
 )
 """Settings that may name code."""
 
 _ON_END, _COPY_TO = "run.on_end", "checkpoint.copy_to"
-_LOSS, _CALLBACKS = "learner.loss", "learner.callbacks"
+_LOSS, _CALLBACKS, _TRACKER = "learner.loss", "learner.callbacks", "tracking.tracker"
 
 _HOW_TO_TRUST = (
     "if you trust that code, add --trust-code (in Python trust_code=True), or give these settings yourself (--env-id,"
@@ -71,7 +72,12 @@ class FileNames:
 def imported_by(settings: Sections) -> dict[str, object]:
     """Returns the values that name code which a process of a run imports, by the names of `FileNames`."""
     found, learner = code_in(settings.environment, settings.policy), settings.learner
-    named = {_LOSS: learner.loss, _CALLBACKS: ",".join(learner.callbacks) or None}
+    tracker = settings.tracking.tracker
+    named = {
+        _LOSS: learner.loss,
+        _CALLBACKS: ",".join(learner.callbacks) or None,
+        _TRACKER: tracker if tracker is not None and split(tracker)[0] else None,
+    }
     return found | {name: value for name, value in named.items() if value is not None}
 
 

@@ -347,6 +347,13 @@ CallbackNames = Annotated[
     pydantic.BeforeValidator(_read_callbacks),
     InWords("classes in modules or files, separated by commas, such as file.py:MyCallback"),
 ]
+TRACKERS = ("wandb", "mlflow", "trackio")
+"""Trackers of Penstock itself, which are named as their extras."""
+TrackerName = Annotated[
+    str,
+    pydantic.AfterValidator(lambda name: name if name in TRACKERS else resolved(absolute(name), "penstock.trackers")),
+    InWords("wandb, mlflow, trackio, or a class of your own, such as my_package.module:MyTracker"),
+]
 Interpreter = Annotated[str, pydantic.AfterValidator(absolute_program)]
 RunOrCheckpoint = Annotated[
     str,

@@ -1,4 +1,4 @@
-"""Extensions: losses, networks, callbacks and environments that installed packages register by entry points.
+"""Extensions: losses, networks, callbacks, environments and trackers that installed packages register by entry points.
 
 A package names them in its metadata, such as
 
@@ -22,6 +22,7 @@ GROUPS = {
     "penstock.modules": "policy.module",
     "penstock.callbacks": "learner.callbacks",
     "penstock.environments": "environment.id",
+    "penstock.trackers": "tracking.tracker",
 }
 """Groups of entry points, with the settings that their names are for."""
 

@@ -11,6 +11,8 @@ from penstock.config import Config, build
 from penstock.config.foreign_code import FileNames
 from penstock.errors import ConfigurationError
 from penstock.machine.extensions import extensions, resolved
+from penstock.runs.folder import RunFolder
+from penstock.tracking.trackers import TrackedRun, open_tracker
 from tests.support.training.single_process import train
 
 MODULE = """
@@ -26,6 +28,15 @@ def plain(policy, batch, settings):
 class Stops(Callback):
     def on_batch(self, training, record):
         training.log("seen", 1.0)
+
+class Listing:
+    def __init__(self, run):
+        self.place, self.last = run.name, {}
+    def send(self, records): pass
+    def close(self): pass
+
+class Bare:
+    def __init__(self, run): pass
 
 class Walk(gym.Env):
     observation_space, action_space = gym.spaces.Box(-1, 1, (1,), np.float32), gym.spaces.Discrete(2)
@@ -47,6 +58,9 @@ stops = {module}:Stops
 [penstock.environments]
 walk = {module}:Walk
 CartPole-v1 = {module}:Walk
+
+[penstock.trackers]
+listing = {module}:Listing
 
 [penstock.modules]
 broken = {module}
@@ -119,6 +133,20 @@ def test_doctor_lists_them_with_their_packages(module: str) -> None:
     assert f"learner.loss may be plain_ppo (extending 1.2, {module}:plain)" in found
     assert f"learner.callbacks may be stops (extending 1.2, {module}:Stops)" in found
     assert module not in sys.modules
+
+
+def test_a_tracker_of_a_package_is_opened_with_the_run(module: str, tmp_path: Path) -> None:
+    name = build({"tracking": {"tracker": "listing"}}).tracking.tracker
+    assert name == f"{module}:Listing"
+    assert Config(tracking={"tracker": name}).names_code and not Config(tracking={"tracker": "wandb"}).names_code
+    run = TrackedRun.of(RunFolder(tmp_path / "run"), "penstock")
+    assert open_tracker(name, run).place == "run"
+    with pytest.raises(ConfigurationError, match="has no place; penstock.tracking.following.Tracker has all"):
+        open_tracker(f"{module}:Bare", run)
+    with pytest.raises(ConfigurationError, match="correct the part after the colon"):
+        open_tracker(f"{module}:Nothing", run)
+    with pytest.raises(ConfigurationError, match=r"\(penstock\.trackers\); got 'listin'"):
+        build({"tracking": {"tracker": "listin"}})
 
 
 def test_a_run_trains_with_them(module: str, tmp_path: Path) -> None:

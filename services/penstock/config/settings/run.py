@@ -6,7 +6,16 @@ import pydantic
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from penstock.config import alternatives
-from penstock.config.setting_types import Count, Host, Minutes, NodeName, Notified, ProjectName, RunOrCheckpoint
+from penstock.config.setting_types import (
+    Count,
+    Host,
+    Minutes,
+    NodeName,
+    Notified,
+    ProjectName,
+    RunOrCheckpoint,
+    TrackerName,
+)
 from penstock.config.settings.section import Section
 from penstock.types.extents import Amounts
 
@@ -99,9 +108,9 @@ class TrainConfig(Section):
 class TrackingConfig(Section):
     """[tracking] The tracker of experiments to which `penstock train` sends the run's records (docs/tracking.md)."""
 
-    tracker: Literal["wandb", "mlflow", "trackio"] | None = None
-    """Tracker that receives the records: W&B, MLflow or Trackio, each of which needs the extra of its name. Unset:
-    none, because every run has files for TensorBoard."""
+    tracker: TrackerName | None = None
+    """Tracker that receives the records: wandb, mlflow or trackio, each of which needs the extra of its name, or your
+    own as file.py:MyTracker (docs/tracking.md). Unset: none, because every run has files for TensorBoard."""
     project: ProjectName = "penstock"
     """Project of the tracker that has the run; MLflow calls it an experiment."""
 

@@ -42,16 +42,14 @@ class OwnCallbacks:
 
         Raises `ConfigurationError` if one can't be imported or made, or is not a callback.
         """
-        self.config, self.policy, self._parameters = config, learner.policy, learner.parameters
+        self.config, self.policy = config, learner.policy
+        self._of_policy = [*self.policy.parameters(), *self.policy.buffers()]
         self.env_steps = self.version = 0
         self.stop_reason = ""
         self._spent, self._calling = spent, ""
         self._callbacks = {name: _made(name) for name in config.learner.callbacks}
         self._logged: defaultdict[str, list[float]] = defaultdict(list)
         self._names = set[str]()
-
-    def __bool__(self) -> bool:
-        return bool(self._callbacks)
 
     def log(self, name: str, value: object) -> None:
         """Implements `Training`."""
@@ -105,7 +103,7 @@ class OwnCallbacks:
 
     def _take(self) -> dict[str, float | None]:
         """Returns the means of what was logged since the last call, None where not finite, by name."""
-        means = {name: math.fsum(values) / len(values) if values else math.nan for name, values in self._logged.items()}
+        means = {name: sum(values) / len(values) if values else math.nan for name, values in self._logged.items()}
         self._logged.clear()
         return {name: mean if math.isfinite(mean) else None for name, mean in means.items()}
 
@@ -126,7 +124,7 @@ class OwnCallbacks:
     @contextlib.contextmanager
     def _guarded(self, name: str, event: str) -> Iterator[None]:
         """Raises `TrainingFailed` for an exception of a callback, and if it changes the policy."""
-        before = self._parameters._version
+        before = self._changes
         try:
             yield
         except foreign_errors.MISBEHAVIOUR as error:
@@ -136,11 +134,16 @@ class OwnCallbacks:
                 place = foreign_errors.place_of(error)
                 what, remedy = f"{error.what} in {event}{place and f' ({place})'}", error.remedy
             raise TrainingFailed(f"learner.callbacks {name!r} {what}; {remedy}") from error
-        if self._parameters._version != before:
+        if self._changes != before:
             raise TrainingFailed(
                 f"learner.callbacks {name!r} changed the parameters of the policy in {event}; a callback may only read"
                 " them, and a loss (learner.loss) may train them"
             )
+
+    @property
+    def _changes(self) -> int:
+        """Number of operations that have changed a tensor of the policy in place."""
+        return sum(each._version for each in self._of_policy)
 
 
 class _Misuse(Exception):
