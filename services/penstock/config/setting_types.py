@@ -351,7 +351,8 @@ TRACKERS = ("wandb", "mlflow", "trackio")
 """Trackers of Penstock itself, which are named as their extras."""
 TrackerName = Annotated[
     str,
-    pydantic.AfterValidator(lambda name: name if name in TRACKERS else resolved(absolute(name), "penstock.trackers")),
+    pydantic.AfterValidator(absolute),
+    pydantic.AfterValidator(functools.partial(resolved, group="penstock.trackers", built_in=TRACKERS)),
     InWords("wandb, mlflow, trackio, or a class of your own, such as my_package.module:MyTracker"),
 ]
 Interpreter = Annotated[str, pydantic.AfterValidator(absolute_program)]

@@ -11,7 +11,7 @@ until a setting names it.
 
 import importlib.metadata
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from penstock.machine.environment_names import is_file
@@ -59,15 +59,20 @@ def extensions(group: str) -> list[Extension]:
     return sorted(found, key=lambda each: (each.name, each.package))
 
 
-def resolved(name: str, group: str) -> str:
-    """Returns the module and class of an extension's name; a name with a colon, or a file, unchanged.
+def resolved(name: str, group: str, built_in: Sequence[str] = ()) -> str:
+    """Returns the module and class of an extension's name; a name with a colon, a file, or one of Penstock, unchanged.
 
     A name of an environment that no package has registered is an id of Gymnasium, and is unchanged too.
 
     Raises `ValueError` with the known names if there is none, or if several packages have the name.
     """
     may_be_an_id = group == "penstock.environments"
-    if ":" in name or is_file(name) or (may_be_an_id and ("/" in name or _GYMNASIUM.fullmatch(name))):
+    if (
+        name in built_in
+        or ":" in name
+        or is_file(name)
+        or (may_be_an_id and ("/" in name or _GYMNASIUM.fullmatch(name)))
+    ):
         return name
     known = extensions(group)
     targets = {each.target: each for each in known if each.name == name}
@@ -83,12 +88,12 @@ def resolved(name: str, group: str) -> str:
         return target
     if may_be_an_id:
         return name
-    raise ValueError(" ".join(_unknown(name, group, [each.name for each in known])))
+    raise ValueError(" ".join(_unknown(name, group, [*built_in, *(each.name for each in known)])))
 
 
 def _unknown(name: str, group: str, known: list[str]) -> Iterator[str]:
     yield f"must be file.py:name, package.module:name, or a name that a package registers ({group}); got {name!r}."
-    yield f"Registered: {', '.join(dict.fromkeys(known)) or 'none'}."
+    yield f"Known: {', '.join(dict.fromkeys(known)) or 'none'}."
     if meant := question(similar(name, known)):
         yield meant
 

@@ -110,7 +110,7 @@ def test_an_unknown_name_is_refused_with_the_known_ones(module: str) -> None:
         build({"learner": {"loss": "plain_pp"}})
     text = str(refused.value)
     assert "a name that a package registers (penstock.losses); got 'plain_pp'" in text and "\n" not in text
-    assert "Registered: plain_ppo. did you mean plain_ppo?" in text
+    assert "Known: plain_ppo. did you mean plain_ppo?" in text
     with pytest.raises(ConfigurationError, match="whose entry point has no class"):
         build({"policy": {"module": "broken"}})
     assert module not in sys.modules
@@ -118,7 +118,7 @@ def test_an_unknown_name_is_refused_with_the_known_ones(module: str) -> None:
 
 def test_without_packages_an_unknown_name_is_refused() -> None:
     assert not extensions("penstock.losses")
-    with pytest.raises(ConfigurationError, match=r"got 'dual_clip'\. Registered: none\."):
+    with pytest.raises(ConfigurationError, match=r"got 'dual_clip'\. Known: none\."):
         build({"learner": {"loss": "dual_clip"}})
 
 
@@ -141,11 +141,13 @@ def test_a_tracker_of_a_package_is_opened_with_the_run(module: str, tmp_path: Pa
     assert Config(tracking={"tracker": name}).names_code and not Config(tracking={"tracker": "wandb"}).names_code
     run = TrackedRun.of(RunFolder(tmp_path / "run"), "penstock")
     assert open_tracker(name, run).place == "run"
-    with pytest.raises(ConfigurationError, match="has no place; penstock.tracking.following.Tracker has all"):
+    with pytest.raises(ConfigurationError, match="has no place; "):
         open_tracker(f"{module}:Bare", run)
     with pytest.raises(ConfigurationError, match="correct the part after the colon"):
         open_tracker(f"{module}:Nothing", run)
-    with pytest.raises(ConfigurationError, match=r"\(penstock\.trackers\); got 'listin'"):
+    with pytest.raises(
+        ConfigurationError, match=r"got 'listin'\. Known: wandb, mlflow, trackio, listing\. did you mean listing"
+    ):
         build({"tracking": {"tracker": "listin"}})
 
 
