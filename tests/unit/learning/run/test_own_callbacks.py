@@ -169,7 +169,7 @@ def test_a_class_or_an_object_without_arguments_is_named() -> None:
     assert expected[0].endswith(":WithRate")
     for given in ([WithRate()], WithRate, WithRate(), expected[0]):
         assert Config(learner={"callbacks": given}).learner.callbacks == expected  # type: ignore[dict-item]
-    with pytest.raises(ValueError, match="can't have an object of WithRate with arguments"):
+    with pytest.raises(ConfigurationError, match="can't have an object of WithRate with arguments"):
         Config(learner={"callbacks": [WithRate(0.7)]})  # type: ignore[list-item]
 
 
