@@ -164,4 +164,3 @@ def test_a_run_trains_with_them(module: str, tmp_path: Path) -> None:
     train(config, folder=tmp_path / "run")
     training = penstock.load_metrics(tmp_path / "run").training
     assert {"loss_extended", "callback_seen"} <= training.keys()
-    assert Config.load(tmp_path / "run").learner.loss == f"{module}:plain"
