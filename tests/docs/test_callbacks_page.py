@@ -40,7 +40,7 @@ def config_of(folder: Path, file: str, env_id: str) -> Config:
         {
             "learner": {"callbacks": [f"{folder / file}:{CALLBACKS[file]}"]},
             "environment": {"id": env_id, "info_metrics": ["success"] if file == "early_stop.py" else []},
-            "run": {"total_steps": 40_000 if file == "early_stop.py" else 4096},
+            "run": {"total_steps": 40_000 if file == "early_stop.py" else 8192},
             "actor": {"environments": 8},
             "ppo": {"epochs": 2, "minibatches": 2},
             "evaluation": {"episodes": 2, "interval_steps": 1024, "max_episode_steps": 20},

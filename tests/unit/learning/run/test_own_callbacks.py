@@ -168,9 +168,9 @@ def test_a_class_or_an_object_without_arguments_is_named() -> None:
     expected = Config(learner={"callbacks": [WithRate]}).learner.callbacks
     assert expected[0].endswith(":WithRate")
     for given in ([WithRate()], WithRate, WithRate(), expected[0]):
-        assert Config(learner={"callbacks": given}).learner.callbacks == expected  # type: ignore[dict-item]
+        assert Config(learner={"callbacks": given}).learner.callbacks == expected
     with pytest.raises(ConfigurationError, match="can't have an object of WithRate with arguments"):
-        Config(learner={"callbacks": [WithRate(0.7)]})  # type: ignore[list-item]
+        Config(learner={"callbacks": [WithRate(0.7)]})
 
 
 @pytest.mark.parametrize(("share", "hinted"), [(0.5 * MOST_IN_CALLBACKS, False), (2.0 * MOST_IN_CALLBACKS, True)])
