@@ -156,6 +156,8 @@ def _class_of(callback: object) -> object:
     """
     if isinstance(callback, (str, type)):
         return callback
+    if callable(callback) and hasattr(callback, "__qualname__"):
+        raise ValueError(f"must be subclasses of penstock.callbacks.Callback; got the function {callback.__qualname__}")
     kind = type(callback)
     try:
         same = bool(vars(kind()) == vars(callback))

@@ -171,6 +171,10 @@ def test_a_class_or_an_object_without_arguments_is_named() -> None:
         assert Config(learner={"callbacks": given}).learner.callbacks == expected
     with pytest.raises(ConfigurationError, match="can't have an object of WithRate with arguments"):
         Config(learner={"callbacks": [WithRate(0.7)]})
+    with pytest.raises(
+        ConfigurationError, match=r"subclasses of penstock\.callbacks\.Callback; got the function config_of"
+    ):
+        Config(learner={"callbacks": [config_of]})
 
 
 @pytest.mark.parametrize(("share", "hinted"), [(0.5 * MOST_IN_CALLBACKS, False), (2.0 * MOST_IN_CALLBACKS, True)])
