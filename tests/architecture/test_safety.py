@@ -44,9 +44,11 @@ IMPORT_OF_USERS = {
     "machine/module_imports.py",
     "algo/own_modules.py",  # `with_own_module` was called before
     "learning/step/own_code.py",  # imports the functions of a process's own settings
+    "learning/run/own_callbacks.py",  # makes the callbacks of a process's own settings
     "acting/environments/registry.py",  # makes the environments of a process's own settings
     "acting/environments/wrappers.py",  # wraps them
     "apps/episodes.py",  # after `refuse_foreign_code`
+    "tracking/trackers.py",  # makes the tracker of the command's own option, `--to`
 }
 """Modules that import what a name of a user names."""
 

@@ -30,7 +30,11 @@ def documented(heading: str) -> set[str]:
     ("heading", "fields"),
     [
         ("Training", {"env_steps", *TRAINED.values}),
-        ("Evaluations", {"training_s", *(each.name for each in dataclasses.fields(EvaluationSummary))} - {"variants"}),
+        (
+            "Evaluations",
+            {"training_s", *(each.name for each in dataclasses.fields(EvaluationSummary))}
+            - {"variants", "info_metrics"},
+        ),
         ("summary.json", {each.name for each in dataclasses.fields(Summary)}),
     ],
 )

@@ -71,6 +71,7 @@ class Collector:
         self._largest_magnitude = largest_magnitude
         self._bounds, self._precision = ObservationBounds(environments.spec), Precision(environments.spec)
         self._outside_found, self._warnings, self._losses = False, list[str](), list[EnvironmentFailed]()
+        self._noticed = 0
         self.timing = Timing()
         self._reset()
 
@@ -130,6 +131,9 @@ class Collector:
         )
         self._sequence += self._environments.count
         self._episodes += episodes
+        notices = self._environments.progress.notices
+        self._warnings += notices[self._noticed :]
+        self._noticed = len(notices)
         self._valid_steps += int(np.count_nonzero(self._columns.column("valid")))
         self._environments.progress.window_s = time.perf_counter() - started
         return window

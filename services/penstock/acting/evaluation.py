@@ -1,7 +1,7 @@
 """Evaluates a policy by playing episodes, without learning."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from penstock.acting.environments.vectors import Environments
 from penstock.acting.policies.randomness import Purpose, Streams
 from penstock.acting.policies.runners import runner_of
 from penstock.acting.values.spaces import ActionMap
-from penstock.types.evaluation import EvaluationResult, EvaluationTask
+from penstock.types.evaluation import EvaluationResult, EvaluationTask, InfoValues
 
 _NOISE_STEPS = 64
 
@@ -23,6 +23,7 @@ def evaluate(
     clock: Callable[[], float] = time.monotonic,
     *,
     module: str | None = None,
+    info_metrics: Sequence[str] = (),
 ) -> EvaluationResult | None:
     """Plays the first episode of every environment, all at once, and returns their returns; None if abandoned.
 
@@ -30,7 +31,7 @@ def evaluate(
     episode that does not end within the task's bounds is cut, and its return until then counts. There is one
     environment per episode of the task, alternating between its variants. `stopping` is called at every step, and
     abandons the evaluation if it returns True. `clock` returns monotonic seconds. `module` is the only module that may
-    be imported.
+    be imported. `info_metrics` are the keys of the infos whose values the environments report.
 
     Raises `ForeignCode` if the task's weights name another one, or `EnvironmentFailed`.
     """
@@ -43,6 +44,7 @@ def evaluate(
     # The complement separates these streams from the streams of a run with the same seed.
     streams = Streams(~task.seed & 0xFFFFFFFFFFFFFFFF, 0, numbers)
     returns, steps = np.zeros(environments.count), np.zeros(environments.count, np.int64)
+    info = np.full((environments.count, len(info_metrics)), np.nan)
     most_steps = task.max_episode_steps
     if not environments.timed:
         most_steps = min(most_steps, task.untimed_episode_steps)
@@ -64,6 +66,8 @@ def evaluate(
         # Environments are still stepped after their episode has ended. Their rewards, even NaN, no longer count.
         returns += np.where(playing, outcome.reward, 0.0)
         steps += playing
+        if outcome.info is not None:
+            info[playing] = outcome.info[playing]
         begun = outcome.begun
         playing &= ~(outcome.terminated | outcome.truncated)
         step += 1
@@ -77,6 +81,7 @@ def evaluate(
         unfinished=int(playing.sum()),
         out_of_time=out_of_time and bool(playing.any()),
         failure=_refusal(returns),
+        info=tuple(InfoValues(key, tuple(values)) for key, values in zip(info_metrics, info.T.tolist(), strict=True)),
     )
 
 

@@ -4,7 +4,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from penstock.acting.environments.replaceable import close_logged
 from penstock.acting.environments.vectors import Environments
@@ -39,18 +39,20 @@ class Evaluator:
         process: Process,
         log: Log,
         module: str | None = None,
+        info_metrics: Sequence[str] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Makes environments for this number of episodes before any task.
 
         `make` makes a number of environments, which alternate between all `variants`. `module` is the only module that
-        a task's policy may import; a task that names another one fails. `clock` returns monotonic seconds.
+        a task's policy may import; a task that names another one fails. `info_metrics` are the keys of the infos whose
+        values the environments report. `clock` returns monotonic seconds.
 
         Raises `ConfigurationError` if they can't be made, or `EnvironmentFailed` under a launcher, whose check has made
         them before.
         """
         self._make_environments, self._variants, self._process, self._log = make, variants, process, log
-        self._module = module
+        self._module, self._info_metrics = module, info_metrics
         self._clock, self._note_at, self._unnoted = clock, clock(), 0
         self._usable = True
         try:
@@ -76,7 +78,13 @@ class Evaluator:
                 self._process.seed_generators(task.seed, "evaluation")
                 with _ended_if_it_hangs(task, queue):
                     self._prepare(task, queue)
-                    result = play(task, self.environments, lambda: self._process.stopping, module=self._module)
+                    result = play(
+                        task,
+                        self.environments,
+                        lambda: self._process.stopping,
+                        module=self._module,
+                        info_metrics=self._info_metrics,
+                    )
                 self._process.take_signals()
                 if result is not None:
                     queue.deliver(result)
@@ -130,7 +138,12 @@ class Evaluator:
 
 
 def play(
-    task: EvaluationTask, environments: Environments, stopping: Callable[[], bool], *, module: str | None = None
+    task: EvaluationTask,
+    environments: Environments,
+    stopping: Callable[[], bool],
+    *,
+    module: str | None = None,
+    info_metrics: Sequence[str] = (),
 ) -> EvaluationResult | None:
     """Plays a task; returns its result, or None if `stopping` ended it.
 
@@ -138,7 +151,7 @@ def play(
     """
     started = time.monotonic()
     try:
-        return evaluate(task, environments, stopping, module=module)
+        return evaluate(task, environments, stopping, module=module, info_metrics=info_metrics)
     except foreign_errors.MISBEHAVIOUR as error:
         # The service handles signals itself, so an interrupt or an exit here comes from the environment.
         return _failed(task, time.monotonic() - started, _reason(error))

@@ -42,6 +42,7 @@ class ActorParts:
         discount: Gamma of the running discounted return.
         largest_magnitude: Bound on the numbers in a window.
         ready_share: Share of the environments that complete a window.
+        info_metrics: Keys of the infos whose values the environments report.
         exchange: Function that returns a context which measures an activity of the exchange with other services.
     """
 
@@ -55,6 +56,7 @@ class ActorParts:
     discount: float
     largest_magnitude: float = faults.LARGEST
     ready_share: float = 1.0
+    info_metrics: tuple[str, ...] = ()
     exchange: Callable[[str], AbstractContextManager[None]] = lambda activity: nullcontext()
 
 
@@ -102,7 +104,7 @@ class ActorLoop:
             return
         self._parts.process.take_signals()
         sink = self._parts.open_sink(assignment)
-        reports = Reports(self._run, collector)
+        reports = Reports(self._run, collector, self._parts.info_metrics)
         try:
             while self._continues:
                 granted = self._await_grant_and_weights(sink, collector)

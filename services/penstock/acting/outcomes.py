@@ -32,6 +32,8 @@ class Outcomes:
         self._running, self._factors = np.zeros(columns.segments, np.float32), np.full(shape, self._discount)
         # Rows of steps and environments whose episode was lost.
         self._lost: list[tuple[int, int]] = []
+        # <float64>[T, N, M] values of `StepOutcome.info`, once there are any.
+        self._info: NDArray[np.float64] | None = None
         # Views, whose making takes as long as an operation on a row.
         self._rows = list(zip(self._factors, self._reward, self._discounted, strict=True))
 
@@ -44,6 +46,8 @@ class Outcomes:
         self._reward[step], self._terminated[step], self._truncated[step], self._valid[step] = outcome[:4]
         if outcome.lost:
             self._lost += [(step, index) for index in outcome.lost]
+        if outcome.info is not None:
+            self._info_rows(outcome.info)[step] = outcome.info
 
     def record_some(self, rows: NDArray[np.intp], environments: NDArray[np.intp], outcome: StepOutcome) -> None:
         """Records the outcome of some environments: row `rows[n]` of environment n."""
@@ -51,6 +55,13 @@ class Outcomes:
         for values, new in zip(recorded, outcome[:4], strict=True):
             values[rows[environments], environments] = new[environments]
         self._lost += [(int(rows[index]), index) for index in outcome.lost]
+        if outcome.info is not None:
+            self._info_rows(outcome.info)[rows[environments], environments] = outcome.info[environments]
+
+    def _info_rows(self, info: NDArray[np.float64]) -> NDArray[np.float64]:
+        if self._info is None:
+            self._info = np.full((len(self._reward), *info.shape), np.nan)
+        return self._info
 
     def finish(self, recorded: NDArray[np.intp] | None = None) -> list[Episode]:
         """Fills the columns of a window; returns the episodes that ended, in time order.
@@ -116,7 +127,11 @@ class Outcomes:
         done = done[np.lexsort((environment[done], step[done]))]
         truncated = self._truncated[step[done], environment[done]]
         parts = (each.tolist() for each in (returns[done], lengths[done], environment[done], truncated))
+        if self._info is None:
+            info: list[tuple[float, ...]] = [()] * len(done)
+        else:
+            info = [tuple(row) for row in self._info[step[done], environment[done]].tolist()]
         return [
-            Episode(total, length, self._environments[index], cut)
-            for total, length, index, cut in zip(*parts, strict=True)
+            Episode(total, length, self._environments[index], cut, values)
+            for total, length, index, cut, values in zip(*parts, info, strict=True)
         ]

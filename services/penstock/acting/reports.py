@@ -21,8 +21,9 @@ def report_failure(run: RunLink, log: Log, failure: EnvironmentFailed, event: st
 class Reports:
     """Reports of the work of one collector. Used by the thread that collects."""
 
-    def __init__(self, run: RunLink, collector: Collector) -> None:
-        self._run, self._collector = run, collector
+    def __init__(self, run: RunLink, collector: Collector, info_metrics: tuple[str, ...] = ()) -> None:
+        """`info_metrics` are the keys of the values in `Episode.info`."""
+        self._run, self._collector, self._info_metrics = run, collector, info_metrics
         self._first_step_at_s = 0.0
         self._due, self._interval_s = 0.0, _FIRST_REPORT_INTERVAL_S
         self._segments = 0
@@ -60,5 +61,6 @@ class Reports:
                 timing=timing,
                 segments=segments,
                 late_steps=self._collector.take_late_steps(),
+                info_metrics=self._info_metrics,
             )
         )

@@ -98,6 +98,7 @@ def _collect(
         discount=config.ppo.discount,
         largest_magnitude=config.environment.largest_magnitude,
         ready_share=config.environment.ready_share,
+        info_metrics=config.environment.info_metrics,
         exchange=metrics.exchange_cpu_time,
     )
     code = 1

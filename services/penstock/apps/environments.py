@@ -36,6 +36,7 @@ def variants_of(
         environment.workers or usable_cores(),
         timeout_s,
         environment.python,
+        environment.info_metrics,
     )
 
 

@@ -105,7 +105,9 @@ def play(
     )
     with closing(variants_of(environment, kwargs).make_mixed(episodes)) as environments:
         _check_same_spaces(policy, environments.spec)
-        result = evaluate(task, environments, lambda: False, module=policy.network.module)
+        result = evaluate(
+            task, environments, lambda: False, module=policy.network.module, info_metrics=environment.info_metrics
+        )
     assert result is not None
     named = zip(variants, result.by_variant(len(variants)), strict=True) if environment.variants else ()
     return Evaluation(
@@ -118,6 +120,7 @@ def play(
         unfinished=result.unfinished,
         most_steps=playable.most_steps,
         variants=tuple((number, environment.variant_names[number], found) for number, found in named),
+        info_metrics=result.info_metrics,
     )
 
 

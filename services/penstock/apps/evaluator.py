@@ -38,6 +38,7 @@ def run(config: Config) -> int:
             process=service,
             log=service.logger,
             module=config.policy.module,
+            info_metrics=config.environment.info_metrics,
         )
         thread = LoopThread(service.credentials)
         server = thread.run(serve_health_only(settings.listen, config.telemetry.ready_file))

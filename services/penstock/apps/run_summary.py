@@ -41,11 +41,15 @@ def summary_of(session: Session, conclusion: Conclusion, wall_s: float) -> Summa
         minutes=progress.clock_s / 60.0,
         limit=config.run.limits.nearest(progress.extent),
         threshold=config.evaluation.threshold,
+        stop_reason=conclusion.stop_reason,
     )
 
 
 def _outcome(returns: EvaluationSummary | VariantReturns | None) -> EvaluationOutcome | None:
     if returns is None:
         return None
-    unfinished = returns.unfinished if isinstance(returns, EvaluationSummary) else 0
-    return EvaluationOutcome(returns.episodes, returns.return_mean, returns.return_std, unfinished)
+    if isinstance(returns, VariantReturns):
+        return EvaluationOutcome(returns.episodes, returns.return_mean, returns.return_std)
+    return EvaluationOutcome(
+        returns.episodes, returns.return_mean, returns.return_std, returns.unfinished, returns.info_metrics
+    )

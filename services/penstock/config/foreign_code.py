@@ -28,17 +28,20 @@ CODE = (
     "sampling.priority",
     "ppo.advantage",
     "sampling.collection",
+    "learner.callbacks",
+    "tracking.tracker",
     "checkpoint.copy_to",
     "run.on_end",
 )
 """Settings that may name code."""
 
 _ON_END, _COPY_TO = "run.on_end", "checkpoint.copy_to"
+_TRACKER = "tracking.tracker"
 
 _HOW_TO_TRUST = (
     "if you trust that code, add --trust-code (in Python trust_code=True), or give these settings yourself (--env-id,"
-    " --env-import, --policy.module, --learner.loss, --learner.optimizer,"
-    " --ppo.advantage, --sampling.priority)"
+    " --env-import, --policy.module, --learner.loss, --learner.optimizer, --learner.callbacks, --ppo.advantage,"
+    " --sampling.priority, --sampling.collection)"
 )
 
 
@@ -73,14 +76,17 @@ class FileNames:
 
 def imported_by(settings: Sections) -> dict[str, object]:
     """Returns the values that name code which a process of a run imports, by the names of `FileNames`."""
-    return {**code_in(settings.environment, settings.policy), **code_of_learner(settings)}
+    tracker = settings.tracking.tracker
+    own = {**code_in(settings.environment, settings.policy), **code_of_learner(settings)}
+    return own if tracker is None or not split(tracker)[0] else {**own, _TRACKER: tracker}
 
 
 def code_of_learner(settings: Sections) -> dict[str, str]:
-    """Returns the names of the functions with which a learner trains, by their settings."""
+    """Returns the names of the functions and classes that a learner calls, by their settings."""
     named = {
         "learner.loss": settings.learner.loss,
         "learner.optimizer": settings.learner.optimizer,
+        "learner.callbacks": ",".join(settings.learner.callbacks) or None,
         "sampling.collection": settings.sampling.curriculum,
         "sampling.priority": settings.sampling.priority,
         "ppo.advantage": settings.ppo.advantage,

@@ -31,6 +31,7 @@ ENVIRONMENT = tuple(
         "workers",
         "frame_stack",
         "action_masks",
+        "info_metrics",
     )
 )
 """Settings from which the environment of a run is made."""

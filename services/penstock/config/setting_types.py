@@ -20,11 +20,14 @@ from penstock.machine.addresses import ADDRESS_FILE, parse_name
 from penstock.machine.addresses import Address as ParsedAddress
 from penstock.machine.environment_arguments import literal, plain, written
 from penstock.machine.environment_names import absolute, absolute_program, name_of
+from penstock.machine.extensions import resolved
 from penstock.types.replay import MAX_SLOTS
+from penstock.types.run import MOST_INFO_METRICS
 
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 _COUNT = re.compile(r"(?P<number>\d[\d_,]*(\.\d+)?(e\+?\d+)?)\s*(?P<unit>[kM])?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1_000, "m": 1_000_000}
+_INFO_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]{0,63}")
 _OPENING, _CLOSING = "[{(", "]})"
 
 
@@ -142,6 +145,33 @@ def _read_list(value: object) -> object:
     return [part.strip().strip("\"'") for part in inner.split(",") if part.strip()]
 
 
+def _read_callbacks(value: object) -> object:
+    return _read_list(value) if isinstance(value, (str, list, tuple)) else [value]
+
+
+def _class_of(callback: object) -> object:
+    """Returns the class of a callback that is like one made without arguments; a class and a name unchanged.
+
+    Raises `ValueError` if its class can't make it so, because the learner's process makes it once more.
+    """
+    if isinstance(callback, (str, type)):
+        return callback
+    if callable(callback) and hasattr(callback, "__qualname__"):
+        raise ValueError(f"must be subclasses of penstock.callbacks.Callback; got the function {callback.__qualname__}")
+    kind = type(callback)
+    try:
+        same = bool(vars(kind()) == vars(callback))
+    except Exception:
+        same = False
+    if not same:
+        raise ValueError(
+            f"can't have an object of {kind.__qualname__} with arguments, because the learner's process makes its own"
+            f" without arguments; give the arguments default values, in {kind.__qualname__} or in a subclass of it, and"
+            " give the class"
+        )
+    return kind
+
+
 def _read_tables(value: object) -> object:
     """Converts text from an option or a variable to tables: a list in JSON or Python, or tables separated by commas."""
     if not isinstance(value, str):
@@ -238,8 +268,24 @@ def _check_optimizer(name: str) -> str:
     return name
 
 
+def _check_info_keys(keys: tuple[str, ...]) -> tuple[str, ...]:
+    wrong = next((key for key in keys if not _INFO_KEY.fullmatch(key)), None)
+    if wrong is not None:
+        raise ValueError(
+            f"must have keys of at most 64 letters, digits and _ . / -, which begin with a letter or _; got {wrong!r}"
+        )
+    if len(set(keys)) < len(keys):
+        raise ValueError(f"must have different keys; got {', '.join(keys)}")
+    return keys
+
+
 def _read_auto(value: object) -> object:
     return 0 if value == "auto" else value
+
+
+def _extension(group: str) -> pydantic.AfterValidator:
+    """Returns the validator that replaces the name of an extension by its module and class."""
+    return pydantic.AfterValidator(functools.partial(resolved, group=group))
 
 
 UnitInterval = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -300,16 +346,19 @@ Names = Annotated[
     InWords("hosts or addresses host:port, separated by commas"),
 ]
 EnvironmentName = Annotated[str, pydantic.AfterValidator(absolute)]
+EnvironmentId = Annotated[EnvironmentName, _extension("penstock.environments")]
 ModuleName = Annotated[
     str,
     pydantic.BeforeValidator(functools.partial(name_of, what="network")),
     pydantic.AfterValidator(absolute),
+    _extension("penstock.modules"),
     InWords("a class in a module or a file, such as my_package.my_module:MyNet or file.py:MyNet"),
 ]
 LossName = Annotated[
     str,
     pydantic.BeforeValidator(functools.partial(name_of, what="loss")),
     pydantic.AfterValidator(absolute),
+    _extension("penstock.losses"),
     InWords("a function or a class in a module or a file, such as my_package.my_module:MyLoss or file.py:my_loss"),
 ]
 PriorityName = Annotated[
@@ -333,6 +382,29 @@ OptimizerName = Annotated[
     InWords(_OPTIMIZER),
 ]
 OwnOptimizer = Annotated[OptimizerName | None, pydantic.BeforeValidator(_read_optimizer)]
+CallbackNames = Annotated[
+    tuple[
+        Annotated[
+            str,
+            pydantic.BeforeValidator(functools.partial(name_of, what="callback")),
+            # Runs before the one above.
+            pydantic.BeforeValidator(_class_of),
+            pydantic.AfterValidator(absolute),
+            _extension("penstock.callbacks"),
+        ],
+        ...,
+    ],
+    pydantic.BeforeValidator(_read_callbacks),
+    InWords("classes in modules or files, separated by commas, such as file.py:MyCallback"),
+]
+TRACKERS = ("wandb", "mlflow", "trackio")
+"""Trackers of Penstock itself, which are named as their extras."""
+TrackerName = Annotated[
+    str,
+    pydantic.AfterValidator(absolute),
+    pydantic.AfterValidator(functools.partial(resolved, group="penstock.trackers", built_in=TRACKERS)),
+    InWords("wandb, mlflow, trackio, or a class of your own, such as my_package.module:MyTracker"),
+]
 Interpreter = Annotated[str, pydantic.AfterValidator(absolute_program)]
 RunOrCheckpoint = Annotated[
     str,
@@ -349,6 +421,14 @@ Notified = Annotated[
     pydantic.AfterValidator(_check_notified),
     InWords("an address http://... or https://..., or a command as one line or a list of arguments"),
 ]
+InfoKeys = Annotated[
+    tuple[str, ...],
+    pydantic.BeforeValidator(_read_list),
+    Field(max_length=MOST_INFO_METRICS),
+    pydantic.AfterValidator(_check_info_keys),
+    InWords(f"at most {MOST_INFO_METRICS} keys, separated by commas, such as success,final.distance"),
+]
+"""Keys of infos. They are labels in Prometheus, and parts of names in records and in TensorBoard."""
 PartName = Annotated[str, Field(min_length=1)]
 Count = Annotated[
     PositiveInt, pydantic.BeforeValidator(read_count), InWords("a whole number above 0, such as 1000 or 1e6")

@@ -114,6 +114,7 @@ def _request(config: Config) -> dict[str, Any]:
         "frames": environment.frame_stack,
         "segments": sized_segments(config),
         "use_masks": environment.action_masks,
+        "info_metrics": environment.info_metrics,
         "python": environment.python,
         "encoders": config.policy.encoders,
         "moves": config.policy.moves,

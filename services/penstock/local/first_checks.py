@@ -119,7 +119,7 @@ def with_run_dir(config: Config) -> Config:
 def _check_files_of_code(config: Config) -> None:
     module = config.policy.module
     named = code_of_learner(config) if module is None else {"policy.module": module, **code_of_learner(config)}
-    for setting, name in named.items():
+    for setting, name in [(setting, each) for setting, names in named.items() for each in names.split(",")]:
         file = split(name)[0]
         if is_file(file) and not Path(file).is_file():
             raise ConfigurationError(

@@ -18,7 +18,7 @@ from penstock.machine.files import READABLE_FILE, write_atomically
 from penstock.machine.library_variables import hidden
 from penstock.machine.system_errors import in_words
 from penstock.runs.folder import RunFolder
-from penstock.runs.metrics import Columns, load_metrics
+from penstock.runs.metrics import INFO_METRIC, Columns, load_metrics
 
 _GRID_POINTS = 200
 _MAX_DIFFERENCES = 3
@@ -84,7 +84,8 @@ def read_curve(
 ) -> Curve:
     """Reads a run's curves over `x`. Those of training are means over the last `smooth` records.
 
-    `details` are the names of the numbers of training to read, and `most_training` is passed to `load_metrics`.
+    `details` are the names of the numbers of training to read, beside those of the infos, and `most_training` is passed
+    to `load_metrics`.
 
     Raises `ConfigurationError` if the folder contains no run, or no metrics yet.
     """
@@ -94,6 +95,7 @@ def read_curve(
         )
     metrics = load_metrics(folder.root, most_training)
     read = read_settings(folder.config, "environment.id", "run.seed", "evaluation.threshold")
+    details = [*details, *(name for name in metrics.training if name.startswith(INFO_METRIC))]
     # Runs of earlier releases have no returns of the episodes since the previous record.
     training = "episode_return_mean" if "episode_return_mean" in metrics.training else "return_mean"
     return Curve(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from penstock.runs.metrics import return_text
-from penstock.types.evaluation import VariantReturns
+from penstock.types.evaluation import InfoMetric, VariantReturns
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,7 @@ class Evaluation:
         most_steps: Most steps of an episode, `evaluation.max_episode_steps`.
         variants: Results in each environment variant that was played, by its number and its arguments as text; empty
             if the run has no variants.
+        info_metrics: Numbers of the infos over the episodes, by `environment.info_metrics` of the run.
     """
 
     env_id: str
@@ -34,6 +35,7 @@ class Evaluation:
     unfinished: int
     most_steps: int
     variants: tuple[tuple[int, str, VariantReturns], ...] = ()
+    info_metrics: tuple[InfoMetric, ...] = ()
 
     @property
     def episodes(self) -> int:
@@ -60,6 +62,7 @@ class Evaluation:
         if self.unfinished:
             bound = f"{self.most_steps:,} steps"
             lines.append(f"{self.unfinished} episodes did not end within {bound}; their returns so far are counted")
+        lines += [f"info {each}" for each in self.info_metrics]
         for number, arguments, found in self.variants:
             spread = return_text(found.return_mean, found.return_std)
             lines.append(f"variant {number} ({arguments}): return {spread}")

@@ -2,6 +2,7 @@
 
 config.toml            reproduces the run
 metrics.jsonl          one record per line, of training and evaluation; metrics.damaged: lines that are not records
+episodes.jsonl         one training episode per line, with run.record_episodes
 services.json          addresses of the services, while the run is active
 targets.json           addresses of the services' metrics, for Prometheus, while the run is active
 summary.json           written at the end
@@ -102,6 +103,7 @@ class RunFolder:
         self.root = root
         self.config = root / "config.toml"
         self.metrics = root / "metrics.jsonl"
+        self.episodes = root / "episodes.jsonl"
         self.damaged_metrics = damaged_lines_of(self.metrics)
         self.event_files = root / "tensorboard"
         self.wandb = root / "wandb"

@@ -47,6 +47,12 @@ _GROUP_OF = {name: group for group, names in _GROUPS.items() for name in names}
 OWN_STATISTIC = "loss_"
 """Beginning of the names of numbers that a loss of the user's own returns (`learner.loss`)."""
 
+OWN_NUMBER = "callback_"
+"""Beginning of the names of numbers that a callback of the user's own logs (`learner.callbacks`)."""
+
+INFO_METRIC = "info_"
+"""Beginning of the names of numbers that environments return in their infos (`environment.info_metrics`)."""
+
 Columns = Mapping[str, NDArray[np.float64]]
 """Numbers by name, <float64>[N] each, in the order of the records; NaN where a record has no number."""
 
@@ -56,6 +62,10 @@ def tag_of(kind: str, name: str) -> str:
     """Returns the name of a number of a record, such as loss/policy_loss, in TensorBoard and in other trackers."""
     if name.startswith(OWN_STATISTIC):
         return f"loss/{name.removeprefix(OWN_STATISTIC)}"
+    if name.startswith(OWN_NUMBER):
+        return f"{'callback' if kind == 'training' else kind}/{name.removeprefix(OWN_NUMBER)}"
+    if name.startswith(INFO_METRIC):
+        return f"{'info' if kind == 'training' else kind}/{name.removeprefix(INFO_METRIC)}"
     group = kind if kind != "training" else _GROUP_OF.get(name, "time" if name.endswith("_s") else "training")
     return f"{group}/{name}"
 

@@ -16,6 +16,7 @@ from penstock.machine import installation
 from penstock.machine.files import write_json
 from penstock.runs.folder import RunFolder
 from penstock.runs.metrics import Metrics, load_metrics, return_text
+from penstock.types.evaluation import InfoMetric
 from penstock.types.extents import Extent, RunLimit
 from penstock.types.records import plain, record_of
 from penstock.types.statistics import CoordinatorStatistics
@@ -27,12 +28,16 @@ CLOSING_LABEL = 7
 
 @dataclass(frozen=True, slots=True)
 class EvaluationOutcome:
-    """Statistics of evaluation returns. `unfinished` episodes were cut and count with their returns until then."""
+    """Statistics of evaluation returns. `unfinished` episodes were cut and count with their returns until then.
+
+    `info_metrics` are the numbers of the infos.
+    """
 
     episodes: int
     return_mean: float
     return_std: float
     unfinished: int = 0
+    info_metrics: tuple[InfoMetric, ...] = ()
 
     def text(self, kind: str = "") -> str:
         """Returns mean and standard deviation over these episodes of a `kind`, such as "new "."""
@@ -65,6 +70,7 @@ class Summary:
         env_id: Gymnasium id of the environment.
         seed: Seed of the run.
         stopped: Reason for the end of the run.
+        stop_reason: Reason that a callback of `learner.callbacks` gave, with its name; empty if none has ended the run.
         evaluation: Evaluation of the best checkpoint, on episodes not used to choose it; None if there was none.
         best_evaluation: Evaluation by which the best checkpoint was chosen; None if there was none.
         policy_version: Version of the evaluated checkpoint.
@@ -117,6 +123,7 @@ class Summary:
     minutes: float = 0.0
     limit: RunLimit | None = None
     threshold: float | None = None
+    stop_reason: str = ""
 
     @property
     def verdict(self) -> str:
@@ -165,6 +172,7 @@ class Summary:
             if self.best_evaluation:
                 best += f", chosen for {return_text(self.best_evaluation.return_mean)} in an evaluation"
             lines.append(("return", f"{outcome.text('new ')}{best}"))
+            lines += [("info", ", ".join(map(str, outcome.info_metrics)))] if outcome.info_metrics else []
         for number, variant in enumerate(self.variants):
             shown = variant.evaluation.text() if variant.evaluation else "-"
             lines.append((f"variant {number}", f"{shown}, {variant.arguments}"))
@@ -173,7 +181,8 @@ class Summary:
     @property
     def results(self) -> list[tuple[str, str]]:
         """Results of the run below the verdict, as text with labels."""
-        ended = f"by {self.stopped} after {self.env_steps:,} steps, {self.wall_s:.1f} s in all"
+        reason = f" ({self.stop_reason})" if self.stop_reason else ""
+        ended = f"by {self.stopped}{reason} after {self.env_steps:,} steps, {self.wall_s:.1f} s in all"
         return [*self.returns, ("ended", ended)]
 
     @property

@@ -285,6 +285,9 @@ LEARNER_UNSOUND_ROWS = Counter(
 LEARNER_LEFT_OUT_VALUES = Counter(
     "penstock_learner_left_out_values", "Absurd values excluded from the running normalisation, by kind.", ("kind",)
 )
+LEARNER_CALLBACK_SECONDS = Counter(
+    "penstock_learner_callback_seconds", "Time that training has spent in learner.callbacks, in seconds."
+)
 LEARNER_STATISTIC = Gauge("penstock_learner_statistic", "Statistic of the last batch, by name.", ("name",))
 LEARNER_ACTORS = Gauge("penstock_learner_actors", "Actors in the run.")
 LEARNER_DEFERRED_JOINS = Counter(
@@ -309,6 +312,15 @@ LEARNER_ENV_STEPS_TAKEN = Gauge(
 EPISODE_RETURN = Gauge("penstock_episode_return", "Mean return of the last 100 training episodes.")
 EPISODES = Counter("penstock_episodes", "Training episodes that ended.")
 EVALUATION_RETURN = Gauge("penstock_evaluation_return", "Mean return of the last evaluation.")
+EPISODE_INFO = Gauge(
+    "penstock_episode_info", "Mean over the last 100 training episodes of a number of the infos, by key.", ("key",)
+)
+EPISODE_INFO_MISSING = Counter(
+    "penstock_episode_info_missing", "Training episodes whose infos had no number of a key.", ("key",)
+)
+EVALUATION_INFO = Gauge(
+    "penstock_evaluation_info", "Mean over the last evaluation of a number of the infos, by key.", ("key",)
+)
 EVALUATIONS = Counter("penstock_evaluations", "Completed evaluations.")
 EVALUATIONS_CUT = Counter(
     "penstock_evaluations_cut",

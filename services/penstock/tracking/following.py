@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol
 
 from penstock.errors import ConfigurationError, PenstockError
 from penstock.machine import foreign_errors
+from penstock.machine.environment_names import short
 from penstock.machine.files import open_own
 from penstock.runs.folder import RunFolder
 from penstock.runs.metrics import JournalLines, records_in
@@ -94,7 +95,9 @@ def only_sender(
     `PenstockError` if the other process goes on after `stopping` is set.
     """
     try:
-        descriptor = open_own(RunFolder(Path(run)).logs / f"{tracker}.lock", os.O_RDWR | os.O_CREAT)
+        # A tracker of the user's own may be named by the path of a file.
+        lock = RunFolder(Path(run)).logs / f"{short(tracker).replace(':', '-')}.lock"
+        descriptor = open_own(lock, os.O_RDWR | os.O_CREAT)
     except OSError:
         # Nothing trains in a folder that can't be written.
         yield

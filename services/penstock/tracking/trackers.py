@@ -22,7 +22,9 @@ from penstock.config.recorded import texts
 from penstock.config.setting_types import read_scalar
 from penstock.errors import ConfigurationError
 from penstock.machine import extras, foreign_errors
+from penstock.machine.environment_names import split
 from penstock.machine.files import make_folder
+from penstock.machine.module_imports import import_named
 from penstock.machine.system_errors import in_words
 from penstock.runs.folder import RunFolder, kept_identity
 from penstock.runs.metrics import KINDS, tag_of
@@ -84,6 +86,8 @@ def open_tracker(name: str, run: TrackedRun) -> Tracker:
 
     Raises `ConfigurationError` if its package or a folder is missing, or any exception of the package.
     """
+    if name not in _TRACKERS:
+        return _own(name, run)
     extras.require(name, f"--to {name}")
     return _TRACKERS[name](run)
 
@@ -291,8 +295,23 @@ class Trackio:
 
 
 _TRACKERS: dict[str, Callable[[TrackedRun], Tracker]] = {"wandb": Wandb, "mlflow": MLflow, "trackio": Trackio}
-TRACKERS = tuple(_TRACKERS)
-"""Names of the trackers, which are those of their extras."""
+
+
+def _own(name: str, run: TrackedRun) -> Tracker:
+    """Makes a user's tracker, a class that takes the run, or a function that returns a `Tracker`."""
+    place, attribute = split(name)
+    found: Any = import_named(place, attribute)
+    if not callable(found):
+        raise ConfigurationError(
+            f"the tracker {name!r} does not name a class of {place}; correct the part after the colon"
+        )
+    tracker: Tracker = found(run)
+    missing = [each for each in ("place", "last", "send", "close") if not hasattr(tracker, each)]
+    if missing:
+        raise ConfigurationError(
+            f"the tracker {name!r} has no {missing[0]}; penstock.tracking.following.Tracker has all"
+        )
+    return tracker
 
 
 def _why_offline() -> str:

@@ -1,6 +1,7 @@
 """Evaluation tasks, their results, and summaries of them."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -50,6 +51,43 @@ class VariantReturns:
 
 
 @dataclass(frozen=True, slots=True)
+class InfoValues:
+    """Values of one key of the infos in each episode of an evaluation, NaN where an episode had none."""
+
+    name: str
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class InfoMetric:
+    """A number that environments return in their infos (`environment.info_metrics`), over several episodes.
+
+    Attributes:
+        name: Key of the infos.
+        episodes: Episodes that had the number.
+        mean: Their mean, which is a rate for truth values; None without such episodes.
+        missing: Episodes that did not have it.
+    """
+
+    name: str
+    episodes: int = 0
+    mean: float | None = None
+    missing: int = 0
+
+    @classmethod
+    def of(cls, name: str, values: Iterable[float]) -> "InfoMetric":
+        """Returns the metric over episodes with these values, NaN where an episode had none."""
+        given = list(values)
+        known = [value for value in given if not math.isnan(value)]
+        mean = math.fsum(known) / len(known) if known else None
+        return cls(name, len(known), mean, len(given) - len(known))
+
+    def __str__(self) -> str:
+        shown = "-" if self.mean is None else f"{self.mean:.4g}"
+        return f"{self.name} {shown}" + (f" ({self.missing:,} episodes without it)" if self.missing else "")
+
+
+@dataclass(frozen=True, slots=True)
 class EvaluationResult:
     """The result of an evaluation task, with the fields of the contract's EvaluationResult."""
 
@@ -61,6 +99,12 @@ class EvaluationResult:
     unfinished: int = 0
     out_of_time: bool = False
     failure: str = ""
+    info: tuple[InfoValues, ...] = ()
+
+    @property
+    def info_metrics(self) -> tuple[InfoMetric, ...]:
+        """The numbers of the infos over the episodes."""
+        return tuple(InfoMetric.of(each.name, each.values) for each in self.info)
 
     @property
     def return_mean(self) -> float:
@@ -89,3 +133,4 @@ class EvaluationSummary:
     return_std: float
     variants: tuple[VariantReturns, ...] = ()
     unfinished: int = 0
+    info_metrics: tuple[InfoMetric, ...] = ()

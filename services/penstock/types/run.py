@@ -29,6 +29,9 @@ def largest_incarnation(unix_s: float) -> int:
     return min(int(unix_s) + _INCARNATIONS_AHEAD, 2**32 - 1)
 
 
+MOST_INFO_METRICS = 16
+"""Most keys of the infos whose values environments report."""
+
 KEY_BYTES = 32
 """Bytes of a run's key, as many as SHA-256 has."""
 
@@ -115,12 +118,16 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """One finished training episode: the sum of raw rewards, and its length in steps."""
+    """One finished training episode: the sum of raw rewards, and its length in steps.
+
+    `info` has a value for each of the report's `info_metrics`, NaN where the episode had none.
+    """
 
     episode_return: float
     steps: int
     environment: int
     truncated: bool
+    info: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +140,7 @@ class ActorReport:
     timing: Timing
     segments: int = 0
     late_steps: int = 0
+    info_metrics: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from penstock.types.evaluation import EvaluationSummary
+from penstock.types.evaluation import EvaluationSummary, InfoMetric
 from penstock.types.extents import RunLimit, Unit
 from penstock.types.statistics import CoordinatorStatistics
 
@@ -15,9 +15,17 @@ BETWEEN = " · "
 """Text between the states of two services in `RunStatus.waiting_for`."""
 
 Stopped = Literal[
-    "total_steps", "total_updates", "total_episodes", "total_minutes", "stop_at_return", "interrupted", "callback"
+    "total_steps",
+    "total_updates",
+    "total_episodes",
+    "total_minutes",
+    "stop_at_return",
+    "learner_callback",
+    "interrupted",
+    "callback",
 ]
-"""Reason for the end of a run. `callback`: the callback of `penstock.train` returned False."""
+"""Reason for the end of a run. `learner_callback`: a callback of `learner.callbacks` has ended it; `callback`: the
+callback of `penstock.train` returned False."""
 
 RESUMABLE: tuple[Stopped, ...] = ("interrupted", "callback")
 """Reasons for an end at which the run is not done."""
@@ -122,6 +130,7 @@ class RunStatus:
     nodes: tuple[NodeState, ...] = ()
     wanted_actors: int | None = None
     missing_actors: MissingActors | None = None
+    info_metrics: tuple[InfoMetric, ...] = ()
 
     def notices_after(self, number: int) -> tuple[list[str], int]:
         """Returns the texts of the notices after this one, and the number of the last notice."""

@@ -65,7 +65,7 @@ class EvaluationTask(_message.Message):
     def __init__(self, id: _Optional[int] = ..., version: _Optional[int] = ..., episodes: _Optional[int] = ..., deterministic: bool = ..., seed: _Optional[int] = ..., variants: _Optional[int] = ..., max_episode_steps: _Optional[int] = ..., max_seconds: _Optional[float] = ..., run: _Optional[int] = ..., untimed_episode_steps: _Optional[int] = ...) -> None: ...
 
 class EvaluationResult(_message.Message):
-    __slots__ = ("id", "version", "returns", "steps", "seconds", "unfinished", "out_of_time", "failure")
+    __slots__ = ("id", "version", "returns", "steps", "seconds", "unfinished", "out_of_time", "failure", "info")
     ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     RETURNS_FIELD_NUMBER: _ClassVar[int]
@@ -74,6 +74,7 @@ class EvaluationResult(_message.Message):
     UNFINISHED_FIELD_NUMBER: _ClassVar[int]
     OUT_OF_TIME_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
+    INFO_FIELD_NUMBER: _ClassVar[int]
     id: int
     version: int
     returns: _containers.RepeatedScalarFieldContainer[float]
@@ -82,4 +83,13 @@ class EvaluationResult(_message.Message):
     unfinished: int
     out_of_time: bool
     failure: str
-    def __init__(self, id: _Optional[int] = ..., version: _Optional[int] = ..., returns: _Optional[_Iterable[float]] = ..., steps: _Optional[_Iterable[int]] = ..., seconds: _Optional[float] = ..., unfinished: _Optional[int] = ..., out_of_time: bool = ..., failure: _Optional[str] = ...) -> None: ...
+    info: _containers.RepeatedCompositeFieldContainer[InfoValues]
+    def __init__(self, id: _Optional[int] = ..., version: _Optional[int] = ..., returns: _Optional[_Iterable[float]] = ..., steps: _Optional[_Iterable[int]] = ..., seconds: _Optional[float] = ..., unfinished: _Optional[int] = ..., out_of_time: bool = ..., failure: _Optional[str] = ..., info: _Optional[_Iterable[_Union[InfoValues, _Mapping]]] = ...) -> None: ...
+
+class InfoValues(_message.Message):
+    __slots__ = ("name", "values")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    values: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, name: _Optional[str] = ..., values: _Optional[_Iterable[float]] = ...) -> None: ...

@@ -140,7 +140,7 @@ class PathElement(_message.Message):
     def __init__(self, key: _Optional[str] = ..., position: _Optional[int] = ...) -> None: ...
 
 class ActorReport(_message.Message):
-    __slots__ = ("env_steps", "first_step_at_s", "episodes", "environment_s", "policy_s", "waiting_s", "building_s", "segments", "late_steps")
+    __slots__ = ("env_steps", "first_step_at_s", "episodes", "environment_s", "policy_s", "waiting_s", "building_s", "segments", "late_steps", "info_metrics")
     ENV_STEPS_FIELD_NUMBER: _ClassVar[int]
     FIRST_STEP_AT_S_FIELD_NUMBER: _ClassVar[int]
     EPISODES_FIELD_NUMBER: _ClassVar[int]
@@ -150,6 +150,7 @@ class ActorReport(_message.Message):
     BUILDING_S_FIELD_NUMBER: _ClassVar[int]
     SEGMENTS_FIELD_NUMBER: _ClassVar[int]
     LATE_STEPS_FIELD_NUMBER: _ClassVar[int]
+    INFO_METRICS_FIELD_NUMBER: _ClassVar[int]
     env_steps: int
     first_step_at_s: float
     episodes: _containers.RepeatedCompositeFieldContainer[Episode]
@@ -159,7 +160,8 @@ class ActorReport(_message.Message):
     building_s: float
     segments: int
     late_steps: int
-    def __init__(self, env_steps: _Optional[int] = ..., first_step_at_s: _Optional[float] = ..., episodes: _Optional[_Iterable[_Union[Episode, _Mapping]]] = ..., environment_s: _Optional[float] = ..., policy_s: _Optional[float] = ..., waiting_s: _Optional[float] = ..., building_s: _Optional[float] = ..., segments: _Optional[int] = ..., late_steps: _Optional[int] = ...) -> None: ...
+    info_metrics: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, env_steps: _Optional[int] = ..., first_step_at_s: _Optional[float] = ..., episodes: _Optional[_Iterable[_Union[Episode, _Mapping]]] = ..., environment_s: _Optional[float] = ..., policy_s: _Optional[float] = ..., waiting_s: _Optional[float] = ..., building_s: _Optional[float] = ..., segments: _Optional[int] = ..., late_steps: _Optional[int] = ..., info_metrics: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ActorProgress(_message.Message):
     __slots__ = ("steps", "doing", "environment", "window_step", "window_steps")
@@ -184,16 +186,18 @@ class EnvironmentFault(_message.Message):
     def __init__(self, text: _Optional[str] = ..., dropped: bool = ...) -> None: ...
 
 class Episode(_message.Message):
-    __slots__ = ("episode_return", "steps", "environment", "truncated")
+    __slots__ = ("episode_return", "steps", "environment", "truncated", "info")
     EPISODE_RETURN_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
     TRUNCATED_FIELD_NUMBER: _ClassVar[int]
+    INFO_FIELD_NUMBER: _ClassVar[int]
     episode_return: float
     steps: int
     environment: int
     truncated: bool
-    def __init__(self, episode_return: _Optional[float] = ..., steps: _Optional[int] = ..., environment: _Optional[int] = ..., truncated: bool = ...) -> None: ...
+    info: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, episode_return: _Optional[float] = ..., steps: _Optional[int] = ..., environment: _Optional[int] = ..., truncated: bool = ..., info: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class JoinResponse(_message.Message):
     __slots__ = ("assignment", "weights", "finished", "replay", "contract")
@@ -268,7 +272,7 @@ class GetRunStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetRunStatusResponse(_message.Message):
-    __slots__ = ("phase", "environment_id", "version", "env_steps", "elapsed_s", "env_steps_per_s", "updates_per_s", "episodes", "return_mean", "last_evaluation", "best_evaluation", "lag_mean", "staleness_mean", "replay_stored", "replay_capacity", "actors", "remaining_s", "waiting_for", "samples_per_insert", "variants", "coordinator", "notices", "actor_states", "env_steps_taken", "limit", "nodes", "wanted_actors", "missing_actors")
+    __slots__ = ("phase", "environment_id", "version", "env_steps", "elapsed_s", "env_steps_per_s", "updates_per_s", "episodes", "return_mean", "last_evaluation", "best_evaluation", "lag_mean", "staleness_mean", "replay_stored", "replay_capacity", "actors", "remaining_s", "waiting_for", "samples_per_insert", "variants", "coordinator", "notices", "actor_states", "env_steps_taken", "limit", "nodes", "wanted_actors", "missing_actors", "info_metrics")
     PHASE_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENT_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -297,6 +301,7 @@ class GetRunStatusResponse(_message.Message):
     NODES_FIELD_NUMBER: _ClassVar[int]
     WANTED_ACTORS_FIELD_NUMBER: _ClassVar[int]
     MISSING_ACTORS_FIELD_NUMBER: _ClassVar[int]
+    INFO_METRICS_FIELD_NUMBER: _ClassVar[int]
     phase: str
     environment_id: str
     version: int
@@ -325,7 +330,20 @@ class GetRunStatusResponse(_message.Message):
     nodes: _containers.RepeatedCompositeFieldContainer[NodeState]
     wanted_actors: int
     missing_actors: MissingActors
-    def __init__(self, phase: _Optional[str] = ..., environment_id: _Optional[str] = ..., version: _Optional[int] = ..., env_steps: _Optional[int] = ..., elapsed_s: _Optional[float] = ..., env_steps_per_s: _Optional[float] = ..., updates_per_s: _Optional[float] = ..., episodes: _Optional[int] = ..., return_mean: _Optional[float] = ..., last_evaluation: _Optional[_Union[EvaluationSummary, _Mapping]] = ..., best_evaluation: _Optional[_Union[EvaluationSummary, _Mapping]] = ..., lag_mean: _Optional[float] = ..., staleness_mean: _Optional[float] = ..., replay_stored: _Optional[int] = ..., replay_capacity: _Optional[int] = ..., actors: _Optional[int] = ..., remaining_s: _Optional[float] = ..., waiting_for: _Optional[str] = ..., samples_per_insert: _Optional[float] = ..., variants: _Optional[_Iterable[_Union[VariantStatus, _Mapping]]] = ..., coordinator: _Optional[_Union[CoordinatorStatistics, _Mapping]] = ..., notices: _Optional[_Iterable[_Union[Notice, _Mapping]]] = ..., actor_states: _Optional[_Iterable[_Union[ActorState, _Mapping]]] = ..., env_steps_taken: _Optional[int] = ..., limit: _Optional[_Union[RunLimit, _Mapping]] = ..., nodes: _Optional[_Iterable[_Union[NodeState, _Mapping]]] = ..., wanted_actors: _Optional[int] = ..., missing_actors: _Optional[_Union[MissingActors, _Mapping]] = ...) -> None: ...
+    info_metrics: _containers.RepeatedCompositeFieldContainer[InfoMetric]
+    def __init__(self, phase: _Optional[str] = ..., environment_id: _Optional[str] = ..., version: _Optional[int] = ..., env_steps: _Optional[int] = ..., elapsed_s: _Optional[float] = ..., env_steps_per_s: _Optional[float] = ..., updates_per_s: _Optional[float] = ..., episodes: _Optional[int] = ..., return_mean: _Optional[float] = ..., last_evaluation: _Optional[_Union[EvaluationSummary, _Mapping]] = ..., best_evaluation: _Optional[_Union[EvaluationSummary, _Mapping]] = ..., lag_mean: _Optional[float] = ..., staleness_mean: _Optional[float] = ..., replay_stored: _Optional[int] = ..., replay_capacity: _Optional[int] = ..., actors: _Optional[int] = ..., remaining_s: _Optional[float] = ..., waiting_for: _Optional[str] = ..., samples_per_insert: _Optional[float] = ..., variants: _Optional[_Iterable[_Union[VariantStatus, _Mapping]]] = ..., coordinator: _Optional[_Union[CoordinatorStatistics, _Mapping]] = ..., notices: _Optional[_Iterable[_Union[Notice, _Mapping]]] = ..., actor_states: _Optional[_Iterable[_Union[ActorState, _Mapping]]] = ..., env_steps_taken: _Optional[int] = ..., limit: _Optional[_Union[RunLimit, _Mapping]] = ..., nodes: _Optional[_Iterable[_Union[NodeState, _Mapping]]] = ..., wanted_actors: _Optional[int] = ..., missing_actors: _Optional[_Union[MissingActors, _Mapping]] = ..., info_metrics: _Optional[_Iterable[_Union[InfoMetric, _Mapping]]] = ...) -> None: ...
+
+class InfoMetric(_message.Message):
+    __slots__ = ("name", "episodes", "mean", "missing")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    EPISODES_FIELD_NUMBER: _ClassVar[int]
+    MEAN_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    episodes: int
+    mean: float
+    missing: int
+    def __init__(self, name: _Optional[str] = ..., episodes: _Optional[int] = ..., mean: _Optional[float] = ..., missing: _Optional[int] = ...) -> None: ...
 
 class MissingActors(_message.Message):
     __slots__ = ("expected", "seconds", "command")
@@ -532,7 +550,7 @@ class Ages(_message.Message):
     def __init__(self, last: _Optional[float] = ..., mean: _Optional[float] = ..., maximum: _Optional[int] = ...) -> None: ...
 
 class MeanTimes(_message.Message):
-    __slots__ = ("collect_environment_s", "collect_policy_s", "collect_wait_s", "batch_wait_s", "batch_train_s", "evaluation_s", "collect_build_s")
+    __slots__ = ("collect_environment_s", "collect_policy_s", "collect_wait_s", "batch_wait_s", "batch_train_s", "evaluation_s", "collect_build_s", "batch_callbacks_s")
     COLLECT_ENVIRONMENT_S_FIELD_NUMBER: _ClassVar[int]
     COLLECT_POLICY_S_FIELD_NUMBER: _ClassVar[int]
     COLLECT_WAIT_S_FIELD_NUMBER: _ClassVar[int]
@@ -540,6 +558,7 @@ class MeanTimes(_message.Message):
     BATCH_TRAIN_S_FIELD_NUMBER: _ClassVar[int]
     EVALUATION_S_FIELD_NUMBER: _ClassVar[int]
     COLLECT_BUILD_S_FIELD_NUMBER: _ClassVar[int]
+    BATCH_CALLBACKS_S_FIELD_NUMBER: _ClassVar[int]
     collect_environment_s: float
     collect_policy_s: float
     collect_wait_s: float
@@ -547,7 +566,8 @@ class MeanTimes(_message.Message):
     batch_train_s: float
     evaluation_s: float
     collect_build_s: float
-    def __init__(self, collect_environment_s: _Optional[float] = ..., collect_policy_s: _Optional[float] = ..., collect_wait_s: _Optional[float] = ..., batch_wait_s: _Optional[float] = ..., batch_train_s: _Optional[float] = ..., evaluation_s: _Optional[float] = ..., collect_build_s: _Optional[float] = ...) -> None: ...
+    batch_callbacks_s: float
+    def __init__(self, collect_environment_s: _Optional[float] = ..., collect_policy_s: _Optional[float] = ..., collect_wait_s: _Optional[float] = ..., batch_wait_s: _Optional[float] = ..., batch_train_s: _Optional[float] = ..., evaluation_s: _Optional[float] = ..., collect_build_s: _Optional[float] = ..., batch_callbacks_s: _Optional[float] = ...) -> None: ...
 
 class Wait(_message.Message):
     __slots__ = ("reason", "seconds", "share")
@@ -604,7 +624,7 @@ class LearningNumbers(_message.Message):
     def __init__(self, effective_sample_share: _Optional[float] = ..., fresh_effective_share: _Optional[float] = ..., clipped_share: _Optional[float] = ..., approximate_kl: _Optional[float] = ..., entropy: _Optional[float] = ..., explained_variance: _Optional[float] = ..., gradient_norm: _Optional[float] = ..., priority_gain: _Optional[float] = ..., policy_loss: _Optional[float] = ..., value_loss: _Optional[float] = ..., actions_at_bound: _Optional[float] = ...) -> None: ...
 
 class EvaluationSummary(_message.Message):
-    __slots__ = ("version", "env_steps", "episodes", "return_mean", "return_std", "variants", "unfinished")
+    __slots__ = ("version", "env_steps", "episodes", "return_mean", "return_std", "variants", "unfinished", "info_metrics")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     ENV_STEPS_FIELD_NUMBER: _ClassVar[int]
     EPISODES_FIELD_NUMBER: _ClassVar[int]
@@ -612,6 +632,7 @@ class EvaluationSummary(_message.Message):
     RETURN_STD_FIELD_NUMBER: _ClassVar[int]
     VARIANTS_FIELD_NUMBER: _ClassVar[int]
     UNFINISHED_FIELD_NUMBER: _ClassVar[int]
+    INFO_METRICS_FIELD_NUMBER: _ClassVar[int]
     version: int
     env_steps: int
     episodes: int
@@ -619,7 +640,8 @@ class EvaluationSummary(_message.Message):
     return_std: float
     variants: _containers.RepeatedCompositeFieldContainer[VariantReturns]
     unfinished: int
-    def __init__(self, version: _Optional[int] = ..., env_steps: _Optional[int] = ..., episodes: _Optional[int] = ..., return_mean: _Optional[float] = ..., return_std: _Optional[float] = ..., variants: _Optional[_Iterable[_Union[VariantReturns, _Mapping]]] = ..., unfinished: _Optional[int] = ...) -> None: ...
+    info_metrics: _containers.RepeatedCompositeFieldContainer[InfoMetric]
+    def __init__(self, version: _Optional[int] = ..., env_steps: _Optional[int] = ..., episodes: _Optional[int] = ..., return_mean: _Optional[float] = ..., return_std: _Optional[float] = ..., variants: _Optional[_Iterable[_Union[VariantReturns, _Mapping]]] = ..., unfinished: _Optional[int] = ..., info_metrics: _Optional[_Iterable[_Union[InfoMetric, _Mapping]]] = ...) -> None: ...
 
 class VariantReturns(_message.Message):
     __slots__ = ("episodes", "return_mean", "return_std")

@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import assert_never
 
@@ -11,6 +11,7 @@ from penstock.types.evaluation import EvaluationResult, EvaluationTask, Evaluato
 from penstock.types.location import Place
 from penstock.types.records import plain, record_of
 from penstock.types.run import (
+    MOST_INFO_METRICS,
     ActorProgress,
     ActorReport,
     Assignment,
@@ -120,16 +121,22 @@ def encode_report(report: ActorReport) -> run_pb2.ActorReport:
 def decode_report(message: run_pb2.ActorReport) -> ActorReport:
     """Decodes an actor's report. Raises `InvalidSegment` for impossible counts, times or returns."""
     # Field by field, because a fast actor reports a thousand episodes per second.
+    names = tuple(message.info_metrics)
     report = ActorReport(
         env_steps=message.env_steps,
         first_step_at_s=message.first_step_at_s,
         episodes=tuple(
-            Episode(each.episode_return, each.steps, each.environment, each.truncated) for each in message.episodes
+            Episode(
+                each.episode_return, each.steps, each.environment, each.truncated, tuple(each.info) if names else ()
+            )
+            for each in message.episodes
         ),
         timing=Timing(*(getattr(message, name) for name in Timing.__slots__)),
         segments=message.segments,
         late_steps=message.late_steps,
+        info_metrics=names,
     )
+    _check_names(names)
     for name, seconds in {**plain(report.timing), "first_step_at_s": report.first_step_at_s}.items():
         most = math.inf if name == "first_step_at_s" else _MOST_SECONDS
         if not 0.0 <= seconds <= most or math.isinf(seconds):
@@ -145,7 +152,25 @@ def decode_report(message: run_pb2.ActorReport) -> ActorReport:
                 f"an actor reported an episode return of {episode.episode_return:g}, which is not finite or above"
                 f" {MAX_RETURN:g}"
             )
+        if names:
+            _check_info(episode.info, len(names))
     return report
+
+
+def _check_names(names: Sequence[str]) -> None:
+    if len(names) > MOST_INFO_METRICS or any(len(name) > MAX_NAME for name in names):
+        raise InvalidSegment(
+            f"{len(names)} keys of infos, the longest of {max(map(len, names))} characters; the maximum is"
+            f" {MOST_INFO_METRICS} keys of {MAX_NAME} characters"
+        )
+
+
+def _check_info(values: Sequence[float], expected: int) -> None:
+    if len(values) != expected:
+        raise InvalidSegment(f"{len(values)} values of infos; expected {expected}")
+    for value in values:
+        if abs(value) > MAX_RETURN:
+            raise InvalidSegment(f"a value of {value:g} from an info; its magnitude must be at most {MAX_RETURN:g}")
 
 
 def _decode_progress(message: run_pb2.ActorProgress) -> ActorProgress:
@@ -235,6 +260,9 @@ def decode_result(message: evaluation_pb2.EvaluationResult, task: EvaluationTask
             raise InvalidSegment(
                 f"an evaluation has an episode with a return of {value:g}; its magnitude must be at most {MAX_RETURN:g}"
             )
+    _check_names([each.name for each in result.info])
+    for each in result.info:
+        _check_info(each.values, task.episodes)
     return result
 
 

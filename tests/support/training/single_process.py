@@ -106,7 +106,8 @@ class _Actor:
     def report(self) -> ActorReport:
         """Returns its activity since the last call."""
         episodes, steps = self._collector.take_episodes()
-        return ActorReport(steps, 0.0, episodes, self._collector.take_timing())
+        keys = self._config.environment.info_metrics
+        return ActorReport(steps, 0.0, episodes, self._collector.take_timing(), info_metrics=keys)
 
 
 class Pipeline:
@@ -185,13 +186,13 @@ class Pipeline:
 class Desk:
     """Evaluates immediately on request, so that a curve has a point at every interval."""
 
-    def __init__(self, environments: Environments, module: str | None) -> None:
-        self._environments, self._module = environments, module
+    def __init__(self, environments: Environments, module: str | None, info_metrics: Sequence[str] = ()) -> None:
+        self._environments, self._module, self._info_metrics = environments, module, info_metrics
         self._results: deque[EvaluationResult] = deque()
 
     def ask(self, task: EvaluationTask) -> None:
         """Runs the episodes."""
-        result = evaluate(task, self._environments, lambda: False, module=self._module)
+        result = evaluate(task, self._environments, lambda: False, module=self._module, info_metrics=self._info_metrics)
         assert result is not None
         self._results.append(result)
 
@@ -247,7 +248,7 @@ def train(
         acting[0].spec,
         source=pipeline,
         sink=pipeline,
-        desk=Desk(watched, config.policy.module),
+        desk=Desk(watched, config.policy.module, config.environment.info_metrics),
         folder=run_folder,
         begun=begin,
     )

@@ -70,9 +70,9 @@ class Scheduled:
             single = self._single[index]
             observed, action = tuple(leaf[0].copy() for leaf in single.observation), self._pending.pop(index)
             outcome = single.step(action)
-            for values, value in zip(whole[:-1], outcome[:-1], strict=True):
+            for values, value in zip(whole[:5], outcome[:5], strict=True):
                 values[index] = value[0]
-            self.did[index].append((observed, action, tuple(each[0] for each in outcome[:-1])))
+            self.did[index].append((observed, action, tuple(each[0] for each in outcome[:5])))
         self._observe()
         return np.array(answered), whole
 

@@ -170,6 +170,25 @@ def test_a_host_for_metrics_is_a_name_or_an_address(host: str) -> None:
     assert build({"telemetry": {"metrics_host": host}}).telemetry.metrics_host == host
 
 
+def test_keys_of_infos_are_a_list_of_different_names() -> None:
+    given = build({"environment": {"info_metrics": "success,final.distance"}}).environment.info_metrics
+    assert given == ("success", "final.distance")
+
+
+@pytest.mark.parametrize(
+    ("keys", "reason"),
+    [
+        (["a", "b", "a"], "must have different keys; got a, b, a"),
+        (["a b"], "letters, digits and _ . / -, which begin with a letter or _; got 'a b'"),
+        ([f"k{each}" for each in range(17)], "at most 16"),
+    ],
+)
+def test_other_keys_of_infos_are_refused(keys: list[str], reason: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        build({"environment": {"info_metrics": keys}})
+    assert reason in str(refused.value)
+
+
 def test_brackets_around_an_address_of_a_host_are_removed() -> None:
     assert build({"telemetry": {"metrics_host": "[fd77::11]"}}).telemetry.metrics_host == "fd77::11"
 

@@ -42,7 +42,7 @@ NOT_RECORDED = {
     # Fields of the end of the run and of the display, and fields with another name in the record.
     *("phase", "environment_id", "limit", "elapsed_s", "last_evaluation", "best_evaluation", "lag_mean"),
     *("replay_capacity", "actors", "remaining_s", "waiting_for", "coordinator", "notices", "actor_states"),
-    *("nodes", "wanted_actors", "missing_actors"),
+    *("nodes", "wanted_actors", "missing_actors", "info_metrics"),
 }
 
 
@@ -133,6 +133,7 @@ def test_every_mean_time_is_computed_from_the_totals() -> None:
     session.set_plan(PLAN)
     session.report(some(ActorReport))
     session.waited(WaitReason(Awaited.ACTORS), 1.0)
+    session.called_back(1.0)
     session.trained(counted_batch(), TRAINING, fresh_steps=10, train_s=1.0)
     session.evaluated(some(EvaluationSummary), 1.0)
     statistics = session.statistics()

@@ -15,6 +15,7 @@ import pytest
 
 from penstock.cli.commands import track
 from penstock.config import build
+from penstock.config.setting_types import TRACKERS
 from penstock.errors import ConfigurationError, PenstockError
 from penstock.learning.durable.journal import Journal, thinned
 from penstock.learning.durable.records import Record
@@ -23,7 +24,7 @@ from penstock.runs.folder import RunFolder
 from penstock.runs.metrics import records_of, tag_of
 from penstock.tracking import following
 from penstock.tracking.following import CommittedRecords, Mark, Tracker, follow, only_sender
-from penstock.tracking.trackers import TRACKERS, TrackedRun, open_tracker
+from penstock.tracking.trackers import TrackedRun, open_tracker
 from tests.support.services.processes import Command, Ended, end_of
 
 STEPS_PER_CHECKPOINT = 100

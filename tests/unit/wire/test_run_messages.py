@@ -2,14 +2,15 @@
 
 import dataclasses
 import hashlib
+import math
 from typing import Any
 
 import pytest
 
 from penstock.errors import InvalidSegment
-from penstock.types.evaluation import EvaluationResult, EvaluationTask
+from penstock.types.evaluation import EvaluationResult, EvaluationTask, InfoValues
 from penstock.types.location import Place
-from penstock.types.run import ActorReport, Assignment, Weights
+from penstock.types.run import ActorReport, Assignment, Episode, Weights
 from penstock.types.statistics import Timing
 from penstock.v1 import run_pb2
 from penstock.wire.run import (
@@ -94,3 +95,23 @@ def test_an_impossible_result_is_refused(change: dict[str, Any], message_text: s
 def test_the_chunks_of_a_task_contain_its_weights() -> None:
     _, *chunks = encode_task(TASK)
     assert run_pb2.WeightsChunk(version=4, total_bytes=7, sha256=WEIGHTS.sha256, data=b"weights") == chunks[0].weights
+
+
+def test_numbers_of_infos_are_decoded_and_impossible_ones_refused() -> None:
+    episodes = (Episode(1.0, 5, 0, truncated=False, info=(1.0, math.nan)),)
+    report = ActorReport(5, 1.0, episodes, Timing(), info_metrics=("success", "x"))
+    found = decode_report(encode_report(report))
+    assert found.info_metrics == ("success", "x") and str(found.episodes) == str(episodes)
+    result = dataclasses.replace(RESULT, info=(InfoValues("success", (0.0, math.nan)),))
+    assert str(decode_result(encode_result(result), TASK)) == str(result)
+
+    for info in ((1.0,), (1.0, 2e100), (1.0, math.inf)):
+        wrong = dataclasses.replace(report, episodes=(dataclasses.replace(episodes[0], info=info),))
+        with pytest.raises(InvalidSegment, match=r"infos; expected 2|from an info"):
+            decode_report(encode_report(wrong))
+    many = dataclasses.replace(report, episodes=(), info_metrics=("x",) * 17)
+    with pytest.raises(InvalidSegment, match="17 keys of infos"):
+        decode_report(encode_report(many))
+    short = dataclasses.replace(RESULT, info=(InfoValues("success", (0.0,)),))
+    with pytest.raises(InvalidSegment, match="1 values of infos; expected 2"):
+        decode_result(encode_result(short), TASK)

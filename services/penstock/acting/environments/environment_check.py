@@ -26,6 +26,7 @@ from penstock.acting.environments.vectors import Environments, MadeOnce, make_en
 from penstock.acting.environments.workers.pool import ProcessEnvironments
 from penstock.acting.environments.wrappers import Wrapping
 from penstock.acting.values import faults
+from penstock.acting.values.info_metrics import SUCCESS
 from penstock.acting.values.masks import MaskSource, Place
 from penstock.acting.values.spaces import ActionMap
 from penstock.algo.network import Network
@@ -89,6 +90,7 @@ def check(
     alone: bool = False,
     frames: int,
     use_masks: bool,
+    info_metrics: Sequence[str] = (),
     python: str | None = None,
     encoders: Mapping[str, Encoder],
     moves: str | None,
@@ -141,13 +143,15 @@ def check(
                         raise
                     vectorization = "process"
                 notices = [f"{env_id}: {notice}" for notice in _notices(made)]
-                made = with_frames(made, frames)
+                plain, made = made, with_frames(made, frames)
             first = first or made.spec
             check_spaces(made.spec, encoders, moves)
             offsets_of(made.spec, offsets)
             require_same_spaces(made.spec, first, task.variants, number)
             with stages.explained():
                 values.step(made, stages)
+            if not info_metrics and (reported := _reported_success(plain)):
+                notices.append(f"{env_id}: info has {reported!r}; environment.info_metrics {reported} reports its rate")
             values.warnings += stages.close(made)
     assert first is not None
     if not first.action.has_choice:
@@ -304,6 +308,12 @@ def _notices(made: Environments) -> Sequence[str]:
     if isinstance(made, SingleEnvironments | ProcessEnvironments):
         return made.notices
     return [f"action masks of {made.spec.mask_bits} bits"] if made.spec.mask_bits else []
+
+
+def _reported_success(made: Environments) -> str:
+    """Returns the key by which the infos tell whether an episode has reached its goal; empty without one."""
+    infos = made.infos if isinstance(made, SingleEnvironments) else []
+    return next((key for key in SUCCESS for info in infos if isinstance(info, Mapping) and key in info), "")
 
 
 def _variant(task: Task, number: int) -> str:

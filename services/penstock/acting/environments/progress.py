@@ -21,6 +21,7 @@ class Progress:
         window_step: Steps already taken in the window in collection.
         window_steps: Steps of a complete window.
         converted: Descriptions of rewards and ends of episodes that had another shape than expected, each once.
+        notices: Lines for the user about the infos, each once.
         window_s: Seconds that the collection of the latest window took; infinity before the first.
     """
 
@@ -31,12 +32,18 @@ class Progress:
     window_step: int = 0
     window_steps: int = 0
     converted: list[str] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
     window_s: float = math.inf
 
     def note(self, converted: str) -> None:
         """Adds to `converted`."""
         if converted not in self.converted:
             self.converted.append(converted)
+
+    def notice(self, line: str) -> None:
+        """Adds to `notices`."""
+        if line not in self.notices:
+            self.notices.append(line)
 
     def now(self) -> ActorProgress:
         """Returns the current progress, with the environment's run-wide number."""

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from penstock.acting.environments.progress import Progress
 from penstock.acting.values import faults, leaves
+from penstock.acting.values.info_metrics import InfoMetrics
 from penstock.acting.values.leaf_buffers import LeafBuffer, Unusable
 from penstock.acting.values.masks import MaskSource
 from penstock.acting.values.returned_values import NUMBERS, number_of, shape_of, truth_of
@@ -38,6 +39,8 @@ class StepOutcome(NamedTuple):
         begun: <bool>[N] whether the next row is the first of an episode.
         lost: Failures of environments whose episode ended without its last step, by their index: their row is not
             trained on, and they have begun the next episode.
+        info: <float64>[N, M] values so far of the keys of `environment.info_metrics` in each episode, NaN where there
+            is none; None without such keys.
     """
 
     reward: NDArray[np.float32]
@@ -46,6 +49,7 @@ class StepOutcome(NamedTuple):
     valid: NDArray[np.bool_]
     begun: NDArray[np.bool_]
     lost: Mapping[int, EnvironmentFailed] = MappingProxyType({})
+    info: NDArray[np.float64] | None = None
 
 
 class AnswerTogether:
@@ -72,7 +76,7 @@ class AnswerTogether:
 class SingleEnvironments(AnswerTogether):
     """N environments with the rows of `acting.environments.vectors.Environments`.
 
-    They behave like Gymnasium's SyncVectorEnv in NEXT_STEP autoreset mode, without infos. All values that an
+    They behave like Gymnasium's SyncVectorEnv in NEXT_STEP autoreset mode, without its infos. All values that an
     environment returns are checked before they are used. After an episode's last step every action is legal, because
     the next row only resets.
     """
@@ -100,6 +104,7 @@ class SingleEnvironments(AnswerTogether):
         self.observation: tuple[NDArray[np.generic], ...] = tuple(buffer.rows for buffer in self._buffers)
         self.acting_observation = self.observation
         self._begun_with: int | None = None
+        self._info: InfoMetrics | None = None
         self.use_masks(spec, masks)
 
     def use_masks(self, spec: EnvironmentSpec, masks: MaskSource | None) -> None:
@@ -107,6 +112,10 @@ class SingleEnvironments(AnswerTogether):
         self.spec, self.masks = spec, masks
         self._mask_of = [masks.reader(env) for env in self.envs] if masks else []
         self.action_mask = np.ones((self.count, masks.bits), np.bool_) if masks else None
+
+    def report_info(self, keys: Sequence[str]) -> None:
+        """Reports the values of these keys of the infos from the next reset on; none without keys."""
+        self._info = InfoMetrics(keys, self.count, self.progress.notice) if keys else None
 
     def move_to(self, observation: Leaves, action_mask: NDArray[np.bool_] | None) -> None:
         """Keeps observations and masks in these arrays from here on."""
@@ -143,6 +152,8 @@ class SingleEnvironments(AnswerTogether):
         self._ended = np.zeros(self.count, np.bool_)
         self._observe()
         self._read_masks()
+        if self._info is not None:
+            self._info.begin(self.infos)
 
     def step(self, action: tuple[NDArray[np.generic], ...]) -> StepOutcome:
         """Takes one step in each environment. Raises `EnvironmentFailed` if an environment failed."""
@@ -160,7 +171,8 @@ class SingleEnvironments(AnswerTogether):
         terminations, truncations = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
         self._ended = terminations | truncations
         self._read_masks()
-        return StepOutcome(np.array(reward, np.float32), terminations, truncations, ~ended, ended)
+        info = None if self._info is None else self._info.step(self.infos, ended, self._ended)
+        return StepOutcome(np.array(reward, np.float32), terminations, truncations, ~ended, ended, info=info)
 
     def close(self) -> None:
         """Closes the environments."""

@@ -55,10 +55,13 @@ class MixedEnvironments(AnswerTogether):
                 outcome = part.step(tuple(rows))
                 for lost in outcome.lost.values():
                     raise lost
-                outcomes.append(outcome[:-1])
+                outcomes.append(outcome)
         self._observe()
-        reward, terminated, truncated, valid, begun = map(_take_turns, zip(*outcomes, strict=True))
-        return StepOutcome(reward, terminated, truncated, valid, begun)
+        columns = zip(*(outcome[:5] for outcome in outcomes), strict=True)
+        reward, terminated, truncated, valid, begun = map(_take_turns, columns)
+        reported = [outcome.info for outcome in outcomes if outcome.info is not None]
+        info = _take_turns(reported) if reported else None
+        return StepOutcome(reward, terminated, truncated, valid, begun, info=info)
 
     def close(self) -> None:
         """Closes the environments."""
@@ -97,6 +100,7 @@ class EnvironmentVariants:
         workers: Worker processes for the environments of a variant, of which none has fewer than one environment.
         timeout_s: Seconds that a call of an environment in a worker process may take.
         python: Path of another interpreter, whose packages have the environment; None: this one.
+        info_metrics: Keys of the infos whose values are reported.
     """
 
     env_id: str
@@ -109,6 +113,7 @@ class EnvironmentVariants:
     workers: int = 1
     timeout_s: float = TIMEOUT_S
     python: str | None = None
+    info_metrics: Sequence[str] = ()
 
     def make_mixed(self, count: int) -> Environments:
         """Makes N environments that alternate between the variants. Variants past N are not made.
@@ -154,6 +159,7 @@ class EnvironmentVariants:
                 python=self.python,
                 progress=progress,
                 use_masks=self.use_masks,
+                info_metrics=self.info_metrics,
                 expected=spec,
             )
             made = with_frames(made, self.frames)

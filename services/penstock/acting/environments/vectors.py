@@ -32,6 +32,7 @@ from penstock.acting.environments.texts import readable
 from penstock.acting.environments.workers.pool import TIMEOUT_S, Making, ProcessEnvironments
 from penstock.acting.environments.wrappers import Wrapping, wrapped
 from penstock.acting.values import masks
+from penstock.acting.values.info_metrics import InfoMetrics
 from penstock.acting.values.leaves import flatten
 from penstock.acting.values.masks import MaskSource
 from penstock.acting.values.spaces import describe
@@ -118,11 +119,15 @@ class NextStepEnvironments(AnswerTogether):
         spec: EnvironmentSpec,
         progress: Progress | None = None,
         mask_source: MaskSource | None = None,
+        info_metrics: Sequence[str] = (),
     ) -> None:
         self.spec, self.count, self.progress = spec, envs.num_envs, progress or Progress()
         self.timed = envs.spec is not None and envs.spec.max_episode_steps is not None
         self._envs = CheckedVector(envs, spec, self.progress, mask_source)
-        self._tensors = envs if isinstance(envs, TensorVector) and mask_source is None else None
+        self._info = InfoMetrics(info_metrics, self.count, self.progress.notice) if info_metrics else None
+        # Masks and infos are read on the host.
+        on_device = isinstance(envs, TensorVector) and mask_source is None and self._info is None
+        self._tensors = envs if on_device and isinstance(envs, TensorVector) else None
         # Environments whose next row is not trained on.
         self._invalid: NDArray[np.bool_] = np.zeros(self.count, np.bool_)
         self.observation: tuple[NDArray[np.generic], ...] = ()
@@ -135,6 +140,8 @@ class NextStepEnvironments(AnswerTogether):
         self.observation = self.acting_observation = self._envs.observation
         self._invalid = np.zeros(self.count, np.bool_)
         self.action_mask = self._envs.masks(infos, self._invalid)
+        if self._info is not None:
+            self._info.begin(infos)
 
     def step(self, action: tuple[NDArray[np.generic], ...]) -> StepOutcome:
         """Takes one step in each environment."""
@@ -142,7 +149,8 @@ class NextStepEnvironments(AnswerTogether):
         self.observation = self.acting_observation = self._envs.observation
         reset, self._invalid = self._invalid, terminated | truncated
         self.action_mask = self._envs.masks(infos, self._invalid)
-        return StepOutcome(reward, terminated, truncated, ~reset, reset)
+        info = None if self._info is None else self._info.step(infos, reset, self._invalid)
+        return StepOutcome(reward, terminated, truncated, ~reset, reset, info=info)
 
     def close(self) -> None:
         """Closes the environments."""
@@ -150,7 +158,7 @@ class NextStepEnvironments(AnswerTogether):
 
     @property
     def device(self) -> Any:
-        """Device of torch on which `rows_on_device` are; None if the environments have none, or action masks."""
+        """Device of torch on which `rows_on_device` are; None if there is none, or the host reads masks or infos."""
         return None if self._tensors is None else self._tensors.env.unwrapped.device  # type: ignore[attr-defined]
 
     def rows_on_device(self) -> TensorRows | None:
@@ -188,7 +196,8 @@ class SameStepEnvironments(NextStepEnvironments):
                 for leaf, final in zip(self.observation, self._envs.final(infos, int(index)), strict=True):
                     leaf[index] = final
             self._envs.check(self.observation)
-        return StepOutcome(reward, terminated, truncated, valid, ~valid | terminated)
+        info = None if self._info is None else self._info.step_at_once(infos, terminated | truncated)
+        return StepOutcome(reward, terminated, truncated, valid, ~valid | terminated, info=info)
 
 
 def device_of(environments: Environments) -> Any:
@@ -209,6 +218,7 @@ def make_environments(
     python: str | None = None,
     progress: Progress | None = None,
     use_masks: bool = True,
+    info_metrics: Sequence[str] = (),
     expected: EnvironmentSpec | None = None,
 ) -> Environments:
     """Makes N environments with arguments for `gymnasium.make`. `EnvironmentVariants` documents the other arguments.
@@ -224,7 +234,7 @@ def make_environments(
     """
     progress = progress or Progress()
     if vectorization == "process":
-        making = Making(env_id, kwargs, imports, wrappers, use_masks, python)
+        making = Making(env_id, kwargs, imports, wrappers, use_masks, python, info_metrics)
         return ProcessEnvironments(making, count, workers, progress=progress, timeout_s=timeout_s, expected=expected)
     found = import_and_find(env_id, imports, python)
     find_masks = functools.partial(_masks_of, use_masks=use_masks, expected=expected)
@@ -232,7 +242,7 @@ def make_environments(
     chosen = vectorization == "auto" and not wrappers and spec is not None and is_chosen(spec, kwargs, count)
     if vectorization == "native" or chosen:
         found = found if spec is None else spec
-        return _make_native(env_id, count, dict(kwargs), progress, found, find_masks, use_masks)
+        return _make_native(env_id, count, dict(kwargs), progress, found, find_masks, use_masks, info_metrics)
     if isinstance(found, EnvSpec) and found.entry_point is None:
         raise ConfigurationError(
             f"{env_id} is a class of vector environments, which have no single form; set environment.vectorization to"
@@ -266,6 +276,7 @@ def make_environments(
                     )
         made = SingleEnvironments(envs, described, progress)
         made.use_masks(*find_masks(envs[0], envs[0].observation_space, described, made.first_info))
+        made.report_info(info_metrics)
     except BaseException:
         for env in envs:
             with contextlib.suppress(*foreign_errors.MISBEHAVIOUR):
@@ -301,6 +312,7 @@ def _make_native(
     found: str | EnvSpec,
     find_masks: FindMasks,
     use_masks: bool,
+    info_metrics: Sequence[str],
 ) -> Environments:
     progress.environment = None
     made = _made(
@@ -324,7 +336,7 @@ def _make_native(
         envs, envs.single_observation_space, described, lambda seed: checked.reset([seed] * count)
     )
     adapted = NextStepEnvironments if mode == AutoresetMode.NEXT_STEP else SameStepEnvironments
-    return adapted(envs, spec, progress, source)
+    return adapted(envs, spec, progress, source, info_metrics)
 
 
 def _masks_of(

@@ -19,7 +19,7 @@ from penstock.config import Config
 from penstock.config.exposure import check_listen, metrics_host
 from penstock.errors import UNFIT, ConfigurationError
 from penstock.local.environment_check import check_environment
-from penstock.machine import extras, installation
+from penstock.machine import extensions, extras, installation
 from penstock.machine.addresses import Address, port_refusal
 from penstock.machine.cores import usable_cores
 from penstock.machine.file_systems import existing
@@ -78,6 +78,7 @@ def examine(config: Config) -> Iterator[Finding]:
     yield check_ports(config)
     yield check_gpu(config)
     yield check_environments(config)
+    yield from check_extensions()
     if installation.kind() == "packages":
         yield from check_containers(Path.cwd())
 
@@ -256,6 +257,13 @@ def check_environments(config: Config) -> Finding:
     return Finding(
         "environment", True, "; ".join([f"{config.environment.short_name} was created, reset and stepped", *warnings])
     )
+
+
+def check_extensions() -> Iterator[Finding]:
+    """Yields the names that installed packages register, for each setting; nothing is imported."""
+    for group, setting in extensions.GROUPS.items():
+        if found := extensions.extensions(group):
+            yield Finding("extensions", True, f"{setting} may be {', '.join(map(str, found))}")
 
 
 def _gib(size: int) -> str:

@@ -17,7 +17,7 @@ from penstock.local.learning_curves import Curve, gather_by_settings
 from penstock.machine.files import write_atomically
 from penstock.machine.system_errors import in_words
 from penstock.runs.folder import RunFolder
-from penstock.runs.metrics import return_text
+from penstock.runs.metrics import INFO_METRIC, return_text
 
 _MOST_POINTS, _MOST_SMALL = 400, 200
 """Most points of a line across the page, and of one in a small chart."""
@@ -126,7 +126,9 @@ def _charts(name: str, runs: Sequence[ReportedRun]) -> str:
     threshold = next((run.curve.threshold for run in runs if run.curve.threshold is not None), None)
     returns = chart("episode return, over environment steps", _known(lines), level=threshold, large=True)
     parts = [f"<h2>{escape(name)}</h2>", returns or "<p class=about>No episode has ended yet.</p>"]
-    for heading, panels in PANELS.items():
+    infos = dict.fromkeys(name for run in runs for name in run.curve.details if name.startswith(INFO_METRIC))
+    of_infos = [Panel(name.removeprefix(INFO_METRIC), {name: "last 100 episodes"}) for name in infos]
+    for heading, panels in {"Infos of episodes": of_infos, **PANELS}.items():
         drawn = "".join(_panel(panel, groups, min(_MOST_SMALL, most)) for panel in panels)
         parts += [f'<h2>{heading}</h2><div class="charts">{drawn}</div>'] if drawn else []
     return "".join(parts)
@@ -138,7 +140,8 @@ def _panel(panel: Panel, groups: Sequence[tuple[str, Sequence[Curve]]], most: in
         for index, (name, text) in enumerate(panel.lines.items()):
             # Colors tell groups apart, or the lines of the only group.
             colour, dash = (number % _COLOURS, index % _DASHES) if len(groups) > 1 else (index, 0)
-            lines.append(line_of(text, [each.details[name] for each in group], most, colour=colour, dash=dash))
+            curves = [each.details[name] for each in group if name in each.details]
+            lines.append(line_of(text, curves, most, colour=colour, dash=dash))
     # The chart of returns has the colors of the groups.
     legend = _known(lines[: len(panel.lines)])
     return chart(panel.title, _known(lines), log=panel.log, share=panel.share, legend=legend)

@@ -9,7 +9,7 @@ from penstock.cli.screen.lines import Line, named, show, show_command
 from penstock.cli.screen.replay_figures import effect_of_priorities, replay_figures
 from penstock.cli.screen.run_facts import limit_text
 from penstock.runs.summary import CLOSING_LABEL, Summary
-from penstock.types.statistics import Ages, CoordinatorStatistics, Drops, LearningNumbers, Unit, declared
+from penstock.types.statistics import Ages, CoordinatorStatistics, Drops, LearningNumbers, MeanTimes, Unit, declared
 from penstock.types.status import AT_A_LIMIT
 
 _SHOWN_WAITS = 3
@@ -35,7 +35,7 @@ def sections(statistics: CoordinatorStatistics, share_done: float = 0.0) -> Rend
         ("staleness", _ages(statistics.staleness)),
         ("collect", _collect(statistics)),
         ("wait", f"{_text(times.batch_wait_s, 'seconds')} per batch{_waits(statistics)}"),
-        ("train", f"{_text(times.batch_train_s, 'seconds')} per batch"),
+        ("train", f"{_text(times.batch_train_s, 'seconds')} per batch{_callbacks(times)}"),
         ("evaluation", _text(times.evaluation_s, "seconds")),
         ("drops", _drops(statistics.drops)),
     ]
@@ -172,6 +172,11 @@ def _collect(statistics: CoordinatorStatistics) -> str:
         f"{_text(times.collect_busy_s, 'seconds')} of actor time per batch ({activities}); actors wait"
         f" {actors_waiting_share(statistics):.0%} of the time"
     )
+
+
+def _callbacks(times: MeanTimes) -> str:
+    spent_s = times.batch_callbacks_s
+    return "" if spent_s is None else f", and {_text(spent_s, 'seconds')} in learner.callbacks"
 
 
 def _waits(statistics: CoordinatorStatistics) -> str:

@@ -36,6 +36,9 @@ MOST_GAIN_LOST = 0.05
 MOST_WAITED = 0.5
 """Share of the time spent waiting above which the cause of the wait, not the learner, limits the run's speed."""
 
+MOST_IN_CALLBACKS = 0.05
+"""Share of the time of training and callbacks above which callbacks of the user are slow."""
+
 MOST_LATE = 0.1
 """Share of late segments above which the off-policy degree or the speed of some actors is unsuitable."""
 
@@ -331,6 +334,18 @@ def _poor_values(run: _Run) -> str:
     )
 
 
+def _callbacks_cost(run: _Run) -> str:
+    times = run.statistics.times
+    spent_s, trained_s = times.batch_callbacks_s or 0.0, times.batch_train_s or 0.0
+    if spent_s <= MOST_IN_CALLBACKS * (spent_s + trained_s):
+        return ""
+    share = spent_s / (spent_s + trained_s)
+    return (
+        f"learner.callbacks took {share:.0%} of the learner's time, {1e3 * spent_s:.3g} ms per batch: do their work in"
+        " every tenth batch, or in on_evaluation"
+    )
+
+
 def _late(run: _Run) -> str:
     statistics = run.statistics
     late = statistics.drops.late_segments / max(1, statistics.segments_collected)
@@ -415,6 +430,7 @@ _RULES: tuple[tuple[str, Callable[[_Run], str]], ...] = (
     ("priorities do not help", _priorities_cost),
     ("the policy changes too much", _too_large_steps),
     ("values are worse than a constant", _poor_values),
+    ("callbacks are slow", _callbacks_cost),
     ("segments arrive late", _late),
     ("priorities arrive too late", _overwritten),
     ("the learner is starved, actors are busy", _starved),
@@ -423,5 +439,5 @@ _RULES: tuple[tuple[str, Callable[[_Run], str]], ...] = (
 )
 """Observations and their rules, the most important first. A rule returns the text of the hint, or an empty one."""
 
-_OF_BATCHES = (_priorities_cost, _late, _overwritten, _starved, _alternate, _waits_for_another)
+_OF_BATCHES = (_priorities_cost, _callbacks_cost, _late, _overwritten, _starved, _alternate, _waits_for_another)
 """Rules on counts that say little about the first batches."""

@@ -20,6 +20,7 @@ def status_line(status: RunStatus, *, verbose: bool = False) -> str:
         f"{status.env_steps_per_s:,.0f} steps/s",
         f"return {_number(status.return_mean)} (last 100)",
         f"evaluation {_evaluation(status.last_evaluation)}",
+        *(f"{label} {value}" for label, value in info_facts(status)),
         *([f"lag {status.lag_mean:.1f}", f"staleness {status.staleness_mean:.1f}"] if verbose else []),
         f"buffer {_share(status):.0%}",
         f"{status.updates_per_s:,.0f} updates/s",
@@ -96,6 +97,21 @@ def variant_lines(status: RunStatus) -> list[str]:
     ]
 
 
+def info_facts(status: RunStatus) -> list[tuple[str, str]]:
+    """Returns labels and values of the numbers of the infos: over the last training episodes, and in evaluations."""
+    evaluation = status.last_evaluation
+    evaluated = {each.name: each for each in (evaluation.info_metrics if evaluation else ())}
+    return [
+        (
+            each.name,
+            f"{_small(each.mean)}, evaluation {_small(evaluated.get(each.name, each).mean)}"
+            if each.name in evaluated
+            else _small(each.mean),
+        )
+        for each in status.info_metrics
+    ]
+
+
 def learning_facts(status: RunStatus) -> list[tuple[str, str]]:
     """Returns labels and values about the returns and the training of a run."""
     evaluation = status.last_evaluation
@@ -105,6 +121,7 @@ def learning_facts(status: RunStatus) -> list[tuple[str, str]]:
         (f"evaluation of {evaluation.episodes}" if evaluation else "evaluation", _evaluation(evaluation)),
         ("best evaluation", _evaluation(status.best_evaluation)),
         ("episodes", f"{status.episodes:,}"),
+        *info_facts(status),
         ("policy loss", _small(recent.policy_loss)),
         ("value loss", _small(recent.value_loss)),
         ("entropy", _small(recent.entropy)),
@@ -155,6 +172,8 @@ def fact_lines(status: RunStatus) -> list[tuple[str, str]]:
         ("speed", f"{data['steps/s']} steps/s | {data['updates/s']} updates/s | actors: {data['actors']}"),
         ("buffer", data["buffer"]),
     ]
+    if info := info_facts(status):
+        lines.insert(3, ("info", " | ".join(f"{label}: {value}" for label, value in info)))
     figures = replay_figures(status.samples_per_insert, status.coordinator)
     return [*lines, ("replay", figures.line)] if figures else lines
 

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from penstock.config.setting_types import Arguments, EnvironmentName, Interpreter, Modules, Tables
+from penstock.config.setting_types import Arguments, EnvironmentId, InfoKeys, Interpreter, Modules, Tables
 from penstock.config.settings.section import Section
 from penstock.config.wrapper_settings import Wrappers
 from penstock.machine.environment_names import short
@@ -15,9 +15,10 @@ LARGEST_FLOAT32 = 3.4e38
 class EnvironmentConfig(Section):
     """[environment] The Gymnasium environment."""
 
-    id: EnvironmentName = "CartPole-v1"
+    id: EnvironmentId = "CartPole-v1"
     """Registered Gymnasium id; package:Id-v0 to first import the package that registers it; or module:Name or
-    file.py:Name for a class or function, called with kwargs. A relative path is made absolute."""
+    file.py:Name for a class or function, called with kwargs; or a name without a version that an installed package
+    registers (docs/extensions.md). A relative path is made absolute."""
     kwargs: Arguments = {}
     """Arguments for gymnasium.make: numbers, booleans, text, None, and lists, tuples or tables of these; as an option
     name=value,name=value, with values as in Python or JSON. In a file, None is written "None", and what TOML does not
@@ -62,6 +63,10 @@ class EnvironmentConfig(Section):
     action_masks: bool = True
     """Whether to use the action masks that the environment offers: an `action_mask` in its Dict observation or in info,
     or a method action_masks(). false: every action is legal for the policy."""
+    info_metrics: InfoKeys = ()
+    """Keys of the environment's infos, such as success or final.distance in a nested info, whose numbers and truth
+    values are reported with the return of each episode: the last value in the episode, and the mean over episodes,
+    which is a rate for truth values. At most 16. Empty: infos are not read, which is fastest."""
     largest_magnitude: Annotated[float, Field(ge=1.0, le=LARGEST_FLOAT32)] = 1e15
     """Largest magnitude of a reward, an observation or another number in a window. An actor drops a window beyond it,
     as one with NaN, and the replay service refuses it. 1e15 is also the largest value that the running normalisation

@@ -6,7 +6,16 @@ import pydantic
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from penstock.config import alternatives
-from penstock.config.setting_types import Count, Host, Minutes, NodeName, Notified, ProjectName, RunOrCheckpoint
+from penstock.config.setting_types import (
+    Count,
+    Host,
+    Minutes,
+    NodeName,
+    Notified,
+    ProjectName,
+    RunOrCheckpoint,
+    TrackerName,
+)
 from penstock.config.settings.section import Section
 from penstock.types.extents import Amounts
 
@@ -30,6 +39,9 @@ class RunConfig(Section):
     and include waits for evaluations. Unset: no limit in minutes."""
     stop_at_return: float | None = None
     """Mean return of an evaluation at which training stops early. Unset: train to a limit."""
+    record_episodes: bool = False
+    """Whether to write a line per training episode, with its return, its length and the numbers of
+    environment.info_metrics, to episodes.jsonl in the run's folder, which keeps the newest half a million or so."""
     start_from: RunOrCheckpoint | None = None
     """Folder of a run, or checkpoint file, from whose policy training starts. Its spaces and [policy] settings must be
     the same. The run has a new optimizer and counts its own steps. Unset: a newly initialised policy."""
@@ -96,9 +108,9 @@ class TrainConfig(Section):
 class TrackingConfig(Section):
     """[tracking] The tracker of experiments to which `penstock train` sends the run's records (docs/tracking.md)."""
 
-    tracker: Literal["wandb", "mlflow", "trackio"] | None = None
-    """Tracker that receives the records: W&B, MLflow or Trackio, each of which needs the extra of its name. Unset:
-    none, because every run has files for TensorBoard."""
+    tracker: TrackerName | None = None
+    """Tracker that receives the records: wandb, mlflow or trackio, each of which needs the extra of its name, or your
+    own as file.py:MyTracker (docs/tracking.md). Unset: none, because every run has files for TensorBoard."""
     project: ProjectName = "penstock"
     """Project of the tracker that has the run; MLflow calls it an experiment."""
 

@@ -9,6 +9,7 @@ from penstock.config import alternatives
 from penstock.config.setting_types import (
     ActorSlots,
     Addresses,
+    CallbackNames,
     Count,
     Device,
     ListenAddress,
@@ -145,6 +146,10 @@ class LearnerConfig(Section):
     the policy's parameters and ppo.learning_rate that returns a torch.optim.Optimizer, whose rates follow
     ppo.learning_rate_schedule (docs/change-the-algorithm.md). torch takes the steps, as with loss. Unset: Adam with
     epsilon 1e-5."""
+    callbacks: CallbackNames = ()
+    """Your own callbacks: file.py:MyCallback or my_package.my_module:MyCallback, subclasses of
+    penstock.callbacks.Callback. The learner calls them after each batch and evaluation; they add numbers to the records
+    and may end the run (docs/callbacks.md). Training waits for them. Empty: none."""
     prefetch_batches: PositiveInt = 1
     """Batches requested ahead of the one in training. Over a long round trip, the learner requests as many more as it
     trains meanwhile, up to sampling.off_policy_degree - 1."""

@@ -32,8 +32,8 @@ from penstock.runs import checkpoint_file
 from penstock.runs.checkpoint_file import CheckpointFile
 from penstock.runs.folder import RunFolder
 from penstock.types.differences import contrast, same_spaces
-from penstock.types.evaluation import EvaluationSummary, VariantReturns
-from penstock.types.records import plain
+from penstock.types.evaluation import EvaluationSummary
+from penstock.types.records import plain, record_of
 from penstock.types.spaces import EnvironmentSpec
 
 _EVALUATION_KEY = "penstock.evaluation"
@@ -349,10 +349,8 @@ def _evaluation(best: CheckpointFile, newest_progress: RunProgress) -> Evaluatio
     """
     if _EVALUATION_KEY in best.metadata:
         try:
-            values = json.loads(best.metadata[_EVALUATION_KEY])
-            variants = tuple(VariantReturns(**returns) for returns in values.pop("variants"))
-            return EvaluationSummary(**values, variants=variants)
-        except (ValueError, KeyError, TypeError):
+            return record_of(EvaluationSummary, json.loads(best.metadata[_EVALUATION_KEY]))
+        except (ValueError, TypeError):
             raise of_another_release(best.path) from None
     of_best = progress_of(best)
     means = [mean for mean in (of_best.best_return, newest_progress.best_return) if mean is not None]

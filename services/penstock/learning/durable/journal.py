@@ -87,7 +87,7 @@ class Journal:
             with contextlib.suppress(OSError):
                 self._written = path.stat().st_size
             return
-        records = [(line, _steps(line)) for line in lines]
+        records = [(line, steps_of(line)) for line in lines]
         kept = b"".join(line for line, steps in records if steps is not None and steps <= env_steps)
         strays = [line.rstrip(b"\n") + b"\n" for line, steps in records if steps is None]
         if strays:
@@ -138,7 +138,7 @@ def thinned(lines: list[bytes], most_bytes: int) -> list[bytes]:
     kept = [kind not in _THINNED for kind in kinds]
     for kind, share in _THINNED.items():
         mine = [index for index, each in enumerate(kinds) if each == kind]
-        chosen = _evenly(mine, [_steps(lines[index]) or 0 for index in mine], sizes, int(share * free))
+        chosen = _evenly(mine, [steps_of(lines[index]) or 0 for index in mine], sizes, int(share * free))
         free -= sum(sizes[index] for index in chosen)
         for index in chosen:
             kept[index] = True
@@ -190,7 +190,7 @@ def _kind(line: bytes) -> str:
         return ""
 
 
-def _steps(line: bytes) -> int | None:
+def steps_of(line: bytes) -> int | None:
     """Returns the environment steps of a record; None if the line is not a record."""
     try:
         return int(json.loads(line)["env_steps"])

@@ -1,13 +1,14 @@
 """Records of a run's progress, and the sinks that store them, such as the journal."""
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from numpy.typing import NDArray
 
-from penstock.runs.metrics import OWN_STATISTIC
-from penstock.types.evaluation import EvaluationSummary, VariantReturns
+from penstock.runs.metrics import INFO_METRIC, OWN_NUMBER, OWN_STATISTIC
+from penstock.types.evaluation import EvaluationSummary, InfoMetric, VariantReturns
 from penstock.types.records import plain
 from penstock.types.statistics import MeanTimes
 from penstock.types.status import RunStatus, VariantStatus
@@ -50,7 +51,7 @@ class Record:
 
         `times` and `ended_return`, the mean return of training episodes, are those since the previous record.
         """
-        coordinator, learning = status.coordinator, plain(statistics)
+        coordinator = status.coordinator
         replayed = coordinator.replayed if coordinator else None
         values = {
             "env_steps_taken": status.env_steps_taken,
@@ -70,16 +71,20 @@ class Record:
             "replayed_age_90": _rounded(replayed.age_90) if replayed else None,
             "drawn_priority": _rounded(replayed.drawn_priority) if replayed else None,
         }
-        own = {f"{OWN_STATISTIC}{name}": value for name, value in learning.pop("own").items()}
-        measured = {**learning.pop("learning"), **learning, **own, **plain(times)}
-        rounded = {name: _rounded(value) for name, value in measured.items()}
+        measured = {**_measured(statistics), **plain(times)}
+        rounded = {name: _rounded(value) for name, value in measured.items()} | _of_infos(status.info_metrics)
         return cls("training", status.env_steps, {**values, **rounded}, status.variants, distributions or {})
+
+    def with_own(self, numbers: Mapping[str, float | None]) -> "Record":
+        """Returns the record with numbers that the user's callbacks have logged."""
+        own = {f"{OWN_NUMBER}{name}": _rounded(value) for name, value in numbers.items()}
+        return dataclasses.replace(self, values={**self.values, **own})
 
     @classmethod
     def of_evaluation(cls, evaluation: EvaluationSummary, training_s: float, *, final: bool) -> "Record":
         """Returns a record of an evaluation after `training_s` seconds of training."""
-        values = {"training_s": round(training_s, 3), **plain(evaluation)}
-        del values["env_steps"], values["variants"]
+        values = {"training_s": round(training_s, 3), **plain(evaluation), **_of_infos(evaluation.info_metrics)}
+        del values["env_steps"], values["variants"], values["info_metrics"]
         return cls("final_evaluation" if final else "evaluation", evaluation.env_steps, values, evaluation.variants)
 
 
@@ -96,16 +101,47 @@ class RecordSink(Protocol):
 class Records:
     """Sinks of a session's records, which each receive every record. Used by one thread."""
 
-    def __init__(self, sinks: Sequence[RecordSink], *, resumed_at: int) -> None:
-        """Opens the sinks of a run that resumes at environment step `resumed_at`."""
-        self._sinks = tuple(sinks)
+    def __init__(
+        self,
+        sinks: Sequence[RecordSink],
+        *,
+        resumed_at: int,
+        completed: Callable[[Record], Record] = lambda record: record,
+    ) -> None:
+        """Opens the sinks of a run that resumes at environment step `resumed_at`.
+
+        `completed` returns a record with the numbers of the user's callbacks.
+        """
+        self._sinks, self._completed = tuple(sinks), completed
         for sink in self._sinks:
             sink.resume(resumed_at)
 
     def write(self, record: Record) -> None:
         """Passes a record to every sink."""
+        record = self._completed(record)
         for sink in self._sinks:
             sink.write(record)
+
+
+def batch_numbers(status: RunStatus, statistics: "TrainingStatistics") -> dict[str, float | None]:
+    """Returns numbers of one batch by their names in records, for the callbacks of a user."""
+    run: dict[str, float | None] = {
+        "env_steps": status.env_steps,
+        "version": status.version,
+        "episodes": status.episodes,
+        "return_mean": status.return_mean,
+    }
+    return {**run, **_measured(statistics), **_of_infos(status.info_metrics)}
+
+
+def _measured(statistics: "TrainingStatistics") -> dict[str, float | None]:
+    learning = plain(statistics)
+    own = {f"{OWN_STATISTIC}{name}": value for name, value in learning.pop("own").items()}
+    return {**learning.pop("learning"), **learning, **own}
+
+
+def _of_infos(info_metrics: Sequence[InfoMetric]) -> dict[str, float | None]:
+    return {f"{INFO_METRIC}{each.name}": _rounded(each.mean) for each in info_metrics}
 
 
 def _rounded(value: float | None) -> float | None:

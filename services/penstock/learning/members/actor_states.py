@@ -4,6 +4,7 @@ Actors are identified by name, so a process that replaces a crashed one continue
 """
 
 import dataclasses
+import re
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -37,6 +38,8 @@ _TRAIL = 11
 _REPORTED_AT_ONCE = 3
 _REPORTED_EVERY_S = 60.0
 _SLOW_WINDOW_S = 3.0
+_KIND, _MOST_KINDS = 48, 32
+"""Characters of a warning, without digits, that tell its kind, and the most kinds that are reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +87,7 @@ class ActorStates:
         self._notice, self._clock = notice, clock
         self._lock = threading.Lock()
         self._actors: dict[str, _Actor] = {}
-        self._warned = False
+        self._warned = set[str]()
 
     def joined(self, name: str, slot: int, location: Location = UNKNOWN) -> None:
         """Records that an actor's stream was opened from this location."""
@@ -141,8 +144,10 @@ class ActorStates:
             if fault.dropped:
                 due = self._count(actor, line)
             else:
-                # Reported once: if one environment leaves its space's bounds, all of them do.
-                due, self._warned = not self._warned, True
+                # Each kind is reported once: if one environment leaves its space's bounds, all of them do.
+                kind = re.sub(r"\d", "", fault.text)[:_KIND]
+                due = kind not in self._warned and len(self._warned) < _MOST_KINDS
+                self._warned |= {kind}
         if due:
             self._notice(line)
 

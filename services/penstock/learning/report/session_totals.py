@@ -49,6 +49,7 @@ class Totals:
     """Staleness in versions, summed over all segments."""
     train_s: float = 0.0
     wait_s: float = 0.0
+    callbacks_s: float = 0.0
     evaluations: int = 0
     evaluation_s: float = 0.0
     actor_steps: int = 0
@@ -77,6 +78,7 @@ class Totals:
             },
             batch_wait_s=_mean(self.wait_s, self.batches),
             batch_train_s=_mean(self.train_s, self.batches),
+            batch_callbacks_s=_mean(self.callbacks_s, self.batches) if self.callbacks_s else None,
             evaluation_s=_mean(self.evaluation_s, self.evaluations),
         )
 
@@ -119,6 +121,12 @@ class SessionTotals:
             self._curve.ended(report.episodes)
             self._totals.actor_steps += report.env_steps
             self._totals.collection = self._totals.collection.combined(report.timing)
+
+    def called_back(self, seconds: float) -> None:
+        """Adds the seconds of a call of a user's callback."""
+        metrics.LEARNER_CALLBACK_SECONDS.inc(seconds)
+        with self._lock:
+            self._totals.callbacks_s += seconds
 
     def waited(self, reason: WaitReason, seconds: float) -> None:
         """Adds the seconds of a wait of the learner for a batch to the total for its reason."""

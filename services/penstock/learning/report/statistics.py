@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 from penstock.learning.members.actor_states import ActorStates
 from penstock.learning.members.wanted_actors import ExpectedActors, WantedActors
+from penstock.learning.report.info_statistics import InfoStatistics, evaluated
 from penstock.learning.report.return_curve import ReturnCurve
 from penstock.learning.report.session_totals import SessionTotals
 from penstock.learning.report.variant_statistics import VariantStatistics
@@ -38,6 +39,7 @@ class RunStatistics:
         actors: States of the actors.
         best_evaluation: Evaluation of the best checkpoint, which `Evaluations` chooses.
         connected_actors: Function that returns the number of actors in the run.
+        record_episodes: Function that gets each report with its variant and the environment steps trained before it.
         earlier_s: Seconds of training in earlier sessions of this run.
     """
 
@@ -51,6 +53,7 @@ class RunStatistics:
         earlier_episodes: int = 0,
         earlier_clock_s: float = 0.0,
         variants: Sequence[str] = (),
+        info_metrics: Sequence[str] = (),
         wanted: WantedActors | None = None,
         expected: ExpectedActors | None = None,
         curve: ReturnCurve | None = None,
@@ -60,8 +63,9 @@ class RunStatistics:
 
         `earlier_steps_taken` are the environment steps that actors reported in earlier sessions, `earlier_episodes` the
         episodes that were trained in them, and `earlier_clock_s` the seconds of `clock_s` in them. `variants` are the
-        arguments of each environment variant, as shown to the user; empty if there are none. `wanted` judges the number
-        of actors; None: it is not judged. `expected` has the actors that there should be; None: none. `curve` collects
+        arguments of each environment variant, as shown to the user; empty if there are none. `info_metrics` are keys of
+        the infos whose values actors report. `wanted` judges the number of actors; None: it is not judged. `expected`
+        has the actors that there should be; None: none. `curve` collects
         the returns; None: one of a new run. `clock` returns monotonic seconds.
         """
         self._lock = threading.Lock()
@@ -72,7 +76,7 @@ class RunStatistics:
         self._env_steps_taken = earlier_steps_taken
         self._ended, self._ended_return = 0, 0.0
         self._episodes = earlier_episodes
-        self._variants = VariantStatistics(variants)
+        self._variants, self._info = VariantStatistics(variants), InfoStatistics(info_metrics)
         self._trail: deque[tuple[float, Extent]] = deque()
         self._phase: Phase = "waiting"
         self._waiting_for: WaitReason | str = WaitReason(Awaited.ACTORS)
@@ -83,6 +87,7 @@ class RunStatistics:
         self._batch: Batch | None = None
         self._samples_per_insert = 0.0
         self.connected_actors: Callable[[], int] = lambda: 0
+        self.record_episodes: Callable[[ActorReport, int, int], None] = lambda report, variant, env_steps: None
         self.session = SessionTotals(clock, curve)
         self._notices: deque[Notice] = deque(maxlen=_NOTICES)
         self.actors = ActorStates(self.notice, clock)
@@ -153,6 +158,8 @@ class RunStatistics:
             if (mean := self.session.return_mean) is not None:
                 metrics.EPISODE_RETURN.set(mean)
             self._variants.ended(variant, returns)
+            self._info.ended(report)
+            self.record_episodes(report, variant, self._extent.steps)
 
     def take_ended_return(self) -> float | None:
         """Returns the mean return of the training episodes that ended since the last call; None if there are none."""
@@ -232,6 +239,7 @@ class RunStatistics:
         with self._lock:
             self.session.evaluated(evaluation, seconds)
             self._last = evaluation
+            evaluated(evaluation)
             metrics.EVALUATIONS.inc()
             metrics.EVALUATION_RETURN.set(evaluation.return_mean)
             for variant, returns in enumerate(evaluation.variants):
@@ -300,6 +308,17 @@ class RunStatistics:
             return 0.0
         return (last.of(unit) - first.of(unit)) / (ended - began + late)
 
+    def brief(self) -> RunStatus:
+        """Returns the part of the status that one batch changes, which takes a few microseconds."""
+        with self._lock:
+            return RunStatus(
+                version=self._version,
+                env_steps=self._extent.steps,
+                episodes=max(self._episodes, self._extent.episodes),
+                return_mean=self.session.return_mean,
+                info_metrics=self._info.recent(),
+            )
+
     def status(self) -> RunStatus:
         """Returns the current status of the run."""
         states, nodes, slowest = self.actors.states(), self.actors.nodes(), self.actors.slowest()
@@ -339,4 +358,5 @@ class RunStatistics:
                 wanted_actors=self._wanted_actors,
                 missing_actors=self._expected.missing(self._clock()),
                 nodes=nodes,
+                info_metrics=self._info.recent(),
             )

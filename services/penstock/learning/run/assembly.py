@@ -10,15 +10,17 @@ from penstock.algo.spaces import encoders_of_new, shown_encoders
 from penstock.config import Config
 from penstock.learning.durable import checkpoints
 from penstock.learning.durable.checkpoints import Recovered
+from penstock.learning.durable.episode_log import EpisodeLog
 from penstock.learning.durable.event_files import EventFiles
 from penstock.learning.durable.journal import Journal
-from penstock.learning.durable.records import Records
+from penstock.learning.durable.records import Records, RecordSink
 from penstock.learning.durable.retried_writes import RetriedWrites
 from penstock.learning.members.wanted_actors import ExpectedActors, WantedActors
 from penstock.learning.ranks.ranks import ALONE, Ranks
 from penstock.learning.report.return_curve import ReturnCurve
 from penstock.learning.report.statistics import RunStatistics
 from penstock.learning.run.evaluations import Evaluations
+from penstock.learning.run.own_callbacks import OwnCallbacks
 from penstock.learning.run.session import Lead, LearnerParts, Session
 from penstock.learning.run.training import TrainingRun
 from penstock.learning.step.devices import export_gpu_metrics
@@ -44,6 +46,7 @@ def open_session(config: Config, folder: RunFolder, recovered: Recovered) -> Ses
         earlier_episodes=resumed.episodes,
         earlier_clock_s=resumed.clock_s,
         variants=config.environment.variant_names,
+        info_metrics=config.environment.info_metrics,
         wanted=WantedActors(
             None if config.train.actors == "auto" else config.train.actors,
             least=config.least_wanted_actors,
@@ -160,8 +163,15 @@ def training_run(session: Session, parts: LearnerParts) -> TrainingRun:
         notice=notice,
         hyperparameters=_hyperparameters_of(session.config),
     )
-    records = Records([journal, events], resumed_at=session.recovered.progress.env_steps)
-    return TrainingRun(session, parts, records, Evaluations(parts.desk, session, records))
+    sinks: list[RecordSink] = [journal, events]
+    if session.config.run.record_episodes:
+        episodes = EpisodeLog(folder.episodes, writes=writes, notice=notice)
+        session.statistics.record_episodes = episodes.ended
+        sinks.append(episodes)
+    callbacks = OwnCallbacks(session.config, parts.learner, session.statistics.session.called_back)
+    resumed_at = session.recovered.progress.env_steps
+    records = Records(sinks, resumed_at=resumed_at, completed=callbacks.completed)
+    return TrainingRun(session, parts, records, Evaluations(parts.desk, session, records), callbacks)
 
 
 def _hyperparameters_of(config: Config) -> dict[str, str | float | bool]:

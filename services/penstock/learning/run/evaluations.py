@@ -279,6 +279,7 @@ class Evaluations:
             return_std=result.return_std,
             variants=result.by_variant(self._variants),
             unfinished=result.unfinished,
+            info_metrics=result.info_metrics,
         )
 
 

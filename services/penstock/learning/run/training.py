@@ -20,10 +20,11 @@ from penstock.errors import Diverged, SchemaMismatch, Unavailable
 from penstock.learning.durable import checkpoints
 from penstock.learning.durable.checkpoint_writer import CheckpointWriter
 from penstock.learning.durable.checkpoints import RunProgress
-from penstock.learning.durable.records import Record, Records
+from penstock.learning.durable.records import Record, Records, batch_numbers
 from penstock.learning.durable.versions import VersionMark
 from penstock.learning.run.collection import CollectionWeights
 from penstock.learning.run.evaluations import Evaluations
+from penstock.learning.run.own_callbacks import OwnCallbacks
 from penstock.learning.run.publication import Publication
 from penstock.learning.run.refusals import Refusals
 from penstock.learning.run.session import LearnerParts, Session
@@ -54,6 +55,7 @@ class Conclusion:
         env_steps_per_s: Environment steps per second in this session, from its first environment step.
         samples_per_insert: Uses of segments per segment collected.
         statistics: Statistics of collection and training in this session.
+        stop_reason: Reason for which a callback has ended the run; empty if none has.
     """
 
     stopped: Stopped
@@ -62,13 +64,22 @@ class Conclusion:
     env_steps_per_s: float
     samples_per_insert: float
     statistics: CoordinatorStatistics | None
+    stop_reason: str = ""
 
 
 class TrainingRun:
     """Training of a run until it is complete or stopped. Used by one thread."""
 
-    def __init__(self, session: Session, parts: LearnerParts, records: Records, evaluations: Evaluations) -> None:
+    def __init__(
+        self,
+        session: Session,
+        parts: LearnerParts,
+        records: Records,
+        evaluations: Evaluations,
+        callbacks: OwnCallbacks,
+    ) -> None:
         """Prepares a session, which `run` executes."""
+        self._callbacks = callbacks
         config, statistics, resumed = session.config, session.statistics, session.recovered.progress
         self._config, self._folder, self._statistics, self._writes = config, session.folder, statistics, session.writes
         self._learner, self._feed, self._source = parts.learner, parts.feed, parts.source
@@ -109,12 +120,14 @@ class TrainingRun:
     def _run(self) -> Conclusion:
         with contextlib.closing(self._publication):
             self._begin()
+            self._callbacks.start()
             stopped = self._train()
             self._publication.finish()
         training_s = self._statistics.training_s
         self._statistics.end_training()
         self._note()
         self._save(self._checkpoints.save)
+        self._callbacks.end(stopped)
         self._statistics.enters("evaluating")
         evaluation = None
         if stopped != "interrupted" and self._progress.env_steps:
@@ -133,6 +146,7 @@ class TrainingRun:
             env_steps_per_s=here / seconds if seconds > 0.0 else 0.0,
             samples_per_insert=self._samples_per_insert(),
             statistics=self._statistics.session.statistics(),
+            stop_reason=self._callbacks.stop_reason,
         )
 
     def _begin(self) -> None:
@@ -181,7 +195,7 @@ class TrainingRun:
             return AT_A_LIMIT[reached]
         if run.stop_at_return is not None and best is not None and best >= run.stop_at_return:
             return "stop_at_return"
-        return None
+        return "learner_callback" if self._callbacks.stop_reason else None
 
     @property
     def _extent(self) -> Extent:
@@ -242,6 +256,8 @@ class TrainingRun:
         )
         self._choose_weights(batch, outcome, share_done)
         self._refusals.observe(outcome)
+        self._callbacks.env_steps, self._callbacks.version = self._progress.env_steps, self._progress.version
+        self._callbacks.trained(lambda: batch_numbers(self._statistics.brief(), outcome.statistics))
 
     def _advance(self, batch: Batch, outcome: TrainingOutcome) -> None:
         progress = self._progress

@@ -122,7 +122,7 @@ def test_rows_are_those_of_this_python() -> None:
             assert here.action_mask is not None and there.action_mask is not None
             np.testing.assert_array_equal(here.action_mask, there.action_mask)
             action = (here.action_mask.argmax(1),)
-            for one, other in zip(here.step(action)[:-1], there.step(action)[:-1], strict=True):
+            for one, other in zip(here.step(action)[:5], there.step(action)[:5], strict=True):
                 np.testing.assert_array_equal(one, other, strict=True)
     assert not processes()
 

@@ -96,7 +96,7 @@ def test_rows_are_those_of_environments_in_one_process(env_id: str, imports: lis
             else:
                 action = random_action(single, generator)
             expected, found = single.step(action), several.step(action)
-            for one, other in zip(expected[:-1], found[:-1], strict=True):
+            for one, other in zip(expected[:5], found[:5], strict=True):
                 np.testing.assert_array_equal(one, other, strict=True)
             assert not found.lost
             steps += 1

@@ -143,6 +143,10 @@ def test_a_warning_is_reported_once_and_is_not_a_failure() -> None:
         world.states.failed(name, EnvironmentFault("environment 3: an observation has 1e+06", dropped=False))
     assert world.notices == ["actor-0, environment 3: an observation has 1e+06"]
     assert [state.failures for state in world.states.states()] == [0, 0]
+    # Of another kind.
+    for name in ("actor-0", "actor-1"):
+        world.states.failed(name, EnvironmentFault("info lacked 'success' in an episode", dropped=False))
+    assert world.notices[1:] == ["actor-0, info lacked 'success' in an episode"]
 
 
 def test_an_actor_without_progress_is_reported_by_name_at_growing_intervals() -> None:

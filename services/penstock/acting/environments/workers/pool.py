@@ -49,6 +49,7 @@ class Making:
     wrappers: Sequence[Mapping[str, Any]]
     use_masks: bool
     python: str | None = None
+    info_metrics: Sequence[str] = ()
 
 
 class _Lost(Exception):
@@ -101,7 +102,8 @@ class ProcessEnvironments:
                     " needs the same spaces everywhere, so they must depend only on the arguments"
                 )
             self.timed, self.notices = all(each["timed"] for each in made), list[str](made[0]["notices"])
-            self._layout = Layout.of(self.spec, arrays(made[0]["arrays"]), count)
+            observed = arrays(made[0]["arrays"])
+            self._layout = Layout.of(self.spec, observed, count, len(making.info_metrics))
             self._rows = SharedRows(self._memory.fileno(), self._layout)
             for worker in self._workers:
                 worker.share(self._memory, self._layout)
@@ -183,7 +185,7 @@ class ProcessEnvironments:
             own = slice(worker.environments.start, worker.environments.stop)
             reward[own], terminated[own], truncated[own], valid[own], begun[own] = 0.0, False, True, False, True
             failures |= dict.fromkeys(worker.environments, failed)
-        return StepOutcome(reward, terminated, truncated, valid, begun.copy(), failures)
+        return StepOutcome(reward, terminated, truncated, valid, begun.copy(), failures, self._rows.info)
 
     def _finish(self, workers: Sequence["_Worker"]) -> dict["_Worker", EnvironmentFailed]:
         """Waits for the replies of these workers; returns the workers that failed, with the reason."""
@@ -271,6 +273,7 @@ class _Worker:
                 wrappers=[written_table(each) for each in making.wrappers],
                 use_masks=making.use_masks,
                 python=making.python,
+                info_metrics=list(making.info_metrics),
                 expected=expected and expected.to_json(),
             )
         )
@@ -315,6 +318,8 @@ class _Worker:
             raise _Lost(told["failed"], None if index is None else self.environments.start + index)
         for note in told["notes"]:
             self._progress.note(note)
+        for notice in told["notices"]:
+            self._progress.notice(notice)
 
     def close(self) -> str:
         """Ends the worker; returns the failure of an environment in it."""

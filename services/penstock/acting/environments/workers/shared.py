@@ -63,23 +63,26 @@ class Layout:
         observation: Element type and shape of one value of each leaf of an observation.
         action: Element type and shape of one value of each leaf of an action.
         mask_bits: Bits of the action mask; 0: no masks.
+        info_metrics: Number of values of `StepOutcome.info` in each row; 0: none.
     """
 
     count: int
     observation: tuple[ArrayType, ...]
     action: tuple[ArrayType, ...]
     mask_bits: int
+    info_metrics: int = 0
 
     @classmethod
-    def of(cls, spec: EnvironmentSpec, observation: tuple[ArrayType, ...], count: int) -> Self:
+    def of(cls, spec: EnvironmentSpec, observation: tuple[ArrayType, ...], count: int, info_metrics: int) -> Self:
         """Returns the layout for environments with this spec."""
         maps = ActionMap(spec.action, Network()).maps
-        return cls(count, observation, tuple((each.dtype.str, each.shape) for each in maps), spec.mask_bits)
+        acted = tuple((each.dtype.str, each.shape) for each in maps)
+        return cls(count, observation, acted, spec.mask_bits, info_metrics)
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Self:
         """Returns the layout of its form as a dictionary, in JSON."""
-        return cls(value["count"], arrays(value["observation"]), arrays(value["action"]), value["mask_bits"])
+        return cls(**{**value, "observation": arrays(value["observation"]), "action": arrays(value["action"])})
 
     def to_json(self) -> dict[str, object]:
         """Returns a form for JSON."""
@@ -97,13 +100,15 @@ class SharedRows:
     Attributes:
         observation, action: [N, ...] one array per leaf.
         action_mask: <bool>[N, bits]; None without masks.
-        outcome: Arrays of `StepOutcome`.
+        outcome: Arrays of `StepOutcome`, without `info`.
+        info: <float64>[N, M] values of `StepOutcome.info`; None without any.
     """
 
     def __init__(self, descriptor: int, layout: Layout, rows: range | None = None) -> None:
         """Maps the memory of this descriptor, which is made large enough. `rows` are those to use; None: all."""
         outcome = [("float32", ()), *[("bool", ())] * 4]
-        every = [*layout.observation, *layout.action, *outcome, ("bool", (layout.mask_bits,))]
+        last = [("float64", (layout.info_metrics,)), ("bool", (layout.mask_bits,))]
+        every = [*layout.observation, *layout.action, *outcome, *last]
         sizes = [layout.count * math.prod(shape) * np.dtype(dtype).itemsize for dtype, shape in every]
         starts = np.cumsum([0, *(-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes)]).tolist()
         end = max(starts[-1], 1)
@@ -118,6 +123,7 @@ class SharedRows:
         observed, acted = len(layout.observation), len(layout.observation) + len(layout.action)
         self.observation: Leaves = tuple(made[:observed])
         self.action: Leaves = tuple(made[observed:acted])
-        reward, terminated, truncated, valid, begun = made[acted:-1]
+        reward, terminated, truncated, valid, begun, info = made[acted:-1]
         self.outcome = reward, terminated, truncated, valid, begun
+        self.info: NDArray[np.float64] | None = info if layout.info_metrics else None
         self.action_mask: NDArray[np.bool_] | None = made[-1] if layout.mask_bits else None

@@ -38,14 +38,16 @@ def work(connection: socket.socket, seed: Callable[..., None]) -> None:
     if made is None:
         return
     environments, rows = made
-    told = 0
+    told, shown = 0, 0
     while message := channel.receive():
         try:
             if message == STEP:
                 # Copies, because an environment may keep its action, and the next one overwrites the rows.
                 outcome = environments.step(tuple(leaf.copy() for leaf in rows.action))
-                for mine, values in zip(rows.outcome, outcome[:-1], strict=True):
+                for mine, values in zip(rows.outcome, outcome[:5], strict=True):
                     mine[...] = values
+                if rows.info is not None and outcome.info is not None:
+                    rows.info[...] = outcome.info
             else:
                 seeds = json.loads(message)["reset"]
                 seed("environment worker", *seeds)
@@ -53,9 +55,10 @@ def work(connection: socket.socket, seed: Callable[..., None]) -> None:
         except EnvironmentFailed as failed:
             channel.send(line(failed=failed.what, environment=failed.environment))
             continue
-        notes = environments.progress.converted
-        channel.send(DONE if told == len(notes) else line(notes=notes[told:]))
-        told = len(notes)
+        notes, notices = environments.progress.converted, environments.progress.notices
+        news = {"notes": notes[told:], "notices": notices[shown:]}
+        channel.send(line(**news) if any(news.values()) else DONE)
+        told, shown = len(notes), len(notices)
     try:
         environments.close()
     except foreign_errors.MISBEHAVIOUR as error:
@@ -81,6 +84,7 @@ def _make(channel: Channel, seed: Callable[..., None]) -> tuple[SingleEnvironmen
             wrappers=wrappers,
             use_masks=request["use_masks"],
             python=request["python"],
+            info_metrics=request["info_metrics"],
             expected=expected and EnvironmentSpec.from_json(expected),
         )
     except ConfigurationError as error:

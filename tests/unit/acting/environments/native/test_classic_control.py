@@ -43,7 +43,7 @@ def assert_same(env_id: str, one: Environments, other: Environments, seeds: list
         assert one.observation[0].dtype == other.observation[0].dtype
         action = actions_of(env_id, generator, one.count)
         ours, theirs = one.step(action), other.step(action)
-        for mine, yours in zip(ours[:-1], theirs[:-1], strict=True):
+        for mine, yours in zip(ours[:5], theirs[:5], strict=True):
             assert mine.dtype == yours.dtype
             np.testing.assert_array_equal(mine, yours)
         ends += int((ours.terminated | ours.truncated).sum())
@@ -84,7 +84,7 @@ def test_a_pole_that_swings_up_terminates_in_the_same_step() -> None:
         speed = single.observation[0][:, 5].astype(np.float64)
         action = (np.where(speed > 0.0, 2, 0),)
         outcomes = [environments.step(action) for environments in (single, native)]
-        for mine, yours in zip(outcomes[0][:-1], outcomes[1][:-1], strict=True):
+        for mine, yours in zip(outcomes[0][:5], outcomes[1][:5], strict=True):
             np.testing.assert_array_equal(mine, yours)
         terminated += int(outcomes[0].terminated.sum())
     assert terminated >= 4

@@ -54,6 +54,19 @@ def policy_of(environments: Environments, seed: int) -> Callable[[], tuple[NDArr
 
 
 @needs_envpool
+def test_numbers_of_its_infos_are_those_of_the_last_step() -> None:
+    made_with_keys = make_environments(
+        "envpool:CartPole-v1", 3, kwargs={"max_episode_steps": 5}, info_metrics=["elapsed_step", "reward_sum"]
+    )
+    made_with_keys.reset([1, 2, 3])
+    outcome = made_with_keys.step((np.zeros(3, np.int64),))
+    while not outcome.truncated.all():
+        outcome = made_with_keys.step((np.arange(3) % 2,))
+    assert outcome.info is not None and np.isnan(outcome.info[:, 1]).all()
+    assert outcome.info[:, 0].tolist() == [5.0] * 3
+
+
+@needs_envpool
 @pytest.mark.parametrize(
     ("task", "kwargs", "steps"),
     [
@@ -130,7 +143,7 @@ def test_a_single_environment_has_the_rows_of_a_pool_and_is_rendered() -> None:
         environments.reset([5, 6])
     for action in np.random.default_rng(0).integers(0, 2, (60, 2)):
         np.testing.assert_array_equal(single.observation[0], pool.observation[0])
-        for ours, theirs in zip(*(each.step((action,))[:-1] for each in (single, pool)), strict=True):
+        for ours, theirs in zip(*(each.step((action,))[:5] for each in (single, pool)), strict=True):
             np.testing.assert_array_equal(ours, theirs)
     environment = build({"environment": {"id": "envpool:CartPole-v1"}}).environment
     played = make_played(environment, 0, "rgb_array")
