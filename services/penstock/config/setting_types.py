@@ -365,12 +365,14 @@ PriorityName = Annotated[
     str,
     pydantic.BeforeValidator(functools.partial(name_of, what="priority")),
     pydantic.AfterValidator(absolute),
+    _extension("penstock.priorities"),
     InWords("a function in a module or a file, such as my_package.my_module:my_priority or file.py:my_priority"),
 ]
 AdvantageName = Annotated[
     str,
     pydantic.BeforeValidator(functools.partial(name_of, what="advantage")),
     pydantic.AfterValidator(absolute),
+    _extension("penstock.advantages"),
     InWords("a function in a module or a file, such as my_package.my_module:my_advantage or file.py:my_advantage"),
 ]
 _OPTIMIZER = "a class or a function in a module or a file, such as torch.optim:AdamW or file.py:my_optimizer"

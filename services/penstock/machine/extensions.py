@@ -1,4 +1,4 @@
-"""Extensions: losses, networks, callbacks, environments and trackers that installed packages register by entry points.
+"""Extensions: what installed packages register by entry points, such as losses, networks and environments.
 
 A package names them in its metadata, such as
 
@@ -19,6 +19,8 @@ from penstock.machine.spelling import question, similar
 
 GROUPS = {
     "penstock.losses": "learner.loss",
+    "penstock.advantages": "ppo.advantage",
+    "penstock.priorities": "sampling.priority",
     "penstock.modules": "policy.module",
     "penstock.callbacks": "learner.callbacks",
     "penstock.environments": "environment.id",

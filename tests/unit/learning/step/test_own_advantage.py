@@ -256,7 +256,6 @@ def test_advantages_that_are_not_deterministic_are_a_warning() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("advantage", "has no module or no function; write it as file.py:my_advantage or my_package.my_module:my_adv"),
         (f"{HERE}:absent", f"names nothing of {HERE}; correct the part after the colon"),
         (f"{HERE}:two_arguments", r"does not take one argument \(line \d+\): missing .*; take \(steps\)"),
         (

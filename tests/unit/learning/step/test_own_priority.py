@@ -223,7 +223,6 @@ def test_a_run_says_who_gives_its_priorities() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("priority", "has no module or no function; write it as file.py:my_priority or my_package.my_module:my_pri"),
         ("no_such_package:priority", "No module named 'no_such_package'"),
         ("/nowhere.py:priority", "there is no file /nowhere.py"),
         (f"{HERE}:absent", f"names nothing of {HERE}; correct the part after the colon"),
