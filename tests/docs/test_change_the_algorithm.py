@@ -57,10 +57,10 @@ def config_of(file: str, folder: Path) -> Config:
     section, _, key = EXAMPLES[file][0].partition(".")
     short = {
         "environment": {"id": "CartPole-v1"},
-        "run": {"total_steps": 4096},
+        "run": {"total_steps": 2048},
         "actor": {"environments": 8},
         "ppo": {"epochs": 2, "minibatches": 2},
-        "evaluation": {"episodes": 2, "interval_steps": 4096, "max_episode_steps": 20},
+        "evaluation": {"episodes": 2, "interval_steps": 2048, "max_episode_steps": 20},
         "sampling": {"min_replay_segments": 8},
     }
     return build(merge(short, {section: {key: written(file, folder)}}))
