@@ -40,6 +40,7 @@ ELSEWHERE = {
     "acting/environments/workers/shared.py": "unit/acting/environments/test_workers.py",
     "acting/environments/workers/worker.py": "unit/acting/environments/test_workers.py",
     "apps/environment_worker.py": "unit/acting/environments/test_workers.py",
+    "config/code_names.py": "unit/machine/test_extensions.py",
     "callbacks.py": "unit/learning/run/test_own_callbacks.py",
     "losses.py": "unit/learning/step/test_own_loss.py",
     "machine/cores.py": "unit/local/test_actor_count.py",
