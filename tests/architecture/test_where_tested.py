@@ -41,6 +41,7 @@ ELSEWHERE = {
     "acting/environments/workers/worker.py": "unit/acting/environments/test_workers.py",
     "apps/environment_worker.py": "unit/acting/environments/test_workers.py",
     "advantages.py": "unit/learning/step/test_own_advantage.py",
+    "config/code_names.py": "unit/machine/test_extensions.py",
     "callbacks.py": "unit/learning/run/test_own_callbacks.py",
     "losses.py": "unit/learning/step/test_own_loss.py",
     "priorities.py": "unit/learning/step/test_own_priority.py",

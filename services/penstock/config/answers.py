@@ -225,7 +225,7 @@ def instead_of_callback(callback: object) -> str:
     settings = "; ".join(f"for {kind}, set {_CALLBACKS[kind]}" for kind in kinds if kind in _CALLBACKS)
     return (
         "the argument callback of penstock.train is a function that receives each record of metrics and returns False"
-        f" to end the run; got {', '.join(kinds)}{f'; {settings}' if settings else ''}"
+        f" to end the run; got {', '.join(kinds)}; {settings or 'callbacks=[...] takes classes (docs/callbacks.md)'}"
     )
 
 

@@ -3,7 +3,6 @@
 Options and environment variables are text. Numbers, lists and tables are converted here.
 """
 
-import functools
 import json
 import os
 import re
@@ -19,8 +18,7 @@ from penstock.config.wanted import InWords
 from penstock.machine.addresses import ADDRESS_FILE, parse_name
 from penstock.machine.addresses import Address as ParsedAddress
 from penstock.machine.environment_arguments import literal, plain, written
-from penstock.machine.environment_names import absolute, absolute_program, name_of
-from penstock.machine.extensions import resolved
+from penstock.machine.environment_names import absolute, absolute_program
 from penstock.types.replay import MAX_SLOTS
 from penstock.types.run import MOST_INFO_METRICS
 
@@ -136,40 +134,13 @@ def is_list(annotation: object) -> bool:
     return typing.get_origin(annotation) is tuple
 
 
-def _read_list(value: object) -> object:
+def read_list(value: object) -> object:
     """Converts text from an option or a variable to a list: values separated by commas, with or without brackets."""
     if not isinstance(value, str):
         return value
     text = value.strip()
     inner = text[1:-1] if text.startswith("[") and text.endswith("]") else text
     return [part.strip().strip("\"'") for part in inner.split(",") if part.strip()]
-
-
-def _read_callbacks(value: object) -> object:
-    return _read_list(value) if isinstance(value, (str, list, tuple)) else [value]
-
-
-def _class_of(callback: object) -> object:
-    """Returns the class of a callback that is like one made without arguments; a class and a name unchanged.
-
-    Raises `ValueError` if its class can't make it so, because the learner's process makes it once more.
-    """
-    if isinstance(callback, (str, type)):
-        return callback
-    if callable(callback) and hasattr(callback, "__qualname__"):
-        raise ValueError(f"must be subclasses of penstock.callbacks.Callback; got the function {callback.__qualname__}")
-    kind = type(callback)
-    try:
-        same = bool(vars(kind()) == vars(callback))
-    except Exception:
-        same = False
-    if not same:
-        raise ValueError(
-            f"can't have an object of {kind.__qualname__} with arguments, because the learner's process makes its own"
-            f" without arguments; give the arguments default values, in {kind.__qualname__} or in a subclass of it, and"
-            " give the class"
-        )
-    return kind
 
 
 def _read_tables(value: object) -> object:
@@ -246,28 +217,6 @@ def _read_schedule(value: object) -> object:
     return found
 
 
-def _read_rule(value: object) -> object:
-    """Returns the name of a rule, or the absolute name of the user's own.
-
-    Raises `ValueError` with the accepted forms.
-    """
-    named = name_of(value, what="curriculum")
-    if isinstance(named, str) and (named in RULES or ":" in named):
-        return named if named in RULES else absolute(named)
-    raise ValueError(f"must be {_RULE}; got {value!r}")
-
-
-def _read_optimizer(value: object) -> object:
-    # As other libraries name the optimizer that Penstock has.
-    return None if isinstance(value, str) and value.lower() == "adam" else value
-
-
-def _check_optimizer(name: str) -> str:
-    if ":" not in name:
-        raise ValueError(f"must be {_OPTIMIZER}; got {name!r}")
-    return name
-
-
 def _check_info_keys(keys: tuple[str, ...]) -> tuple[str, ...]:
     wrong = next((key for key in keys if not _INFO_KEY.fullmatch(key)), None)
     if wrong is not None:
@@ -281,11 +230,6 @@ def _check_info_keys(keys: tuple[str, ...]) -> tuple[str, ...]:
 
 def _read_auto(value: object) -> object:
     return 0 if value == "auto" else value
-
-
-def _extension(group: str) -> pydantic.AfterValidator:
-    """Returns the validator that replaces the name of an extension by its module and class."""
-    return pydantic.AfterValidator(functools.partial(resolved, group=group))
 
 
 UnitInterval = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -320,93 +264,27 @@ NodeName = Annotated[
 ]
 """The name of a node or a job. Names of hosts have at most 253 characters."""
 Host = Annotated[str, pydantic.AfterValidator(_check_host), InWords("a host's name or address, without a port")]
-RULES = ("equal", "return", "error", "learnability")
-"""Penstock's rules by which variants share collection."""
-
-_RULE = f"{', '.join(RULES)}, or a function in a file or a module, such as file.py:my_curriculum"
-Rule = Annotated[str, pydantic.BeforeValidator(_read_rule), InWords(_RULE)]
 Device = Annotated[str, pydantic.AfterValidator(_check_device), InWords("auto, cpu, cuda, or cuda:N for GPU number N")]
 ActorSlots = Annotated[int, Field(ge=1, le=MAX_SLOTS)]
 Temperature = Annotated[float, Field(ge=0.01, le=100.0)]
 Addresses = Annotated[
     tuple[Address, ...],
-    pydantic.BeforeValidator(_read_list),
+    pydantic.BeforeValidator(read_list),
     Field(min_length=1),
     InWords("addresses host:port, separated by commas"),
 ]
 ReplayAddresses = Annotated[
     tuple[Annotated[str, pydantic.AfterValidator(_check_replay_address)], ...],
-    pydantic.BeforeValidator(_read_list),
+    pydantic.BeforeValidator(read_list),
     Field(min_length=1),
     InWords("addresses host:port or file:PATH, separated by commas"),
 ]
 Names = Annotated[
     tuple[Annotated[str, pydantic.AfterValidator(_check_name)], ...],
-    pydantic.BeforeValidator(_read_list),
+    pydantic.BeforeValidator(read_list),
     InWords("hosts or addresses host:port, separated by commas"),
 ]
 EnvironmentName = Annotated[str, pydantic.AfterValidator(absolute)]
-EnvironmentId = Annotated[EnvironmentName, _extension("penstock.environments")]
-ModuleName = Annotated[
-    str,
-    pydantic.BeforeValidator(functools.partial(name_of, what="network")),
-    pydantic.AfterValidator(absolute),
-    _extension("penstock.modules"),
-    InWords("a class in a module or a file, such as my_package.my_module:MyNet or file.py:MyNet"),
-]
-LossName = Annotated[
-    str,
-    pydantic.BeforeValidator(functools.partial(name_of, what="loss")),
-    pydantic.AfterValidator(absolute),
-    _extension("penstock.losses"),
-    InWords("a function or a class in a module or a file, such as my_package.my_module:MyLoss or file.py:my_loss"),
-]
-PriorityName = Annotated[
-    str,
-    pydantic.BeforeValidator(functools.partial(name_of, what="priority")),
-    pydantic.AfterValidator(absolute),
-    _extension("penstock.priorities"),
-    InWords("a function in a module or a file, such as my_package.my_module:my_priority or file.py:my_priority"),
-]
-AdvantageName = Annotated[
-    str,
-    pydantic.BeforeValidator(functools.partial(name_of, what="advantage")),
-    pydantic.AfterValidator(absolute),
-    _extension("penstock.advantages"),
-    InWords("a function in a module or a file, such as my_package.my_module:my_advantage or file.py:my_advantage"),
-]
-_OPTIMIZER = "a class or a function in a module or a file, such as torch.optim:AdamW or file.py:my_optimizer"
-OptimizerName = Annotated[
-    str,
-    pydantic.BeforeValidator(functools.partial(name_of, what="optimizer")),
-    pydantic.AfterValidator(_check_optimizer),
-    pydantic.AfterValidator(absolute),
-    InWords(_OPTIMIZER),
-]
-OwnOptimizer = Annotated[OptimizerName | None, pydantic.BeforeValidator(_read_optimizer)]
-CallbackNames = Annotated[
-    tuple[
-        Annotated[
-            str,
-            pydantic.BeforeValidator(functools.partial(name_of, what="callback")),
-            # Runs before the one above.
-            pydantic.BeforeValidator(_class_of),
-            pydantic.AfterValidator(absolute),
-            _extension("penstock.callbacks"),
-        ],
-        ...,
-    ],
-    pydantic.BeforeValidator(_read_callbacks),
-    InWords("classes in modules or files, separated by commas, such as file.py:MyCallback"),
-]
-TRACKERS = ("wandb", "mlflow", "trackio")
-"""Trackers of Penstock itself, which are named as their extras."""
-TrackerName = Annotated[
-    str,
-    pydantic.AfterValidator(absolute),
-    pydantic.AfterValidator(functools.partial(resolved, group="penstock.trackers", built_in=TRACKERS)),
-    InWords("wandb, mlflow, trackio, or a class of your own, such as my_package.module:MyTracker"),
-]
 Interpreter = Annotated[str, pydantic.AfterValidator(absolute_program)]
 RunOrCheckpoint = Annotated[
     str,
@@ -415,7 +293,7 @@ RunOrCheckpoint = Annotated[
     InWords("the folder of a run or a .safetensors file"),
 ]
 Modules = Annotated[
-    tuple[EnvironmentName, ...], pydantic.BeforeValidator(_read_list), InWords("modules, separated by commas")
+    tuple[EnvironmentName, ...], pydantic.BeforeValidator(read_list), InWords("modules, separated by commas")
 ]
 Notified = Annotated[
     str,
@@ -425,7 +303,7 @@ Notified = Annotated[
 ]
 InfoKeys = Annotated[
     tuple[str, ...],
-    pydantic.BeforeValidator(_read_list),
+    pydantic.BeforeValidator(read_list),
     Field(max_length=MOST_INFO_METRICS),
     pydantic.AfterValidator(_check_info_keys),
     InWords(f"at most {MOST_INFO_METRICS} keys, separated by commas, such as success,final.distance"),
@@ -442,12 +320,12 @@ DerivedCount = Annotated[
 ]
 Sizes = Annotated[
     tuple[PositiveInt, ...],
-    pydantic.BeforeValidator(_read_list),
+    pydantic.BeforeValidator(read_list),
     InWords("whole numbers above 0, separated by commas, such as 256,256"),
 ]
 Numbers = Annotated[
     tuple[float, ...],
-    pydantic.BeforeValidator(_read_list),
+    pydantic.BeforeValidator(read_list),
     InWords("a list of numbers, separated by commas, such as 0,4e6"),
 ]
 Argument = Annotated[

@@ -21,6 +21,7 @@ GROUPS = {
     "penstock.losses": "learner.loss",
     "penstock.advantages": "ppo.advantage",
     "penstock.priorities": "sampling.priority",
+    "penstock.curricula": "sampling.collection",
     "penstock.modules": "policy.module",
     "penstock.callbacks": "learner.callbacks",
     "penstock.environments": "environment.id",

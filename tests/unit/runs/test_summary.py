@@ -10,6 +10,7 @@ from penstock.config import RunConfig, build
 from penstock.errors import ConfigurationError
 from penstock.machine import installation
 from penstock.runs.summary import EvaluationOutcome, Summary, VariantOutcome, nothing_left, raised_limits
+from penstock.types.evaluation import InfoMetric
 from penstock.types.extents import RunLimit
 from penstock.types.statistics import Ages, CoordinatorStatistics, Drops, LearningNumbers, MeanTimes, Wait
 from penstock.types.waits import WaitReason
@@ -46,6 +47,19 @@ SUMMARY = Summary(
 def test_a_summary_is_read_as_it_was_written(tmp_path: Path, summary: Summary) -> None:
     summary.write(tmp_path / "summary.json")
     assert Summary.read(tmp_path / "summary.json") == summary
+
+
+def test_numbers_of_infos_and_the_reason_of_a_callback_are_shown(tmp_path: Path) -> None:
+    info = (InfoMetric("success", 2, 0.5), InfoMetric("distance", 0, None, 2))
+    evaluation = EvaluationOutcome(2, 10.0, 1.0, info_metrics=info)
+    summary = replace(SUMMARY, evaluation=evaluation, stopped="learner_callback", stop_reason="a:Stop: rate 0.5")
+    summary.write(tmp_path / "summary.json")
+    assert Summary.read(tmp_path / "summary.json") == summary
+    results = dict(summary.results)
+    assert results["info"] == "success 0.5, distance - (2 episodes without it)"
+    assert results["ended"].startswith("by learner_callback (a:Stop: rate 0.5) after 1,000 steps")
+    # A run that a callback has ended is done, and can be continued.
+    assert nothing_left(tmp_path / "summary.json", RunConfig(total_steps=2_000)) == ""
 
 
 def test_a_summary_without_statistics_is_read(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from penstock.cli.commands import track
 from penstock.config import build
-from penstock.config.setting_types import TRACKERS
+from penstock.config.code_names import TRACKERS
 from penstock.errors import ConfigurationError, PenstockError
 from penstock.learning.durable.journal import Journal, thinned
 from penstock.learning.durable.records import Record

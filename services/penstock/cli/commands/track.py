@@ -11,7 +11,7 @@ from penstock.cli.named import chosen_run
 from penstock.cli.one_line_parser import OneLineParser
 from penstock.cli.options import settings_of
 from penstock.config import build, read_settings
-from penstock.config.setting_types import TRACKERS
+from penstock.config.code_names import TRACKERS
 from penstock.errors import INTERRUPTED
 from penstock.local.tracking import LINE
 from penstock.machine import background

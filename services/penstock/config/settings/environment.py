@@ -4,7 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from penstock.config.setting_types import Arguments, EnvironmentId, InfoKeys, Interpreter, Modules, Tables
+from penstock.config.code_names import EnvironmentId
+from penstock.config.setting_types import Arguments, InfoKeys, Interpreter, Modules, Tables
 from penstock.config.settings.section import Section
 from penstock.config.wrapper_settings import Wrappers
 from penstock.machine.environment_names import short

@@ -2,7 +2,8 @@
 
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
-from penstock.config.setting_types import ModuleName, Numbers, PartName, Sizes
+from penstock.config.code_names import ModuleName
+from penstock.config.setting_types import Numbers, PartName, Sizes
 from penstock.config.settings.section import Section
 from penstock.types.spaces import ActivationName, Encoder, MemoryKind, Trunk
 

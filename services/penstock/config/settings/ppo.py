@@ -4,7 +4,8 @@ from typing import Annotated
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
-from penstock.config.setting_types import AdvantageName, DerivedCount, Schedule, UnitInterval
+from penstock.config.code_names import AdvantageName
+from penstock.config.setting_types import DerivedCount, Schedule, UnitInterval
 from penstock.config.settings.section import Section
 
 

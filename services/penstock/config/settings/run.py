@@ -6,6 +6,7 @@ import pydantic
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from penstock.config import alternatives
+from penstock.config.code_names import TrackerName
 from penstock.config.setting_types import (
     Count,
     Host,
@@ -14,7 +15,6 @@ from penstock.config.setting_types import (
     Notified,
     ProjectName,
     RunOrCheckpoint,
-    TrackerName,
 )
 from penstock.config.settings.section import Section
 from penstock.types.extents import Amounts

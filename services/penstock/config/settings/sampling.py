@@ -6,7 +6,8 @@ import pydantic
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from penstock.config import replay_law
-from penstock.config.setting_types import RULES, DerivedCount, PriorityName, Rule, UnitInterval
+from penstock.config.code_names import RULES, PriorityName, Rule
+from penstock.config.setting_types import DerivedCount, UnitInterval
 from penstock.config.settings.section import Section
 from penstock.gate_law import share_conflict
 

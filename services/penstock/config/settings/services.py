@@ -6,14 +6,13 @@ import pydantic
 from pydantic import ByteSize, Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from penstock.config import alternatives
+from penstock.config.code_names import CallbackNames, LossName
 from penstock.config.setting_types import (
     ActorSlots,
     Addresses,
-    CallbackNames,
     Count,
     Device,
     ListenAddress,
-    LossName,
     MetricsPort,
     Names,
     OwnOptimizer,

@@ -16,7 +16,7 @@ from penstock.learning.run.assembly import learner_of
 from penstock.learning.step.learner import Learner
 from penstock.runs import checkpoint_file
 from penstock.runs.folder import RunFolder
-from penstock.types.evaluation import EvaluationSummary
+from penstock.types.evaluation import EvaluationSummary, InfoMetric
 from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec, Tree
 from tests.support.environments.tiny import spec_of
 from tests.support.training.policy_outputs import distribution_of, value_of
@@ -156,7 +156,8 @@ def test_only_the_newest_checkpoints_and_the_best_are_kept(folder: RunFolder) ->
 
 
 def test_the_best_checkpoints_of_equal_runs_are_equal_whatever_their_clocks_show(tmp_path: Path) -> None:
-    learner, evaluation = trained_learner(), EvaluationSummary(PROGRESS.version, PROGRESS.env_steps, 20, 480.0, 9.0)
+    learner, info = trained_learner(), (InfoMetric("success", 19, 0.5, 1),)
+    evaluation = EvaluationSummary(PROGRESS.version, PROGRESS.env_steps, 20, 480.0, 9.0, info_metrics=info)
     slower = dataclasses.replace(
         PROGRESS, training_s=91.0, wall_s=99.0, clock_s=95.0, env_steps_taken=20_400, learn_wall_s_to_threshold=90.0
     )

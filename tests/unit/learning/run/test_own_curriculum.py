@@ -87,7 +87,7 @@ def test_the_setting_takes_a_rule_a_name_or_a_function(monkeypatch: pytest.Monke
     assert build(varied("own.py:chosen")).sampling.collection == f"{tmp_path}/own.py:chosen"
     assert build(varied(equally)).sampling.curriculum == f"{__name__}:equally"
     with pytest.raises(
-        ConfigurationError, match=r"sampling\.collection must be equal, return, error, learnability, or"
+        ConfigurationError, match=r"got 'eror'\. Known: equal, return, error, learnability\. did you mean error\?"
     ):
         build(varied("eror"))
 
