@@ -195,6 +195,8 @@ ELSEWHERE = {
     "small/compiled/gradients.py": "unit/learning/step/test_direct_execution.py",
     "small/compiled/losses.py": "unit/learning/step/test_direct_execution.py",
     "small/compiled/minibatch.py": "unit/learning/step/test_direct_execution.py",
+    "small/compiled/passes.py": "unit/learning/step/test_direct_execution.py",
+    "small/compiled/row_losses.py": "unit/learning/step/test_direct_execution.py",
     "types/block.py": "unit/wire/test_block.py",
     "types/evaluation.py": "contract/test_evaluation_service.py",
     "types/location.py": "unit/wire/test_location.py",
