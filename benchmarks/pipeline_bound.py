@@ -26,9 +26,9 @@ from benchmarks.peers import equal_work
 from benchmarks.peers.equal_work import ENVIRONMENTS, HIDDEN, VECTOR_ENVIRONMENTS
 from penstock.algo.network import Network
 from penstock.algo.parameters import flatten
-from penstock.small.compiled import gradients
+from penstock.small.compiled import passes
 from penstock.small.compiled.flat_network import FlatNetwork
-from penstock.small.compiled.gradients import BLOCK
+from penstock.small.compiled.passes import BLOCK
 from tests.support.environments.tiny import spec_of
 from tests.support.training.policies import fresh_policy
 
@@ -126,8 +126,8 @@ def training(env_id: str, minibatch: int) -> Callable[[], int]:
 def _products(network, room, features, gradient):  # type: ignore[no-untyped-def]
     for begin in range(0, features.shape[0], BLOCK):
         part = features[begin : begin + BLOCK]
-        gradients.forward(network, room, part)
-        gradients.backward(network, room, part, gradient)
+        passes.forward(network, room, part)
+        passes.backward(network, room, part, gradient)
 
 
 def _weights(widths: Sequence[int], random: np.random.Generator) -> list[NDArray[np.float32]]:

@@ -22,7 +22,7 @@ class Implementations:
     Attributes:
         module: Function that makes torch's module.
         in_place: NumPy's function, which replaces <float32>[...] by its results.
-        number: Number of the function in `small.compiled.gradients`, which has a branch for it.
+        number: Number of the function in `small.compiled.passes`, which has a branch for it.
     """
 
     module: Callable[[], "nn.Module"]

@@ -1,5 +1,6 @@
 """`penstock actor`: joins a run, collects windows under grants and sends them."""
 
+import contextlib
 import dataclasses
 import functools
 import os
@@ -59,75 +60,71 @@ def run(config: Config) -> int:
 def _collect(
     config: Config, service: Service, environments: ReplaceableEnvironments, progress: Progress, watch: HangWatch
 ) -> int:
+    """Collects with these environments, which it closes; returns the exit code. What is opened last is closed first."""
     settings, schema = config.actor, segment_schema(environments.spec, **config.recorded)
-    thread = LoopThread(service.credentials)
-    server = thread.run(serve_health_only(settings.listen, config.telemetry.ready_file))
-    membership = Membership(
-        thread,
-        learner_of(settings),
-        schema,
-        environments.spec,
-        settings.environments,
-        name=_actor_name(settings.listen),
-        location=service.location,
-        progress=progress.now,
-        assigned=lambda assignment: service.set_slot(assignment.slot),
-        give_up_after_s=patience_s(settings, supervised=service.supervised),
-    )
-
-    def report(failure: EnvironmentFailed) -> None:
-        report_failure(membership, service.logger, failure)
-        membership.drain(_DRAIN_S)
-
-    watch.report = report
-    parts = ActorParts(
-        run=membership,
-        open_sink=lambda assignment: ReplaySegmentSink(
+    with contextlib.ExitStack() as stack:
+        thread = LoopThread(service.credentials)
+        stack.callback(thread.close)
+        server = thread.run(serve_health_only(settings.listen, config.telemetry.ready_file))
+        stack.callback(lambda: thread.run(server.stop()))
+        stack.callback(environments.close)
+        membership = Membership(
             thread,
-            assignment,
+            learner_of(settings),
             schema,
-            place=membership.replay,
-            steps=lambda: progress.steps,
-            window_s=lambda: progress.window_s,
-        ),
-        load=functools.partial(_load, config, environments),
-        environments=environments,
-        process=service,
-        log=service.logger,
-        schema=schema,
-        discount=config.ppo.discount,
-        largest_magnitude=config.environment.largest_magnitude,
-        ready_share=config.environment.ready_share,
-        info_metrics=config.environment.info_metrics,
-        exchange=metrics.exchange_cpu_time,
-    )
-    code = 1
-    try:
-        act(parts)
-        code = service.stop_code
-    except RunFinished:
-        code = 0
-    except EnvironmentFailed as failure:
-        report(failure)
-        raise
-    finally:
-        watch.ending(code)
-        membership.close()
-        environments.close()
-        thread.run(server.stop())
-        thread.close()
-    return code
+            environments.spec,
+            settings.environments,
+            name=_actor_name(settings.listen),
+            location=service.location,
+            progress=progress.now,
+            assigned=lambda assignment: service.set_slot(assignment.slot),
+            give_up_after_s=patience_s(settings, supervised=service.supervised),
+        )
+        stack.callback(membership.close)
+
+        def report(failure: EnvironmentFailed) -> None:
+            report_failure(membership, service.logger, failure)
+            membership.drain(_DRAIN_S)
+
+        watch.report = report
+        stack.callback(watch.ending)
+        parts = ActorParts(
+            run=membership,
+            open_sink=lambda assignment: ReplaySegmentSink(
+                thread,
+                assignment,
+                schema,
+                place=membership.replay,
+                steps=lambda: progress.steps,
+                window_s=lambda: progress.window_s,
+            ),
+            load=functools.partial(_load, config, environments),
+            environments=environments,
+            process=service,
+            log=service.logger,
+            schema=schema,
+            discount=config.ppo.discount,
+            largest_magnitude=config.environment.largest_magnitude,
+            ready_share=config.environment.ready_share,
+            info_metrics=config.environment.info_metrics,
+            exchange=metrics.exchange_cpu_time,
+        )
+        try:
+            act(parts)
+        except RunFinished:
+            watch.code = 0
+        except EnvironmentFailed as failure:
+            report(failure)
+            raise
+        else:
+            watch.code = service.stop_code
+    return watch.code
 
 
 def _load(config: Config, environments: ReplaceableEnvironments, weights: Weights, temperature: float) -> Runner:
     device = device_of(environments.current) if config.environment.ready_share == 1.0 else None
-    runner = runner_of(
-        weights,
-        temperature=temperature,
-        inference=config.actor.inference,
-        module=config.policy.module,
-        device=device,
-    )
+    inference, module = config.actor.inference, config.policy.module
+    runner = runner_of(weights, temperature=temperature, inference=inference, module=module, device=device)
     metrics.ACTOR_NUMPY.set(runner.library == "numpy")
     return runner
 

@@ -1,7 +1,7 @@
-"""Log entries of a learner service about a folder that already holds a run, so that no run is continued by mistake.
+"""The folder of a learner, which continues the run that earlier sessions left there.
 
-Under Docker Compose a run is named by its preset unless `PENSTOCK_RUN` names it, so a second `docker compose up`
-continues the first run.
+The log says so, so that no run is continued by mistake: under Docker Compose a run is named by its preset unless
+`PENSTOCK_RUN` names it, so a second `docker compose up` continues the first run.
 """
 
 from pathlib import Path
@@ -9,11 +9,51 @@ from typing import Any
 
 from penstock.config import Config, build, read_recorded
 from penstock.errors import ConfigurationError
+from penstock.learning.durable import checkpoints
 from penstock.learning.durable.checkpoints import Recovered
+from penstock.learning.run.assembly import open_session
+from penstock.learning.run.session import Session
+from penstock.machine.files import remove_leftovers
+from penstock.process.service import Service
+from penstock.runs import remote_copies
+from penstock.runs.end import obstacle
 from penstock.runs.folder import RunFolder
+from penstock.runs.summary import nothing_left
+from penstock.telemetry import metrics
 from penstock.telemetry.logs import Logger
 
-HOW_TO_BEGIN = "a new run needs another folder: PENSTOCK_RUN=NAME under Docker Compose, --run-dir FOLDER elsewhere"
+_HOW_TO_BEGIN = "a new run needs another folder: PENSTOCK_RUN=NAME under Docker Compose, --run-dir FOLDER elsewhere"
+
+
+def prepared_folder(config: Config, logger: Logger) -> RunFolder | None:
+    """Returns the run's folder without leftovers of earlier processes; None if the run is complete."""
+    if config.run.dir is None:
+        raise ConfigurationError("the learner needs a folder for the run; name one with --run-dir")
+    folder = RunFolder(Path(config.run.dir))
+    if reason := nothing_left(folder.summary, config.run):
+        # The learner was killed after the run's end, or started again: the results must not be replaced.
+        changes = changed_settings(folder.config, config)
+        metrics.LEARNER_RUN_FINISHED.set(1)
+        logger.warning("run already finished", reason=reason, unused_settings=changes, hint=_HOW_TO_BEGIN)
+        return None
+    folder.create()
+    for leftover in [*remove_leftovers(folder.root), *remove_leftovers(folder.checkpoints)]:
+        logger.warning("partly written file removed", file=str(leftover))
+    return folder
+
+
+def opened_session(config: Config, folder: RunFolder, service: Service) -> Session:
+    """Opens the run in its folder, at the newest sound checkpoint if there is one, and logs where it resumes."""
+    copy_to = config.checkpoint.copy_to
+    # A storage that fails for a while must not keep a run from its continuation.
+    if copy_to is not None and not service.supervised and folder.newest_checkpoint_steps() is None:
+        remote_copies.check(copy_to)
+    session = open_session(config, folder, checkpoints.recover(folder, config.policy.module))
+    if not service.supervised:
+        log_resumed(folder, session.recovered, config, service.logger)
+        if reason := obstacle(config.run.on_end):
+            service.logger.warning("the end would not be announced", reason=reason)
+    return session
 
 
 def log_resumed(folder: RunFolder, recovered: Recovered, config: Config, logger: Logger) -> None:
@@ -27,7 +67,7 @@ def log_resumed(folder: RunFolder, recovered: Recovered, config: Config, logger:
         env_steps=recovered.progress.env_steps,
         checkpoint=recovered.path.name,
         changed_settings=changes,
-        hint=HOW_TO_BEGIN,
+        hint=_HOW_TO_BEGIN,
     )
 
 

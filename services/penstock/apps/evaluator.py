@@ -1,5 +1,6 @@
 """`penstock evaluator`: plays the episodes that the learner requests."""
 
+import contextlib
 from functools import partial
 from pathlib import Path
 
@@ -30,7 +31,7 @@ def run(config: Config) -> int:
         SchemaMismatch: The run has other spaces.
     """
     settings = config.evaluation
-    with Service("evaluator", config) as service:
+    with Service("evaluator", config) as service, contextlib.ExitStack() as stack:
         evaluator = Evaluator(
             partial(make_configured, config.environment),
             episodes=settings.episodes,
@@ -41,27 +42,22 @@ def run(config: Config) -> int:
             info_metrics=config.environment.info_metrics,
         )
         thread = LoopThread(service.credentials)
+        stack.callback(thread.close)
         server = thread.run(serve_health_only(settings.listen, config.telemetry.ready_file))
+        stack.callback(lambda: thread.run(server.stop()))
+        stack.callback(evaluator.close)
         hello = EvaluatorHello(evaluator.environments.spec, service.location)
-        work = EvaluationWork(
-            thread, learner_of(settings), hello, give_up_after_s=patience_s(settings, supervised=service.supervised)
-        )
+        patience = patience_s(settings, supervised=service.supervised)
+        work = EvaluationWork(thread, learner_of(settings), hello, give_up_after_s=patience)
+        stack.callback(work.close)
         root = settings.run or config.run.dir
+        videos = None if root is None else RunFolder(Path(root).absolute()).videos
         films = FilmedEvaluations(
-            work,
-            None if root is None else RunFolder(Path(root).absolute()).videos,
-            every=settings.film_every,
-            limit_s=settings.timeout_s,
-            log=service.logger,
+            work, videos, every=settings.film_every, limit_s=settings.timeout_s, log=service.logger
         )
+        stack.callback(films.close)
         try:
             evaluator.run(films)
             return service.stop_code
         except RunFinished:
             return 0
-        finally:
-            films.close()
-            work.close()
-            evaluator.close()
-            thread.run(server.stop())
-            thread.close()

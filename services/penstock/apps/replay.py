@@ -1,8 +1,8 @@
 """`penstock replay`: the replay service."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -26,40 +26,6 @@ from penstock.types.block import Schema
 from penstock.types.snapshots import Snapshot
 
 
-def _show_snapshots_at_zero() -> None:
-    """Creates every series at 0: a query for a series that does not exist yet returns nothing."""
-    for name in ("kept", "absent", "damaged"):
-        metrics.REPLAY_SNAPSHOT_SEGMENTS.labels(name)
-    for kind in ("written", "shared"):
-        metrics.REPLAY_SNAPSHOT_BYTES.labels(kind)
-
-
-def _note_snapshot(outcome: Snapshot | PenstockError, logger: Logger) -> None:
-    """Logs and counts the outcome of a snapshot. The service continues after a failure, such as a full disk."""
-    if isinstance(outcome, PenstockError):
-        logger.error("snapshot failed", reason=str(outcome))
-        metrics.REPLAY_SNAPSHOT_FAILURES.inc()
-        return
-    logger.info(
-        "snapshot taken",
-        snapshot=outcome.name,
-        version=outcome.version,
-        segments=outcome.segments,
-        absent=outcome.absent,
-        damaged=outcome.damaged,
-        written_bytes=outcome.written_bytes,
-        shared_bytes=outcome.shared_bytes,
-        seconds=round(outcome.seconds, 3),
-    )
-    metrics.REPLAY_SNAPSHOTS.inc()
-    metrics.REPLAY_SNAPSHOT_TIME.set(outcome.taken_unix_s)
-    metrics.REPLAY_SNAPSHOT_SECONDS.set(outcome.seconds)
-    for name, count in (("kept", outcome.segments), ("absent", outcome.absent), ("damaged", outcome.damaged)):
-        metrics.REPLAY_SNAPSHOT_SEGMENTS.labels(name).set(count)
-    metrics.REPLAY_SNAPSHOT_BYTES.labels("written").set(outcome.written_bytes)
-    metrics.REPLAY_SNAPSHOT_BYTES.labels("shared").set(outcome.shared_bytes)
-
-
 def run(config: Config) -> int:
     """Serves until the service is stopped or, if so configured, until the run is finished.
 
@@ -77,16 +43,65 @@ def run(config: Config) -> int:
             Path(settings.snapshots) if settings.snapshots else None,
             kept=settings.snapshots_kept,
             bytes_per_s=int(settings.snapshot_bytes_per_s),
-            ended=partial(_note_snapshot, logger=service.logger),
+            ended=partial(_note_snapshot, service.logger),
         )
-        finished = asyncio.run(_serve(config, service, buffer, snapshots, Scrub(buffer)))
+        finished = asyncio.run(_serve(config, service, buffer, snapshots))
         snapshots.stop()
         store.flush()
         return 0 if finished else service.stop_code
 
 
-def _held(settings: ReplayConfig) -> AbstractContextManager[None]:
-    return held(Path(settings.folder), alone=False) if settings.folder else nullcontext()
+async def _serve(config: Config, service: Service, buffer: ReplayBuffer, snapshots: Snapshots) -> bool:
+    """Serves, and returns whether the service ended with its run. What is opened last is closed first."""
+    settings, loop = config.replay, asyncio.get_running_loop()
+    servicer = ReplayServicer(
+        buffer,
+        max_actors=settings.max_actors,
+        staging_bytes=int(settings.staging_bytes),
+        advertise=settings.advertise,
+        location=service.location,
+        more_methods=SnapshotServicer(snapshots).behaviours,
+        credentials=service.credentials,
+    )
+    async with contextlib.AsyncExitStack() as stack:
+        await servicer.server.start(settings.listen, config.telemetry.ready_file, settings.health_listen)
+        stack.push_async_callback(servicer.server.stop)
+        service.check_names(servicer.place.addresses)
+        if settings.address_file:
+            file = AddressFile(settings.address_file)
+            file.write(servicer.place)
+            stack.callback(file.remove)
+        size = settings.store_size
+        service.logger.info("serving", listen=str(servicer.server.address), **{size.setting: size.amount})
+
+        def note_storage(sound: bool) -> None:
+            asyncio.run_coroutine_threadsafe(servicer.server.report_storage(sound), loop)
+
+        if settings.folder:
+            stack.enter_context(contextlib.closing(DiskWatch(Path(settings.folder), note_storage)))
+        tasks = [
+            asyncio.create_task(servicer.tick()),
+            asyncio.create_task(Scrub(buffer).run(partial(_note_damage, service.logger))),
+        ]
+        for task in tasks:
+            stack.callback(task.cancel)
+        # A launcher ends its services itself.
+        stops_with_run = settings.stop_with_run and not service.supervised
+        await service.serve_until(
+            lambda: (stops_with_run and servicer.run_finished) or any(task.done() for task in tasks)
+        )
+        finished = stops_with_run and servicer.run_finished
+        if finished:
+            service.logger.info("run finished")
+        for task in tasks:
+            if task.done():
+                # Raises the task's error: tasks end only by an error.
+                task.result()
+    return finished
+
+
+def _held(settings: ReplayConfig) -> contextlib.AbstractContextManager[None]:
+    return held(Path(settings.folder), alone=False) if settings.folder else contextlib.nullcontext()
 
 
 def _open_store(settings: ReplayConfig, logger: Logger) -> RingStore:
@@ -117,56 +132,40 @@ def _open_store(settings: ReplayConfig, logger: Logger) -> RingStore:
     return store
 
 
-async def _serve(config: Config, service: Service, buffer: ReplayBuffer, snapshots: Snapshots, scrub: Scrub) -> bool:
-    """Returns whether the service ended with its run."""
-    settings = config.replay
-    servicer = ReplayServicer(
-        buffer,
-        max_actors=settings.max_actors,
-        staging_bytes=int(settings.staging_bytes),
-        advertise=settings.advertise,
-        location=service.location,
-        more_methods=SnapshotServicer(snapshots).behaviours,
-        credentials=service.credentials,
+def _show_snapshots_at_zero() -> None:
+    """Creates every series at 0: a query for a series that does not exist yet returns nothing."""
+    for name in ("kept", "absent", "damaged"):
+        metrics.REPLAY_SNAPSHOT_SEGMENTS.labels(name)
+    for kind in ("written", "shared"):
+        metrics.REPLAY_SNAPSHOT_BYTES.labels(kind)
+
+
+def _note_damage(logger: Logger, segments: int) -> None:
+    logger.error("dropped damaged segments", segments=segments)
+    metrics.REPLAY_DAMAGED.inc(segments)
+
+
+def _note_snapshot(logger: Logger, outcome: Snapshot | PenstockError) -> None:
+    """Logs and counts the outcome of a snapshot. The service continues after a failure, such as a full disk."""
+    if isinstance(outcome, PenstockError):
+        logger.error("snapshot failed", reason=str(outcome))
+        metrics.REPLAY_SNAPSHOT_FAILURES.inc()
+        return
+    logger.info(
+        "snapshot taken",
+        snapshot=outcome.name,
+        version=outcome.version,
+        segments=outcome.segments,
+        absent=outcome.absent,
+        damaged=outcome.damaged,
+        written_bytes=outcome.written_bytes,
+        shared_bytes=outcome.shared_bytes,
+        seconds=round(outcome.seconds, 3),
     )
-    await servicer.server.start(settings.listen, config.telemetry.ready_file, settings.health_listen)
-    service.check_names(servicer.place.addresses)
-    file = AddressFile(settings.address_file) if settings.address_file else None
-    if file is not None:
-        file.write(servicer.place)
-    size = settings.store_size
-    service.logger.info("serving", listen=str(servicer.server.address), **{size.setting: size.amount})
-    loop = asyncio.get_running_loop()
-
-    def note_storage(sound: bool) -> None:
-        asyncio.run_coroutine_threadsafe(servicer.server.report_storage(sound), loop)
-
-    def note_damage(segments: int) -> None:
-        service.logger.error("dropped damaged segments", segments=segments)
-        metrics.REPLAY_DAMAGED.inc(segments)
-
-    disk_watch = DiskWatch(Path(settings.folder), note_storage) if settings.folder else None
-    tasks = [
-        asyncio.create_task(servicer.tick()),
-        asyncio.create_task(scrub.run(note_damage)),
-    ]
-    # A launcher ends its services itself.
-    stops_with_run = settings.stop_with_run and not service.supervised
-    await service.serve_until(
-        lambda: (stops_with_run and servicer.run_finished) or any(task.done() for task in tasks),
-    )
-    finished = stops_with_run and servicer.run_finished
-    if finished:
-        service.logger.info("run finished")
-    ended = [task for task in tasks if task.done()]
-    for task in tasks:
-        task.cancel()
-    if disk_watch is not None:
-        disk_watch.close()
-    if file is not None:
-        file.remove()
-    await servicer.server.stop()
-    for task in ended:
-        # Raises the task's error: tasks end only by an error.
-        task.result()
-    return finished
+    metrics.REPLAY_SNAPSHOTS.inc()
+    metrics.REPLAY_SNAPSHOT_TIME.set(outcome.taken_unix_s)
+    metrics.REPLAY_SNAPSHOT_SECONDS.set(outcome.seconds)
+    for name, count in (("kept", outcome.segments), ("absent", outcome.absent), ("damaged", outcome.damaged)):
+        metrics.REPLAY_SNAPSHOT_SEGMENTS.labels(name).set(count)
+    metrics.REPLAY_SNAPSHOT_BYTES.labels("written").set(outcome.written_bytes)
+    metrics.REPLAY_SNAPSHOT_BYTES.labels("shared").set(outcome.shared_bytes)

@@ -1,16 +1,22 @@
-"""Location of the caches of compiled code, which their processes execute.
+"""Location of the caches of compiled code, which their processes execute, and names in them.
 
 Numba's: an image contains compiled code in NUMBA_CACHE_DIR, where numba also needs to write. The root file system of a
 container may be read-only. numba reads the variable when it is first imported, which is always after this package.
 """
 
+import hashlib
 import os
 import shutil
 import tempfile
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
 
 _VARIABLE = "NUMBA_CACHE_DIR"
 _OF_TORCH = "TORCHINDUCTOR_CACHE_DIR"
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def make_writable() -> None:
@@ -46,6 +52,25 @@ def keep_private() -> None:
         os.environ[_OF_TORCH] = str(folder)
     else:
         os.environ[_OF_TORCH] = tempfile.mkdtemp(prefix="penstock-compiled-")
+
+
+def using(*modules: ModuleType) -> Callable[[_Function], _Function]:
+    """Decorates a function that compiled functions of other modules are compiled into, below numba's decorator.
+
+    numba compiles a cached function again only if its own file changes. The names of its cache files contain the
+    function's qualified name, to which this adds a digest of the sources of these modules.
+    """
+
+    def named(function: _Function) -> _Function:
+        function.__qualname__ += f"_{digest_of(modules)}"
+        return function
+
+    return named
+
+
+def digest_of(modules: Iterable[ModuleType]) -> str:
+    """Returns a digest of the sources of modules, 16 hexadecimal digits."""
+    return hashlib.sha256(b"".join(Path(str(module.__file__)).read_bytes() for module in modules)).hexdigest()[:16]
 
 
 def _can_write(folder: Path) -> bool:

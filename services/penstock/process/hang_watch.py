@@ -25,14 +25,16 @@ class HangWatch:
         `stopping` returns whether the process is stopping. `env_id` names the environment in the message.
         """
         self._progress, self._stopping, self._timeout_s, self._env_id = progress, stopping, timeout_s, env_id
-        self._ends_by, self._code = float("inf"), 1
+        self._ends_by = float("inf")
+        self.code = 1
+        """Exit code of a process that ends by itself but hangs."""
         self.report: Callable[[EnvironmentFailed], None] = lambda failure: None
         """Callback that receives the failure before the process ends."""
         threading.Thread(target=self._watch, name="hang watch", daemon=True).start()
 
-    def ending(self, code: int) -> None:
-        """Announces the end of the process with this code; threads of environments may delay it by `_END_S` seconds."""
-        self._code, self._ends_by = code, min(self._ends_by, time.monotonic() + _END_S)
+    def ending(self) -> None:
+        """Announces the end of the process with `code`; threads of environments may delay it by `_END_S` seconds."""
+        self._ends_by = min(self._ends_by, time.monotonic() + _END_S)
 
     def _watch(self) -> None:
         steps, moved_at = -1, time.monotonic()
@@ -44,7 +46,7 @@ class HangWatch:
             if self._stopping():
                 self._ends_by = min(self._ends_by, now + _END_S)
             if now > self._ends_by:
-                os._exit(self._code)
+                os._exit(self.code)
             if now - moved_at > self._timeout_s:
                 failure = EnvironmentFailed(
                     f"{at.doing} has not returned for {self._timeout_s:g} s ({self._env_id})", at.environment

@@ -6,7 +6,7 @@ import pydantic
 from pydantic import ByteSize, Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from penstock.config import alternatives
-from penstock.config.code_names import CallbackNames, LossName
+from penstock.config.code_names import CallbackNames, LossName, OwnOptimizer
 from penstock.config.setting_types import (
     ActorSlots,
     Addresses,
@@ -15,7 +15,6 @@ from penstock.config.setting_types import (
     ListenAddress,
     MetricsPort,
     Names,
-    OwnOptimizer,
     ReplayAddresses,
     Temperature,
 )

@@ -19,10 +19,11 @@ from penstock.learning.step.gradient_steps import LARGEST_NORM, Descended, Estim
 from penstock.learning.step.torch_execution import TorchExecution
 from penstock.small.compiled import losses
 from penstock.small.compiled.adam import ClippedSteps
-from penstock.small.compiled.estimates import COLUMNS, EstimateSettings, SegmentRows, estimates_of
-from penstock.small.compiled.gradients import ROWS, Floats
+from penstock.small.compiled.estimates import ESTIMATE, EstimateSettings, SegmentRows, estimates_of
 from penstock.small.compiled.losses import Coefficients, Rows
 from penstock.small.compiled.minibatch import MinibatchGradient
+from penstock.small.compiled.passes import Floats
+from penstock.small.compiled.row_losses import ROW
 
 
 class DirectExecution:
@@ -88,7 +89,7 @@ class DirectExecution:
                 largest_spread=LARGEST_SPREAD,
             ),
         )
-        numbers = dict(zip(COLUMNS, torch.from_numpy(found.rows).unbind(1), strict=True))
+        numbers = {name: torch.from_numpy(found.rows[name]) for name in ESTIMATE.fields or ()}
         behaviour_weight = numbers.pop("behaviour_weight")
         of_rows, of_observations = torch.from_numpy(found.index)
 
@@ -175,5 +176,4 @@ class DirectExecution:
         return list(numbers.tolist())
 
     def _arranged(self, steps: Steps) -> Rows:
-        numbers = torch.stack([getattr(steps, name) for name in ROWS], 1).numpy()
-        return self._gradient.arranged(steps.inputs, steps.action, numbers)
+        return self._gradient.arranged(steps.inputs, steps.action, [getattr(steps, name) for name in ROW.fields or ()])

@@ -11,25 +11,16 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.small.compiled.gradients import Floats
-
+Floats = NDArray[np.float32]
 Flags = NDArray[np.bool_]
 
-COLUMNS = (
-    *("proximal_log_prob", "proximal_value", "anchor_log_prob", "advantage", "target", "importance"),
-    *("policy_weight", "behaviour_weight"),
+ESTIMATE = np.dtype(
+    [
+        *((name, np.float32) for name in ("proximal_log_prob", "proximal_value", "anchor_log_prob", "advantage")),
+        *((name, np.float32) for name in ("target", "importance", "policy_weight", "behaviour_weight")),
+    ]
 )
-"""Columns of `Estimates.rows`, in this order: the arguments of `losses.ppo_loss`, and the clipped weights of the
-behaviour policy."""
-
-_PROXIMAL = 0
-_VALUE = 1
-_ANCHOR = 2
-_ADVANTAGE = 3
-_TARGET = 4
-_IMPORTANCE = 5
-_WEIGHT = 6
-_BEHAVIOUR_WEIGHT = 7
+"""Estimates of a row: the arguments of `losses.ppo_loss`, and the clipped weight of the behaviour policy."""
 
 
 class SegmentRows(NamedTuple):
@@ -88,7 +79,7 @@ class Estimates:
         correction: <float32>[B, T] D_t (`advantages.estimate`).
         priority: <float32>[B] priorities of the segments (`priorities.segment_priorities`).
         error: <float32>[B] mean errors of the segments (`priorities.mean_errors`).
-        rows: <float32>[N, 8] the columns `COLUMNS` of the usable rows.
+        rows: <ESTIMATE>[N] the usable rows.
         index: <int64>[2, N] their positions in [B T] and in [B (T + 1)].
     """
 
@@ -96,7 +87,7 @@ class Estimates:
     correction: Floats
     priority: Floats
     error: Floats
-    rows: Floats
+    rows: NDArray[np.void]
     index: NDArray[np.int64]
 
 
@@ -105,6 +96,7 @@ types: Any = numba.types
 
 _MATRIX = types.float32[:, ::1]
 _FLAGS = types.boolean[:, ::1]
+_ESTIMATES = types.Array(numba.from_dtype(ESTIMATE), 1, "C")
 _ROWS = types.NamedTuple((_MATRIX,) * 4 + (_FLAGS,) * 3, SegmentRows)
 _SETTINGS = types.NamedUniTuple(types.float64, len(EstimateSettings._fields), EstimateSettings)
 
@@ -188,15 +180,17 @@ def _trace(rows, settings, usable, results, by_segment):  # type: ignore[no-unty
 
 
 @numba.njit(
-    types.int64(_ROWS, _SETTINGS, types.float32[::1], _FLAGS, types.UniTuple(_MATRIX, 2), _MATRIX, types.int64[:, ::1]),
+    types.int64(
+        _ROWS, _SETTINGS, types.float32[::1], _FLAGS, types.UniTuple(_MATRIX, 2), _ESTIMATES, types.int64[:, ::1]
+    ),
     nogil=True,
     cache=True,
     error_model="numpy",
 )
-def _gather(rows, settings, importance, usable, results, columns, index):  # type: ignore[no-untyped-def]
+def _gather(rows, settings, importance, usable, results, estimates, index):  # type: ignore[no-untyped-def]
     """Writes the numbers of the usable rows, one row after the other, and returns their count.
 
-    `importance`, <float32>[B], are the weights of the segments, and `results` come from `_trace`. `columns` receive
+    `importance`, <float32>[B], are the weights of the segments, and `results` come from `_trace`. `estimates` receive
     `Estimates.rows`, and `index` receives `Estimates.index`.
     """
     value, log_prob, behaviour = rows.value, rows.log_prob, rows.behaviour
@@ -213,15 +207,15 @@ def _gather(rows, settings, importance, usable, results, columns, index):  # typ
                 proximal + share * (taken - proximal) if share < 0.5 else taken - (1.0 - share) * (taken - proximal)
             )
             weight = min(_ratio(np.float32(anchor) - taken, largest_log), weight_clip)
-            own = columns[count]
-            own[_PROXIMAL] = proximal
-            own[_VALUE] = value[segment, step]
-            own[_ANCHOR] = anchor
-            own[_ADVANTAGE] = advantage[segment, step]
-            own[_TARGET] = value[segment, step] + correction[segment, step]
-            own[_IMPORTANCE] = importance[segment]
-            own[_WEIGHT] = importance[segment] * weight
-            own[_BEHAVIOUR_WEIGHT] = min(_ratio(proximal - taken, largest_log), weight_clip)
+            own = estimates[count]
+            own.proximal_log_prob = proximal
+            own.proximal_value = value[segment, step]
+            own.anchor_log_prob = anchor
+            own.advantage = advantage[segment, step]
+            own.target = value[segment, step] + correction[segment, step]
+            own.importance = importance[segment]
+            own.policy_weight = importance[segment] * weight
+            own.behaviour_weight = min(_ratio(proximal - taken, largest_log), weight_clip)
             index[0, count] = segment * steps + step
             index[1, count] = segment * (steps + 1) + step
             count += 1
@@ -235,6 +229,6 @@ def estimates_of(rows: SegmentRows, importance: Floats, settings: EstimateSettin
     advantage, correction = np.empty((2, segments, steps), np.float32)
     priority, error = by_segment = np.empty((2, segments), np.float32)
     _trace(rows, settings, usable, (advantage, correction), by_segment)
-    columns, index = np.empty((segments * steps, len(COLUMNS)), np.float32), np.empty((2, segments * steps), np.int64)
-    count = _gather(rows, settings, importance, usable, (advantage, correction), columns, index)
-    return Estimates(usable, correction, priority, error, columns[:count], index[:, :count])
+    estimates, index = np.empty(segments * steps, ESTIMATE), np.empty((2, segments * steps), np.int64)
+    count = _gather(rows, settings, importance, usable, (advantage, correction), estimates, index)
+    return Estimates(usable, correction, priority, error, estimates[:count], index[:, :count])

@@ -1,8 +1,7 @@
-"""A small network on its flat parameters, as `small.compiled.gradients` reads it, and the BLAS that multiplies them."""
+"""A small network on its flat parameters, as `small.compiled.passes` reads it, and the BLAS that multiplies them."""
 
 import ctypes
 import importlib
-import itertools
 
 import numpy as np
 import torch
@@ -11,8 +10,7 @@ from torch import Tensor, nn
 from penstock.algo.activations import implementations_of
 from penstock.algo.policies import Policy
 from penstock.algo.published import Description
-from penstock.small.compiled import gradients
-from penstock.small.compiled.gradients import FlatLayout, Floats
+from penstock.small.compiled.passes import BLOCK, LAYER, FlatLayout, Floats
 from penstock.small.layers import Layer
 from penstock.small.network import SmallNetwork
 
@@ -38,32 +36,30 @@ class FlatNetwork:
     def __init__(self, policy: Policy, parameters: nn.Parameter, network: SmallNetwork, sgemm: int) -> None:
         """Finds the layers of this network in the flat parameters. `sgemm` is the address of the product."""
         self._policy = policy
-        tensors = dict(policy.named_parameters())
+        tensors, end = dict(policy.named_parameters()), 0
 
-        def position(layer: Layer) -> tuple[int, int]:
-            """Returns the positions of weight and bias among the flat parameters."""
+        def placed(layer: Layer) -> tuple[int, ...]:
+            """Returns a `LAYER`, whose results and slopes get the next places in the memory."""
+            nonlocal end
             weight, bias = tensors.pop(f"{layer.name}.weight"), tensors.pop(f"{layer.name}.bias")
             assert weight.shape == (layer.outputs, layer.inputs), (layer, weight.shape)
-            return int(weight.storage_offset()), int(bias.storage_offset())
+            results, slopes = end, end + BLOCK * layer.outputs
+            end = slopes + BLOCK * layer.outputs
+            positions = int(weight.storage_offset()), int(bias.storage_offset())
+            return layer.inputs, layer.outputs, *positions, results, slopes
 
-        layers = [
-            (depth[0].inputs, depth[0].outputs, *_with_spacing([position(layer) for layer in depth]))
-            for depth in zip(*network.trunks, strict=True)
-        ]
-        ends = [
-            (layer.outputs, *position(layer), trunk)
-            for layer, trunk in ((network.actor, 0), (network.critic, len(network.trunks) - 1))
-        ]
-        # Another parameter would have no gradient.
-        assert tensors.keys() <= {"log_std"}, tensors.keys()
+        hidden = np.array([[placed(layer) for layer in trunk] for trunk in network.trunks], LAYER)
         self.layout = FlatLayout(
             parameters=parameters.detach().numpy(),
-            layers=np.array(layers, np.int64).reshape(-1, 5),
-            ends=np.array(ends, np.int64),
-            trunks=len(network.trunks),
+            hidden=hidden,
+            ends=np.array([placed(network.actor), placed(network.critic)], LAYER),
+            scratch=end,
             activation=implementations_of(network.activation).number,
             sgemm=sgemm,
         )
+        # Another parameter would have no gradient.
+        assert tensors.keys() <= {"log_std"}, tensors.keys()
+        self._room = end + int(np.max(hidden["inputs"] * hidden["outputs"], initial=0))
         self.size, self.outputs = parameters.numel(), network.actor.outputs
 
     @classmethod
@@ -81,8 +77,11 @@ class FlatNetwork:
         return torch.cat(prepared, -1) if len(prepared) > 1 else prepared[0]
 
     def room(self) -> Floats:
-        """Returns memory for one thread's calls of `small.compiled.gradients`."""
-        return np.zeros(gradients.room_of(tuple(self.layout)), np.float32)
+        """Returns the memory for one block, which a thread passes to the functions of `passes` and `gradients`.
+
+        It holds the results of all layers, their slopes, and one hidden weight or its gradient.
+        """
+        return np.zeros(self._room, np.float32)
 
 
 def sgemm_address() -> int | None:
@@ -97,15 +96,3 @@ def sgemm_address() -> int | None:
         if hasattr(library, name):
             return ctypes.cast(getattr(library, name), ctypes.c_void_p).value
     return None
-
-
-def _with_spacing(positions: list[tuple[int, int]]) -> tuple[int, int, int]:
-    """Returns the first positions of weight and bias, and the distance to the next trunk; 0 if there is none.
-
-    The trunks have the same layers, so that all distances are the same.
-    """
-    spacings = {
-        after - before for pair in itertools.pairwise(positions) for before, after in zip(*pair, strict=True)
-    } or {0}
-    (spacing,) = spacings
-    return *positions[0], spacing

@@ -1,4 +1,4 @@
-"""PPO's loss for each kind of action of a small network, by the compiled code of `small.compiled.gradients`."""
+"""PPO's loss for each kind of action of a small network, by compiled code."""
 
 import math
 from dataclasses import dataclass, fields
@@ -13,9 +13,10 @@ from penstock.algo.advantages import LARGEST_LOG
 from penstock.algo.losses import LossSettings
 from penstock.algo.network import LOG_STD_RANGE
 from penstock.algo.policies import Policy
-from penstock.small.compiled import gradients
+from penstock.small.compiled import gradients, row_losses
 from penstock.small.compiled.flat_network import FlatNetwork
-from penstock.small.compiled.gradients import Floats, MinibatchSettings
+from penstock.small.compiled.passes import Floats
+from penstock.small.compiled.row_losses import MinibatchSettings
 from penstock.types.spaces import BoxSpace, DiscreteSpace, MultiBinarySpace, MultiDiscreteSpace, Space
 
 _ELSEWHERE = {"normalise_advantages", "clip_anchor", "behaviour_weight_clip"}
@@ -44,7 +45,7 @@ class Coefficients:
         Raises `NotImplementedError` if `LossSettings` has a field that the compiled loss does not have.
         """
         if missing := {each.name for each in fields(settings)} - {*MinibatchSettings._fields, *_ELSEWHERE}:
-            raise NotImplementedError(f"small.compiled.gradients lacks settings of the loss: {', '.join(missing)}")
+            raise NotImplementedError(f"small.compiled.row_losses lacks settings of the loss: {', '.join(missing)}")
         return cls(
             settings.normalise_advantages,
             MinibatchSettings(
@@ -59,9 +60,9 @@ class Coefficients:
             ),
         )
 
-    def of_minibatch(self, rows: Floats) -> MinibatchSettings:
-        """Returns the settings for a minibatch, <float32>[N, 6]."""
-        mean, factor = gradients.scale_of(rows) if self.normalise else (0.0, 1.0)
+    def of_minibatch(self, rows: NDArray[np.void]) -> MinibatchSettings:
+        """Returns the settings for a minibatch, <ROW>[N]."""
+        mean, factor = row_losses.scale_of(rows) if self.normalise else (0.0, 1.0)
         # `_replace` takes several times as long.
         return MinibatchSettings(*self.settings[:-3], mean, factor, float(len(rows)))
 
@@ -72,13 +73,13 @@ class Rows:
 
     Attributes:
         features: <float32>[N, F] inputs of the first layer.
-        numbers: <float32>[N, 6] the columns `ROWS`.
+        numbers: <ROW>[N] the other numbers that the loss reads.
         actions: [N, elements] actions, as `PolicyLoss.arranged` returns them.
         legal: <bool>[N, bits] legal alternatives; [0, 0]: all are.
     """
 
     features: Floats
-    numbers: Floats
+    numbers: NDArray[np.void]
     actions: Actions
     legal: NDArray[np.bool_]
 
@@ -138,7 +139,7 @@ class ChoiceLoss:
     def log_probs(self, outputs: Floats, legal: NDArray[np.bool_], actions: Actions) -> Floats:
         """Implements `PolicyLoss`."""
         result = np.empty(len(actions), np.float32)
-        gradients.choice_log_probs(outputs, legal, self._choices, actions, result)
+        row_losses.choice_log_probs(outputs, legal, self._choices, actions, result)
         return result
 
     def gradient(
@@ -177,7 +178,7 @@ class GaussianLoss:
         """Implements `PolicyLoss`."""
         result = np.empty(len(actions), np.float32)
         log_std = self._layout.parameters[slice(*self._log_std)]
-        gradients.gaussian_log_probs(outputs, log_std, actions, LOG_STD_RANGE, result)
+        row_losses.gaussian_log_probs(outputs, log_std, actions, LOG_STD_RANGE, result)
         return result
 
     def gradient(
@@ -197,7 +198,7 @@ class GaussianLoss:
 
     def finish(self, gradient: Floats) -> None:
         """Implements `PolicyLoss`."""
-        gradients.stop_outwards(self._layout.parameters, gradient, self._log_std, LOG_STD_RANGE)
+        row_losses.stop_outwards(self._layout.parameters, gradient, self._log_std, LOG_STD_RANGE)
 
 
 def policy_loss(policy: Policy, network: FlatNetwork) -> PolicyLoss | None:

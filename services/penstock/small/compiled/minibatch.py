@@ -4,17 +4,21 @@ The gradients of the parts are added in the order of the parts, so that the resu
 threads.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from penstock.algo.distributions import unpack_mask
 from penstock.algo.policies import Inputs, Policy
-from penstock.small.compiled import gradients
+from penstock.small.compiled import gradients, passes
 from penstock.small.compiled.flat_network import FlatNetwork
-from penstock.small.compiled.gradients import BLOCK, Floats, MinibatchSettings
 from penstock.small.compiled.losses import PolicyLoss, Rows, policy_loss
 from penstock.small.compiled.part_threads import PartThreads
+from penstock.small.compiled.passes import BLOCK, Floats
+from penstock.small.compiled.row_losses import ROW, MinibatchSettings
 
 _LEAST_ROWS = 2 * BLOCK
 """Rows of the smallest part but the last. Waking a thread takes as long as a quarter of it."""
@@ -41,9 +45,10 @@ class MinibatchGradient:
         loss = None if network is None else policy_loss(policy, network)
         return None if network is None or loss is None else cls(policy, parameters, network, loss, threads)
 
-    def arranged(self, inputs: Inputs, actions: tuple[Tensor, ...], numbers: Floats) -> Rows:
-        """Returns N rows with the columns `gradients.ROWS`, <float32>[N, 6]."""
+    def arranged(self, inputs: Inputs, actions: tuple[Tensor, ...], columns: Sequence[Tensor]) -> Rows:
+        """Returns N rows. The `columns`, <float32>[N] each, are the fields of `ROW`."""
         features = self._network.features(inputs.observation).contiguous().numpy()
+        numbers = torch.stack([*columns], 1).numpy().view(ROW)[:, 0]
         return Rows(features, numbers, self._loss.arranged(actions), self._legal(inputs.mask))
 
     def evaluate(self, inputs: Inputs, actions: tuple[Tensor, ...]) -> tuple[Floats, Floats]:
@@ -98,7 +103,7 @@ class MinibatchGradient:
 
         def compute(thread: int, number: int) -> None:
             part, room = parts[number], self._rooms[thread]
-            gradients.outputs_of(network, room, features[part], outputs[part], values[part])
+            passes.outputs_of(network, room, features[part], outputs[part], values[part])
 
         self._threads.run(compute, len(parts))
         return outputs, values

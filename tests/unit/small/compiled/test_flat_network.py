@@ -6,7 +6,7 @@ import pytest
 from penstock.algo.parameters import flatten
 from penstock.small.compiled import flat_network
 from penstock.small.compiled.flat_network import FlatNetwork, sgemm_address
-from penstock.small.compiled.gradients import _AS_IT_IS, _TRANSPOSED, _multiply
+from penstock.small.compiled.passes import _AS_IT_IS, _TRANSPOSED, _multiply
 from tests.support.environments.tiny import spec_of
 from tests.support.training.policies import fresh_policy
 

@@ -1,10 +1,20 @@
-"""The summary of a learner's session, as written to the run's folder."""
+"""The end of a learner's session: its summary, what it tells others of the end, and the errors that end it."""
 
+import contextlib
 import itertools
+from collections.abc import Iterator
+from pathlib import Path
 
+from penstock.config import Config
+from penstock.errors import ConfigurationError, PenstockError, SchemaMismatch, TrainingFailed, exit_code
+from penstock.learning.report.statistics import RunStatistics
 from penstock.learning.run.session import Session
 from penstock.learning.run.training import Conclusion
+from penstock.process.service import Service
+from penstock.runs.end import RunEnd, announce
+from penstock.runs.folder import RunFolder
 from penstock.runs.summary import EvaluationOutcome, Summary, VariantOutcome
+from penstock.telemetry import metrics
 from penstock.types.evaluation import EvaluationSummary, VariantReturns
 
 
@@ -43,6 +53,49 @@ def summary_of(session: Session, conclusion: Conclusion, wall_s: float) -> Summa
         threshold=config.evaluation.threshold,
         stop_reason=conclusion.stop_reason,
     )
+
+
+def announce_end(config: Config, service: Service, end: RunEnd | None) -> None:
+    """Tells whom `run.on_end` names of the run's end, unless a launcher does."""
+    if service.supervised or end is None:
+        return
+    if failure := announce(config.run.on_end, end):
+        service.logger.warning("end of the run not sent", reason=failure)
+
+
+@contextlib.contextmanager
+def announcing_faults(config: Config, service: Service) -> Iterator[None]:
+    """Announces an error that ends the context as the end of the run."""
+    try:
+        yield
+    except Exception as error:
+        folder = RunFolder(Path(config.run.dir or "."))
+        announce_end(config, service, RunEnd.of_fault(folder, error, exit_code(error), config.environment.short_name))
+        raise
+
+
+@contextlib.contextmanager
+def showing_errors(service: Service) -> Iterator[None]:
+    """Shows an error that ends the context in the metrics, until Prometheus has read them."""
+    try:
+        yield
+    except PenstockError:
+        metrics.LEARNER_RUN_END.labels("error").set(1)
+        service.await_scrape()
+        raise
+
+
+@contextlib.contextmanager
+def failing_after_a_batch(statistics: RunStatistics) -> Iterator[None]:
+    """Turns errors of settings into `TrainingFailed` once a batch was trained.
+
+    The settings were valid then, and the files in the folder belong to the run.
+    """
+    try:
+        yield
+    except (ConfigurationError, SchemaMismatch) as error:
+        cause = ConfigurationError if statistics.session.last is None else TrainingFailed
+        raise cause(str(error)) from error
 
 
 def _outcome(returns: EvaluationSummary | VariantReturns | None) -> EvaluationOutcome | None:
