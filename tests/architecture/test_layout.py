@@ -42,6 +42,7 @@ ALLOWED: dict[str, set[str]] = {
     "algo": {"types", "errors", "machine", "algo"},
     "losses": {"algo"},
     "curricula": set(),
+    "auxiliary": set(),
     "priorities": {"algo"},
     "advantages": {"algo"},
     "callbacks": {"config", "algo"},

@@ -27,14 +27,20 @@ FILES = {
     if block.language == "python" and (found := re.match(r'"""(\w+\.py)"""\n', block.text))
 }
 LOSSES = {"dual_clip.py": "dual_clip", "symlog_values.py": "SymlogValues"}
-STATISTICS = {"dual_clip.py": "bounded_share", "symlog_values.py": "largest_target"}
+STATISTICS = {"dual_clip.py": "bounded_share", "symlog_values.py": "largest_target", "inverse.py": "auxiliary"}
 EXAMPLES = {
     **{file: ("learner.loss", name) for file, name in LOSSES.items()},
     "n_step.py": ("ppo.advantage", "n_step"),
     "largest_error.py": ("sampling.priority", "largest_error"),
     "decay.py": ("learner.optimizer", "decay"),
+    "inverse.py": ("policy.module", "Inverse"),
+    "easy_first.py": ("sampling.collection", "easy_first"),
 }
-"""The setting and the function of each example."""
+"""The setting and the function or the class of each example."""
+
+VARIANTS = {"environment": {"id": "Pendulum-v1", "variants": [{"g": 5.0}, {"g": 10.0}]}, "train": {"actors": 2}}
+FURTHER: dict[str, dict[str, object]] = {"easy_first.py": {**VARIANTS, "sampling": {"off_policy_degree": 1}}}
+"""Settings that an example needs."""
 
 
 def written(file: str, folder: Path, text: str | None = None) -> str:
@@ -49,7 +55,7 @@ def test_the_page_has_these_examples_of_at_most_40_lines() -> None:
         assert len(text.splitlines()) <= (15 if file == "decay.py" else 40)
     commands = [block.text for block in blocks(PAGE) if block.language == "sh"]
     for file, (setting, name) in EXAMPLES.items():
-        assert any(f"--{setting} {file}:{name}\n" in command for command in commands)
+        assert any(f"--{setting.replace('_', '-')} {file}:{name}\n" in command for command in commands)
 
 
 def config_of(file: str, folder: Path) -> Config:
@@ -63,7 +69,7 @@ def config_of(file: str, folder: Path) -> Config:
         "evaluation": {"episodes": 2, "interval_steps": 2048, "max_episode_steps": 20},
         "sampling": {"min_replay_segments": 8},
     }
-    return build(merge(short, {section: {key: written(file, folder)}}))
+    return build(merge(short, FURTHER.get(file, {}), {section: {key: written(file, folder)}}))
 
 
 @pytest.mark.parametrize("file", EXAMPLES)
@@ -77,7 +83,10 @@ def test_an_example_trains_a_run(file: str, tmp_path: Path) -> None:
         assert (training[name] >= 0.0).all()
         assert tag_of("training", name) == f"loss/{STATISTICS[file]}"
     # A learner continues from the checkpoint of the run.
-    recovered, learner = checkpoints.recover(RunFolder(run)), learner_of(config, spec_of("CartPole-v1"), CPU)
+    recovered, learner = (
+        checkpoints.recover(RunFolder(run), config.policy.module),
+        learner_of(config, spec_of(config.environment.id), CPU),
+    )
     assert recovered.path is not None
     checkpoints.restore(learner, recovered.path)
     assert any(bool(each.any()) for each in learner.optimizer.state.values())

@@ -43,6 +43,11 @@ class OwnModule(nn.Module):
                 name, f"failed for a part of the shape {taken}: {foreign_errors.explain(error)}", "correct it"
             ) from error
 
+    @property
+    def has_auxiliary_loss(self) -> bool:
+        """Whether the user's module has a method `auxiliary_loss`."""
+        return callable(getattr(self.module, "auxiliary_loss", None))
+
     def forward(self, prepared: Features) -> Tensor:
         """Returns <float>[..., features] for prepared leaves, [..., *shape]."""
         parts = (prepared,) if isinstance(prepared, Tensor) else prepared

@@ -2,7 +2,8 @@
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +17,7 @@ from penstock.algo.memory import Memory, Unroll, by_rows
 from penstock.algo.moves import Moves
 from penstock.algo.network import LARGEST_MEAN, Network, Noise
 from penstock.algo.normalisation import BegunUpdate, MomentsUpdate, RunningMoments
-from penstock.algo.own_modules import own_layers
+from penstock.algo.own_modules import OwnModule, own_layers
 from penstock.algo.spaces import check_spaces, position_of
 from penstock.types.spaces import EnvironmentSpec
 
@@ -38,17 +39,42 @@ class Inputs:
         mask: <uint8>[..., bytes] packed masks of the rows with actions; None: every action is legal.
         state: <float32>[S, parts, H] states before the first row; None without memory.
         begun: <bool>[S, burn-in + R] first rows of episodes; None without memory.
+        following: [..., *shape] raw observations after the rows with actions, one tensor per leaf, for auxiliary
+            losses; empty without any.
+        goes_on: <bool>[...] rows with actions after which the episode goes on; None without auxiliary losses.
     """
 
     observation: tuple[Tensor, ...]
     mask: Tensor | None = None
     state: Tensor | None = None
     begun: Tensor | None = None
+    following: tuple[Tensor, ...] = ()
+    goes_on: Tensor | None = None
+
+    @property
+    def columns(self) -> tuple[Tensor, ...]:
+        """All tensors, in order."""
+        rest = (self.mask, self.state, self.begun, *self.following, self.goes_on)
+        return (*self.observation, *(each for each in rest if each is not None))
+
+    def each(self, function: Callable[[Tensor], Tensor]) -> "Inputs":
+        """Returns inputs with a function's results in place of the tensors."""
+
+        def of(value: Tensor | None) -> Tensor | None:
+            return None if value is None else function(value)
+
+        return Inputs(
+            tuple(map(function, self.observation)),
+            of(self.mask),
+            of(self.state),
+            of(self.begun),
+            tuple(map(function, self.following)),
+            of(self.goes_on),
+        )
 
     def part(self, rows: slice) -> "Inputs":
         """Returns views of some rows or segments."""
-        rest = (None if value is None else value[rows] for value in (self.mask, self.state, self.begun))
-        return Inputs(tuple(leaf[rows] for leaf in self.observation), *rest)
+        return self.each(operator.itemgetter(rows))
 
 
 class Policy(nn.Module):
@@ -129,6 +155,25 @@ class Policy(nn.Module):
     def own_value_network(self) -> nn.Module | None:
         """Network of the value alone, whose parameters are the last ones; None: policy and value share a trunk."""
         return None if self.network.trunk == "shared" else self.critic
+
+    @property
+    def auxiliary_networks(self) -> list[nn.Module]:
+        """Networks of the user's with an auxiliary loss."""
+        return [each.module for each in self._networks_of_users() if each.has_auxiliary_loss]
+
+    def features_of_pairs(self, inputs: Inputs, burn_in: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yields features of each of `auxiliary_networks`, <float>[..., F], for the rows with actions of inputs that
+        have `following` observations, and for these.
+        """
+        prepared, following = self._prepared(inputs.observation), self._prepared(inputs.following)
+        if burn_in:
+            prepared = _rows(prepared, slice(burn_in, None))
+        for each in self._networks_of_users():
+            if each.has_auxiliary_loss:
+                yield each(prepared), each(following)
+
+    def _networks_of_users(self) -> list[OwnModule]:
+        return [each for each in self.modules() if isinstance(each, OwnModule)]
 
     def act(
         self, observation: tuple[Tensor, ...], legal: Tensor | None, state: Tensor | None, begun: Tensor | None

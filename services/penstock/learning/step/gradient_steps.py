@@ -51,8 +51,7 @@ class Steps:
     def columns(self) -> tuple[Tensor, ...]:
         """All tensors, in order."""
         inputs, rest = self.inputs, (getattr(self, name) for name in self.__slots__[2:])
-        values = (*inputs.observation, inputs.mask, inputs.state, inputs.begun, *self.action, *rest)
-        return tuple(value for value in values if value is not None)
+        return (*inputs.columns, *self.action, *(value for value in rest if value is not None))
 
     def each(self, function: Callable[[Tensor], Tensor]) -> "Steps":
         """Returns steps with a function's results in place of the tensors."""
@@ -60,9 +59,8 @@ class Steps:
         def of(value: Tensor | None) -> Tensor | None:
             return None if value is None else function(value)
 
-        inputs = self.inputs
         return Steps(
-            Inputs(tuple(map(function, inputs.observation)), of(inputs.mask), of(inputs.state), of(inputs.begun)),
+            self.inputs.each(function),
             tuple(map(function, self.action)),
             *(of(getattr(self, name)) for name in self.__slots__[2:]),  # type: ignore[arg-type]
         )

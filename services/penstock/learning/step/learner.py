@@ -41,6 +41,7 @@ from penstock.learning.step.gradient_steps import (
 )
 from penstock.learning.step.loss_check import Trial, try_loss
 from penstock.learning.step.own_advantage import OwnAdvantage
+from penstock.learning.step.own_auxiliary import STATISTIC, OwnAuxiliary
 from penstock.learning.step.own_loss import OwnLoss
 from penstock.learning.step.own_optimizer import OwnOptimizer
 from penstock.learning.step.own_priority import OwnPriority
@@ -118,11 +119,17 @@ class Learner:
             self.policy = Policy(spec, network).to(device)
         of_users = {"learner.loss": loss, "learner.optimizer": optimizer, "ppo.advantage": ppo.advantage}
         given = [setting for setting, name in of_users.items() if name is not None]
+        if self.policy.auxiliary_networks:
+            given.append("the auxiliary loss of policy.module")
         chosen = ChosenExecution.of(execution, device, precision, threads, ranks, own=given)
         chosen.prepare(self.policy)
         self.parameters = flatten(self.policy)
         self._loss = None if loss is None else OwnLoss(loss)
         objective, trial = self._objective(precision)
+        self._auxiliary: OwnAuxiliary | None = None
+        if self.policy.auxiliary_networks:
+            self._auxiliary = OwnAuxiliary(self.policy, precision, device, ppo.burn_in_steps)
+            objective = self._auxiliary.added_to(objective)
         if trial is not None and trial.waits:
             chosen = chosen.without_capture(execution)
         rate, made = ppo.learning_rate, None
@@ -138,6 +145,7 @@ class Learner:
         self.notices = (
             *of_loss,
             *(() if made is None else made.notices(chosen.name)),
+            *(() if self._auxiliary is None else self._auxiliary.notices),
             *(() if advantage is None else advantage.notices),
             *(() if self._priority is None else self._priority.notices),
         )
@@ -149,6 +157,12 @@ class Learner:
         self._border = None if own is None else beginning_of(own)
         self.step = GradientStep(objective, self.parameters, self.optimizer, ppo.max_gradient_norm, self._border)
         self._execution = chosen.begin(self.policy, self.step, ppo, advantage)
+
+    @property
+    def _own_statistics(self) -> tuple[str, ...]:
+        """Names of the user's own statistics of losses (`Losses.own`)."""
+        of_loss = () if self._loss is None else self._loss.statistics
+        return of_loss if self._auxiliary is None else (*of_loss, STATISTIC)
 
     @property
     def execution(self) -> str:
@@ -194,7 +208,7 @@ class Learner:
             priority_gain=self._gain.gain,
             limits=self.policy.action_limits,
             further=[each.double() for each in further],
-            own=() if self._loss is None else self._loss.statistics,
+            own=self._own_statistics,
         )
         counts = batch.counts
         # Some of the segments of a batch with refused steps caused the refusal, and would otherwise be drawn again for

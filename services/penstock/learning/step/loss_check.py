@@ -4,6 +4,7 @@ What would train wrongly is refused: no finite gradient, or one that depends on 
 meant is a warning.
 """
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -182,6 +183,10 @@ def made_up_steps(policy: Policy, rows: int, burn_in: int) -> Steps:
         state=torch.zeros(rows, *policy.memory_shape, device=device) if policy.memory_shape is not None else None,
         begun=torch.zeros(seen, dtype=torch.bool, device=device) if recurrent else None,
     )
+    if policy.auxiliary_networks:
+        following = tuple(leaf[:, burn_in:] if recurrent else leaf for leaf in inputs.observation)
+        goes_on = torch.ones(shape, dtype=torch.bool, device=device)
+        inputs = dataclasses.replace(inputs, following=tuple(leaf.flip(0) for leaf in following), goes_on=goes_on)
     distribution, value = policy.evaluate(inputs, burn_in=burn_in)
     noise = torch.rand(*shape, sum(part.size for part in distribution.noise), generator=draw).to(device)
     action = distribution.sample(noise)

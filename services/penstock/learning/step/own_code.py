@@ -45,6 +45,13 @@ class OwnFunction:
         self.function: Callable[..., Any] = self._imported(examples, makes=makes)
         self._check_arguments(arguments)
 
+    @classmethod
+    def of(cls, setting: str, name: str, function: Callable[..., Any]) -> "OwnFunction":
+        """Returns a function that was imported before."""
+        made = cls.__new__(cls)
+        made.setting, made.name, made.function = setting, name, function
+        return made
+
     def __call__(self, *arguments: object) -> Any:
         """Returns its result. Raises `TrainingFailed` with the line of the exception if it raises one."""
         try:

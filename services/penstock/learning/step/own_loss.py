@@ -25,7 +25,7 @@ from penstock.types.statistics import LearningNumbers, declared
 _OF_PPO = ("policy_loss", "value_loss")
 """Statistics that a loss may report in place of PPO's."""
 
-_MEASURED = declared(LearningNumbers).keys() - set(_OF_PPO)
+_MEASURED = {*declared(LearningNumbers), "auxiliary"} - set(_OF_PPO)
 """Statistics that the learner measures itself."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")

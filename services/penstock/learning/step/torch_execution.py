@@ -90,6 +90,7 @@ class TorchExecution:
             proximal_log_prob=log_prob,
             proximal_value=value,
             importance=importance,
+            pairs=bool(self._policy.auxiliary_networks),
         )
         rows, chosen = batch.rows, usable if batch.rows is None else batch.rows.steps
         moved = log_prob[chosen] - batch.behaviour_log_prob[chosen]
@@ -136,8 +137,11 @@ def _steps_of(
     proximal_log_prob: Tensor,
     proximal_value: Tensor,
     importance: Tensor,
+    pairs: bool,
 ) -> Steps:
     """Returns the usable rows, <bool>[B, T], of a batch or, with memory, the segments that have some.
+
+    With `pairs`, they have the observations after them.
 
     Where only the device knows which these are, the steps are the valid rows or their segments, with `Steps.usable`.
     """
@@ -155,6 +159,9 @@ def _steps_of(
             mask=None if batch.action_mask is None else of(batch.action_mask),
             state=None if batch.memory is None else of(batch.memory),
             begun=None if batch.begun is None else of(batch.begun[:, :-1]),
+            following=tuple(of(leaf[:, -usable.shape[1] :]) for leaf in batch.observation) if pairs else (),
+            # After the end of an episode, the next row may show the first observation of another one.
+            goes_on=of(~batch.terminated) if pairs else None,
         ),
         action=tuple(of(leaf) for leaf in batch.action),
         proximal_log_prob=proximal,
