@@ -7,6 +7,7 @@ The log says so, so that no run is continued by mistake: under Docker Compose a 
 from pathlib import Path
 from typing import Any
 
+from penstock.apps.session_end import announce_end
 from penstock.config import Config, build, read_recorded
 from penstock.errors import ConfigurationError
 from penstock.learning.durable import checkpoints
@@ -16,7 +17,7 @@ from penstock.learning.run.session import Session
 from penstock.machine.files import remove_leftovers
 from penstock.process.service import Service
 from penstock.runs import remote_copies
-from penstock.runs.end import obstacle
+from penstock.runs.end import obstacle, read_end
 from penstock.runs.folder import RunFolder
 from penstock.runs.summary import nothing_left
 from penstock.telemetry import metrics
@@ -25,7 +26,7 @@ from penstock.telemetry.logs import Logger
 _HOW_TO_BEGIN = "a new run needs another folder: PENSTOCK_RUN=NAME under Docker Compose, --run-dir FOLDER elsewhere"
 
 
-def prepared_folder(config: Config, logger: Logger) -> RunFolder | None:
+def prepared_folder(config: Config, service: Service) -> RunFolder | None:
     """Returns the run's folder without leftovers of earlier processes; None if the run is complete."""
     if config.run.dir is None:
         raise ConfigurationError("the learner needs a folder for the run; name one with --run-dir")
@@ -34,11 +35,12 @@ def prepared_folder(config: Config, logger: Logger) -> RunFolder | None:
         # The learner was killed after the run's end, or started again: the results must not be replaced.
         changes = changed_settings(folder.config, config)
         metrics.LEARNER_RUN_FINISHED.set(1)
-        logger.warning("run already finished", reason=reason, unused_settings=changes, hint=_HOW_TO_BEGIN)
+        service.logger.warning("run already finished", reason=reason, unused_settings=changes, hint=_HOW_TO_BEGIN)
+        announce_end(config, service, read_end(folder))
         return None
     folder.create()
     for leftover in [*remove_leftovers(folder.root), *remove_leftovers(folder.checkpoints)]:
-        logger.warning("partly written file removed", file=str(leftover))
+        service.logger.warning("partly written file removed", file=str(leftover))
     return folder
 
 

@@ -79,10 +79,8 @@ async def _serve(config: Config, service: Service, buffer: ReplayBuffer, snapsho
 
         if settings.folder:
             stack.enter_context(contextlib.closing(DiskWatch(Path(settings.folder), note_storage)))
-        tasks = [
-            asyncio.create_task(servicer.tick()),
-            asyncio.create_task(Scrub(buffer).run(partial(_note_damage, service.logger))),
-        ]
+        scrubbing = Scrub(buffer).run(partial(_note_damage, service.logger))
+        tasks = [asyncio.create_task(work) for work in (servicer.tick(), scrubbing)]
         for task in tasks:
             stack.callback(task.cancel)
         # A launcher ends its services itself.
@@ -93,10 +91,9 @@ async def _serve(config: Config, service: Service, buffer: ReplayBuffer, snapsho
         finished = stops_with_run and servicer.run_finished
         if finished:
             service.logger.info("run finished")
-        for task in tasks:
-            if task.done():
-                # Raises the task's error: tasks end only by an error.
-                task.result()
+        for task in filter(asyncio.Task.done, tasks):
+            # Raises the task's error: tasks end only by an error.
+            task.result()
     return finished
 
 
