@@ -16,6 +16,7 @@ from penstock.learning.run.own_callbacks import OwnCallbacks
 from penstock.runs.folder import RunFolder
 from penstock.runs.metrics import load_metrics, tag_of
 from penstock.types.statistics import CoordinatorStatistics, LearningNumbers, MeanTimes
+from tests.support.tiers import gate_of
 from tests.support.training.single_process import train
 from tests.support.training.training import make_learner
 
@@ -86,28 +87,30 @@ def test_callbacks_see_a_run_and_their_numbers_are_in_its_records(
 
 def test_a_callback_ends_a_run_with_its_reason(tmp_path: Path) -> None:
     does = 'training.stop("two\\nbatches") if training.version >= 2 else None'
-    conclusion: Any = train(config_of(tmp_path, "Second", does=does), folder=tmp_path / "run")
+    train(config_of(tmp_path, "Second", does=does), folder=tmp_path / "run")
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     assert max(json.loads(line).get("version", 0) for line in lines) == 2
-    assert conclusion is not None
 
 
 @pytest.mark.parametrize(
     ("does", "message"),
-    [
-        ("raise ValueError('no')", "failed in on_batch: ValueError: no ({file}, line 30); correct it"),
-        ("training.log('Big Name', 1)", "logged the name 'Big Name' in on_batch ({file}, line 30); use up to 40"),
-        ("training.log('x', 'text')", "logged 'text' as x in on_batch ({file}, line 30); log a number"),
-        (
-            "[training.log(f'x{n}', 1) for n in range(65)]",
-            "logged 65 names in on_batch ({file}, line 30); log at most 64",
-        ),
-        (
-            "next(training.policy.parameters()).mul_(2.0)",
-            "changed the parameters of the policy in on_batch; a callback",
-        ),
-        ("sys.exit(3)", "failed in on_batch: NameError: name 'sys' is not defined ({file}, line 30); correct it"),
-    ],
+    gate_of(
+        3,
+        [
+            ("raise ValueError('no')", "failed in on_batch: ValueError: no ({file}, line 30); correct it"),
+            ("training.log('Big Name', 1)", "logged the name 'Big Name' in on_batch ({file}, line 30); use up to 40"),
+            ("training.log('x', 'text')", "logged 'text' as x in on_batch ({file}, line 30); log a number"),
+            (
+                "[training.log(f'x{n}', 1) for n in range(65)]",
+                "logged 65 names in on_batch ({file}, line 30); log at most 64",
+            ),
+            (
+                "next(training.policy.parameters()).mul_(2.0)",
+                "changed the parameters of the policy in on_batch; a callback",
+            ),
+            ("sys.exit(3)", "failed in on_batch: NameError: name 'sys' is not defined ({file}, line 30); correct it"),
+        ],
+    ),
 )
 def test_a_mistake_ends_a_run_in_one_line_and_its_checkpoints_stay_usable(
     does: str, message: str, tmp_path: Path
