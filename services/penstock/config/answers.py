@@ -295,8 +295,8 @@ _REWARDS = _line(
     *(1.0, 1, 1000.0),
 )
 _NO_PARTS = _line(
-    "Penstock makes the networks, the loss and the optimizer from its settings; [ppo] and [policy] have them, and"
-    " --policy.module takes a torch module of your own"
+    "Penstock makes the networks, the loss and the optimizer from its settings in [ppo] and [policy]; --policy.module,"
+    " --learner.loss and --learner.optimizer take your own"
 )
 _TRUNCATED = _line("set max_episode_steps in environment.kwargs, which gymnasium.make reads", -1)
 _RESUME = _always("to continue a run, resume it: `penstock train --resume RUN`", True, "resume", "latest")
