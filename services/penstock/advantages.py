@@ -8,7 +8,7 @@
         target = steps.reward + steps.discount * steps.next_value
         return target - steps.value, target
 
-`learning.step.own_advantage` calls such a function once per batch; docs/change-the-algorithm.md is its guide.
+`learning.step.own.advantage` calls such a function once per batch; docs/change-the-algorithm.md is its guide.
 """
 
 from collections.abc import Callable

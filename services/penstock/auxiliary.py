@@ -5,7 +5,7 @@
         def auxiliary_loss(self, steps: Transitions) -> Tensor:
             return (self.next(steps.features) - steps.next_features.detach()).square().mean(1)
 
-`learning.step.own_auxiliary` calls such a method once for each gradient step; docs/change-the-algorithm.md is its
+`learning.step.own.auxiliary` calls such a method once for each gradient step; docs/change-the-algorithm.md is its
 guide.
 """
 

@@ -6,7 +6,7 @@
         loss, statistics = ppo(policy, batch, settings)
         return loss + 0.01 * batch.mean(batch.value.square())
 
-`learning.step.own_loss` calls such a function once for each gradient step; docs/change-the-algorithm.md is its guide.
+`learning.step.own.loss` calls such a function once for each gradient step; docs/change-the-algorithm.md is its guide.
 """
 
 from collections.abc import Callable, Mapping

@@ -7,7 +7,7 @@
     def my_priority(segments: Segments) -> Tensor:
         return segments.value_error.abs().amax(1)
 
-`learning.step.own_priority` calls such a function once per batch; docs/change-the-algorithm.md is its guide.
+`learning.step.own.priority` calls such a function once per batch; docs/change-the-algorithm.md is its guide.
 """
 
 from collections.abc import Callable

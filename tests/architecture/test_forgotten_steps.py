@@ -94,7 +94,11 @@ def test_every_setting_that_names_code_is_refused_from_a_file() -> None:
     assert {"policy.module", "learner.loss", "learner.optimizer", "ppo.advantage", "sampling.priority"} <= {*names}
     for name in names:
         section, key = name.split(".")
-        config = Config(**{section: {key: "some_module:Thing"}})
+        # A curriculum divides collection among variants.
+        environment: dict[str, object] = (
+            {"environment": {"variants": [{}, {}]}} if name == "sampling.collection" else {}
+        )
+        config = Config(**{**environment, section: {key: "some_module:Thing"}})
         assert name in CODE, f"{name} names code: add it to CODE in config/foreign_code.py"
         assert FileNames.all_in(Path("config.toml"), config).names == {name}, f"imported_by lacks {name}"
         assert config.names_code

@@ -242,7 +242,9 @@ def make_environments(
     chosen = vectorization == "auto" and not wrappers and spec is not None and is_chosen(spec, kwargs, count)
     if vectorization == "native" or chosen:
         found = found if spec is None else spec
-        return _make_native(env_id, count, dict(kwargs), progress, found, find_masks, use_masks, info_metrics)
+        return _make_native(
+            env_id, count, dict(kwargs), progress, found, find_masks, use_masks=use_masks, info_metrics=info_metrics
+        )
     if isinstance(found, EnvSpec) and found.entry_point is None:
         raise ConfigurationError(
             f"{env_id} is a class of vector environments, which have no single form; set environment.vectorization to"
@@ -311,6 +313,7 @@ def _make_native(
     progress: Progress,
     found: str | EnvSpec,
     find_masks: FindMasks,
+    *,
     use_masks: bool,
     info_metrics: Sequence[str],
 ) -> Environments:

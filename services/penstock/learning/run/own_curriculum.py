@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from penstock.curricula import Variant
-from penstock.learning.step.own_code import OwnFunction, before_training
+from penstock.learning.step.own.code import OwnFunction, before_training
 
 
 class OwnCurriculum:

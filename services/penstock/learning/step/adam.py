@@ -67,7 +67,7 @@ class Adam:
         """Copies a saved state; an empty one resets the state.
 
         Raises `KeyError` if a tensor is missing, `RuntimeError` if one has another shape, and `ConfigurationError` if
-        it is the state of an optimizer of the user's own (`own_optimizer`).
+        it is the state of an optimizer of the user's own (`own.optimizer`).
         """
         if other := next((name.partition("/")[0] for name in state if "/" in name), ""):
             raise ConfigurationError(

@@ -16,7 +16,7 @@ from penstock.learning.step.devices import check_execution, use_precision
 from penstock.learning.step.direct_execution import DirectExecution
 from penstock.learning.step.execution import Execution, descent_by
 from penstock.learning.step.gradient_steps import GradientStep
-from penstock.learning.step.own_advantage import OwnAdvantage
+from penstock.learning.step.own.advantage import OwnAdvantage
 from penstock.learning.step.torch_execution import TorchExecution
 from penstock.small.compiled.minibatch import MinibatchGradient
 

@@ -39,12 +39,12 @@ from penstock.learning.step.gradient_steps import (
     Steps,
     objective_of,
 )
-from penstock.learning.step.loss_check import Trial, try_loss
-from penstock.learning.step.own_advantage import OwnAdvantage
-from penstock.learning.step.own_auxiliary import STATISTIC, OwnAuxiliary
-from penstock.learning.step.own_loss import OwnLoss
-from penstock.learning.step.own_optimizer import OwnOptimizer
-from penstock.learning.step.own_priority import OwnPriority
+from penstock.learning.step.own.advantage import OwnAdvantage
+from penstock.learning.step.own.auxiliary import STATISTIC, OwnAuxiliary
+from penstock.learning.step.own.loss import OwnLoss
+from penstock.learning.step.own.loss_check import Trial, try_loss
+from penstock.learning.step.own.optimizer import OwnOptimizer
+from penstock.learning.step.own.priority import OwnPriority
 from penstock.learning.step.priority_gain import PriorityGain
 from penstock.learning.step.segment_gradients import squared_gradients
 from penstock.learning.step.training_statistics import TrainingStatistics

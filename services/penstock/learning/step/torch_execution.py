@@ -12,7 +12,7 @@ from penstock.learning.step.batches import TrainingBatch
 from penstock.learning.step.devices import autocast
 from penstock.learning.step.execution import Descent
 from penstock.learning.step.gradient_steps import Descended, Estimated, GradientStep, Steps
-from penstock.learning.step.own_advantage import OwnAdvantage
+from penstock.learning.step.own.advantage import OwnAdvantage
 
 
 class TorchExecution:

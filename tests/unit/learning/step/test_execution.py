@@ -15,7 +15,7 @@ from penstock.learning.step.adam import Adam
 from penstock.learning.step.execution import Descent, Eager, FixedShapes, Take, descent_by
 from penstock.learning.step.gradient_steps import Descended, GradientStep, Objective, Steps, objective_of
 from penstock.learning.step.learner import Learner
-from penstock.learning.step.own_loss import OwnLoss
+from penstock.learning.step.own.loss import OwnLoss
 from penstock.losses import Minibatch, ppo
 from tests.support.environments.tiny import spec_of
 from tests.support.training.policies import fresh_policy

@@ -15,7 +15,7 @@ from penstock.learning.step.learner import Learner
 from tests.support.environments.tiny import spec_of
 from tests.support.services.ranks import ranks_in_threads
 from tests.support.training.training import CPU, make_batch, make_learner, parameters_of, same_parameters
-from tests.unit.learning.step.test_own_priority import with_known_rows
+from tests.unit.learning.step.own.test_own_priority import with_known_rows
 
 HERE = __name__
 

@@ -9,8 +9,8 @@ from penstock.algo.parameters import flatten
 from penstock.config import PPOConfig, Precision
 from penstock.errors import ConfigurationError
 from penstock.learning.step.learner import loss_settings
-from penstock.learning.step.loss_check import made_up_steps, try_loss
-from penstock.learning.step.own_loss import OwnLoss
+from penstock.learning.step.own.loss import OwnLoss
+from penstock.learning.step.own.loss_check import made_up_steps, try_loss
 from penstock.losses import LossSettings, Minibatch, Policy, ppo
 from penstock.types.spaces import EnvironmentSpec
 from tests.support.environments.tiny import spec_of

@@ -1,6 +1,6 @@
 """A loss of the user's own (`learner.loss`) as the objective of gradient steps.
 
-It refuses results with which no gradient step can be taken, and orders the statistics. `own_code` imports and calls the
+It refuses results with which no gradient step can be taken, and orders the statistics. `code` imports and calls the
 loss, and `loss_check` tries it before training.
 """
 
@@ -18,7 +18,7 @@ from penstock.algo.policies import Policy
 from penstock.config import Precision
 from penstock.learning.step.devices import autocast
 from penstock.learning.step.gradient_steps import Objective, Steps, counted_steps
-from penstock.learning.step.own_code import OwnFunction, shown
+from penstock.learning.step.own.code import OwnFunction, shown
 from penstock.losses import Minibatch
 from penstock.types.statistics import LearningNumbers, declared
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from penstock.advantages import Trajectories
 from penstock.algo.advantages import Estimates, one_row_later, sound_differences
-from penstock.learning.step.own_code import OwnFunction, before_training, shown
+from penstock.learning.step.own.code import OwnFunction, before_training, shown
 
 _SEGMENTS, _STEPS = 6, 12
 _TOLERANCE = 1e-4

@@ -12,7 +12,7 @@ from torch import Tensor
 from penstock.learning.step.batches import TrainingBatch
 from penstock.learning.step.devices import send
 from penstock.learning.step.gradient_steps import Estimated
-from penstock.learning.step.own_code import OwnFunction, before_training
+from penstock.learning.step.own.code import OwnFunction, before_training
 from penstock.priorities import Segments
 
 _SEGMENTS, _STEPS = 6, 8

@@ -12,8 +12,8 @@ from penstock.auxiliary import Transitions
 from penstock.config import Precision
 from penstock.learning.step.devices import autocast
 from penstock.learning.step.gradient_steps import Objective, Steps, counted_steps
-from penstock.learning.step.loss_check import made_up_steps
-from penstock.learning.step.own_code import OwnFunction, before_training, shown
+from penstock.learning.step.own.code import OwnFunction, before_training, shown
+from penstock.learning.step.own.loss_check import made_up_steps
 
 STATISTIC = "auxiliary"
 """Name of the mean auxiliary loss among the statistics of a loss (`Losses.own`)."""

@@ -15,8 +15,8 @@ from penstock.algo.losses import SCHEDULED, LossSettings
 from penstock.algo.policies import Inputs, Policy
 from penstock.errors import TrainingFailed
 from penstock.learning.step.gradient_steps import Objective, Steps
-from penstock.learning.step.own_code import before_training
-from penstock.learning.step.own_loss import OwnLoss
+from penstock.learning.step.own.code import before_training
+from penstock.learning.step.own.loss import OwnLoss
 from penstock.machine import foreign_errors
 
 _ROWS, _PADDING, _STEPS = 32, 16, 6

@@ -25,7 +25,7 @@ from tests.support.training.training import (
     numbers_of,
     same_parameters,
 )
-from tests.unit.learning.step.test_own_priority import with_known_rows
+from tests.unit.learning.step.own.test_own_priority import with_known_rows
 
 HERE = __name__
 SHIPPED = "penstock.advantages:v_trace"

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from penstock.config import Execution
 from penstock.errors import ConfigurationError, TrainingFailed
 from penstock.learning.step.chosen_execution import ChosenExecution
-from penstock.learning.step.own_code import OwnFunction, before_training, shown
+from penstock.learning.step.own.code import OwnFunction, before_training, shown
 from penstock.machine import foreign_errors
 
 _NUMBERS = {"int": int, "float": float, "bool": bool}
