@@ -565,7 +565,7 @@ def test_every_statistic_of_the_coordinator_reaches_the_status_of_the_run(loopba
         evaluations=1,
         lag=Ages(1.0, 1.0, 2),
         staleness=Ages(3.0, 3.0, 7),
-        times=MeanTimes(0.1, 0.2, 0.4, 0.3, 0.125, 0.5, 0.125, 2.0),
+        times=MeanTimes(0.1, 0.2, 0.4, 0.3, 0.125, 0.5, 2.0, 0.125),
         drops=Drops(8, 3, 5, 9),
         last=LearningNumbers(0.8, 0.9, 0.1, 0.01, None, 0.4, 0.5, 0.12, 0.1, 0.2, 0.3),
         recent=LearningNumbers(0.8, 0.9, 0.1, 0.01, None, 0.4, 0.5, 0.12, 0.1, 0.2, 0.3),
