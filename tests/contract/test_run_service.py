@@ -549,6 +549,7 @@ def test_every_statistic_of_the_coordinator_reaches_the_status_of_the_run(loopba
             batch, training, version=1, extent=Extent(steps=20, updates=1), samples_per_insert=2.0, train_s=0.5
         )
     statistics.session.committed(CommitOutcome(1, 9))
+    statistics.session.called_back(0.25)
     statistics.evaluated(EvaluationSummary(9, 900, 20, -1.5, 0.5), 2.0)
     coordinator = client.get(PATIENCE_S).coordinator
     assert coordinator is not None and coordinator == statistics.session.statistics()
@@ -564,7 +565,7 @@ def test_every_statistic_of_the_coordinator_reaches_the_status_of_the_run(loopba
         evaluations=1,
         lag=Ages(1.0, 1.0, 2),
         staleness=Ages(3.0, 3.0, 7),
-        times=MeanTimes(0.1, 0.2, 0.4, 0.3, 0.125, 0.5, 2.0),
+        times=MeanTimes(0.1, 0.2, 0.4, 0.3, 0.125, 0.5, 2.0, 0.125),
         drops=Drops(8, 3, 5, 9),
         last=LearningNumbers(0.8, 0.9, 0.1, 0.01, None, 0.4, 0.5, 0.12, 0.1, 0.2, 0.3),
         recent=LearningNumbers(0.8, 0.9, 0.1, 0.01, None, 0.4, 0.5, 0.12, 0.1, 0.2, 0.3),

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import penstock
 from penstock.config import Config, build
@@ -65,6 +66,7 @@ def test_a_run_ends_when_two_evaluations_reach_the_success_rate(tmp_path: Path) 
     assert found.training["env_steps"][-1] < 20_000
 
 
+@pytest.mark.nightly
 def test_the_norm_of_the_weights_is_in_the_records(tmp_path: Path) -> None:
     train(config_of(tmp_path, "weight_norm.py", "CartPole-v1"), folder=tmp_path / "run")
     training = penstock.load_metrics(tmp_path / "run").training

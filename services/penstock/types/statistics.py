@@ -117,8 +117,8 @@ class MeanTimes:
     collect_wait_s: float | None = _collection("waiting")
     batch_wait_s: float | None = _time("wait", "penstock_learner_wait_seconds")
     batch_train_s: float | None = _time("train", "penstock_learner_step_seconds")
-    batch_callbacks_s: float | None = _time("callbacks", "penstock_learner_callback_seconds")
     evaluation_s: float | None = _time("evaluation", "penstock_evaluator_seconds")
+    batch_callbacks_s: float | None = _time("callbacks", "penstock_learner_callback_seconds")
 
     @property
     def collect_work(self) -> dict[str, float | None]:

@@ -151,6 +151,7 @@ def test_a_tracker_of_a_package_is_opened_with_the_run(module: str, tmp_path: Pa
         build({"tracking": {"tracker": "listin"}})
 
 
+@pytest.mark.nightly
 def test_a_run_trains_with_them(module: str, tmp_path: Path) -> None:
     config = build(
         {

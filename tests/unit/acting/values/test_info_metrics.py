@@ -75,7 +75,7 @@ def test_each_episode_has_the_last_number_of_each_key(form: str) -> None:
     assert "last.distance" in told and "_success" not in told and told.count("correct environment.info_metrics") == 2
 
 
-@pytest.mark.parametrize(("form", "share"), [("sync", 1.0), ("process", 1.0), ("process", 0.5)])
+@pytest.mark.parametrize(("form", "share"), [("sync", 1.0), ("process", 0.5)])
 def test_collected_episodes_have_them(form: str, share: float) -> None:
     with closing(made(form)) as environments:
         schema = segment_schema(environments.spec, WINDOW)

@@ -95,7 +95,7 @@ def test_a_callback_ends_a_run_with_its_reason(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("does", "message"),
     gate_of(
-        3,
+        1,
         [
             ("raise ValueError('no')", "failed in on_batch: ValueError: no ({file}, line 30); correct it"),
             ("training.log('Big Name', 1)", "logged the name 'Big Name' in on_batch ({file}, line 30); use up to 40"),
