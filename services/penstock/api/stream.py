@@ -116,7 +116,9 @@ class Stream:
         for record in records:
             self._seen = True
             self._records.put(record)
-        if self._ending.is_set() and not self._seen:
+        # Read once, because another thread may set it meanwhile.
+        ending = self._ending.is_set()
+        if ending and not self._seen:
             # As Ctrl-C before training, which leaves no folder.
             raise KeyboardInterrupt
-        return self._ending.is_set()
+        return ending
