@@ -77,16 +77,17 @@ class FileNames:
 def imported_by(settings: Sections) -> dict[str, object]:
     """Returns the values that name code which a process of a run imports, by the names of `FileNames`."""
     tracker = settings.tracking.tracker
-    own = {**code_in(settings.environment, settings.policy), **code_of_learner(settings)}
+    own = {**code_in(settings.environment, settings.policy), **functions_of_learner(settings)}
+    if settings.learner.callbacks:
+        own["learner.callbacks"] = ",".join(settings.learner.callbacks)
     return own if tracker is None or not split(tracker)[0] else {**own, _TRACKER: tracker}
 
 
-def code_of_learner(settings: Sections) -> dict[str, str]:
-    """Returns the names of the functions and classes that a learner calls, by their settings."""
+def functions_of_learner(settings: Sections) -> dict[str, str]:
+    """Returns the names of the functions that a learner calls in the place of its own, by their settings."""
     named = {
         "learner.loss": settings.learner.loss,
         "learner.optimizer": settings.learner.optimizer,
-        "learner.callbacks": ",".join(settings.learner.callbacks) or None,
         "sampling.collection": settings.sampling.curriculum,
         "sampling.priority": settings.sampling.priority,
         "ppo.advantage": settings.ppo.advantage,

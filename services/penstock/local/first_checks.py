@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 
 from penstock.config import Config
-from penstock.config.foreign_code import code_of_learner
+from penstock.config.foreign_code import functions_of_learner
 from penstock.errors import ConfigurationError
 from penstock.machine import installation
 from penstock.machine.environment_names import is_file, split
@@ -117,9 +117,8 @@ def with_run_dir(config: Config) -> Config:
 
 
 def _check_files_of_code(config: Config) -> None:
-    module = config.policy.module
-    named = code_of_learner(config) if module is None else {"policy.module": module, **code_of_learner(config)}
-    for setting, name in [(setting, each) for setting, names in named.items() for each in names.split(",")]:
+    named = [("policy.module", config.policy.module or ""), *functions_of_learner(config).items()]
+    for setting, name in [*named, *(("learner.callbacks", each) for each in config.learner.callbacks)]:
         file = split(name)[0]
         if is_file(file) and not Path(file).is_file():
             raise ConfigurationError(

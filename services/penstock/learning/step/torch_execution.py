@@ -44,6 +44,8 @@ class TorchExecution:
         self._estimate = advantages.estimate if advantage is None else advantage.estimate
         self.name, self.descent, self.gradients = name, descent, step.gradients
         self._policy, self._ppo, self._device, self._precision = policy, ppo, device, precision
+        # Once, because the search walks over all modules.
+        self._pairs = bool(policy.auxiliary_networks)
 
     def evaluate(self, inputs: Inputs, actions: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
         """Implements `Execution`."""
@@ -90,7 +92,7 @@ class TorchExecution:
             proximal_log_prob=log_prob,
             proximal_value=value,
             importance=importance,
-            pairs=bool(self._policy.auxiliary_networks),
+            pairs=self._pairs,
         )
         rows, chosen = batch.rows, usable if batch.rows is None else batch.rows.steps
         moved = log_prob[chosen] - batch.behaviour_log_prob[chosen]
