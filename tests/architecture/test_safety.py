@@ -39,7 +39,7 @@ MAY_IMPORT = {
 }
 """Modules that import by name, and what."""
 
-OF_USERS = {"import_module", "import_modules", "import_named"}
+OF_USERS = {"import_module", "import_modules", "import_named", "import_for"}
 IMPORT_OF_USERS = {
     "machine/module_imports.py",
     "algo/own_modules.py",  # `with_own_module` was called before

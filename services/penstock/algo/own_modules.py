@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from penstock.algo.encoders import Activation, Features, Observer
 from penstock.errors import ConfigurationError
 from penstock.machine import environment_names, foreign_errors
-from penstock.machine.module_imports import import_named
+from penstock.machine.module_imports import import_for
 from penstock.types.spaces import VECTOR_ENCODERS
 
 _ROWS = 3
@@ -86,15 +86,11 @@ def own_layers(name: str, observer: Observer, activation: Activation) -> tuple[l
 
 
 def _class_of(name: str) -> type[nn.Module]:
-    place, attribute = environment_names.split(name)
-    if not place or not attribute:
-        raise _refusal(name, "has no module or no class", "write it as my_package.my_module:MyNet or file.py:MyNet")
-    try:
-        found = import_named(place, attribute)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"policy.module {name!r}: {error}") from error
+    found = import_for("policy.module", name, kind="class", examples="my_package.my_module:MyNet or file.py:MyNet")
     if found is None:
-        raise _refusal(name, f"names no class of {place}", "correct the part after the colon")
+        raise _refusal(
+            name, f"names no class of {environment_names.split(name)[0]}", "correct the part after the colon"
+        )
     if not isinstance(found, type) or not issubclass(found, nn.Module):
         raise _refusal(name, "is not a subclass of torch.nn.Module", "name a class that is one")
     return found

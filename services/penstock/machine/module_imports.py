@@ -13,10 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
+from typing import TypeVar
 
 from penstock.errors import ConfigurationError
 from penstock.machine import environment_names, extras, foreign_errors, installation, library_variables
 from penstock.machine.foreign_errors import shortened
+
+Made = TypeVar("Made")
 
 
 @contextmanager
@@ -84,6 +87,36 @@ def import_named(place: str, name: str) -> object:
     for part in name.split("."):
         found = getattr(found, part, None)
     return found
+
+
+def import_for(setting: str, name: str, *, kind: str, examples: str) -> object:
+    """Returns the class or function that a setting names as module:name; None if the module has none.
+
+    Raises `ConfigurationError`, with the setting, as `import_module`, and if a part is missing: then it says which
+    `kind` of object is expected, and how it is written.
+    """
+    place, attribute = environment_names.split(name)
+    if not place or not attribute:
+        raise ConfigurationError(f"{setting} {name!r} has no module or no {kind}; write it as {examples}")
+    try:
+        return import_named(place, attribute)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{setting} {name!r}: {error}") from error
+
+
+def instance_for(setting: str, name: str, found: Callable[[], Made]) -> Made:
+    """Returns an instance of the class that a setting names, made without arguments.
+
+    Raises `ConfigurationError`, with the setting and the line, if that fails.
+    """
+    try:
+        return found()
+    except foreign_errors.MISBEHAVIOUR as error:
+        foreign_errors.let_ctrl_c_pass(error)
+        raise ConfigurationError(
+            f"{setting} {name!r} can't be made without arguments: {foreign_errors.explain(error)}; give them default"
+            " values"
+        ) from error
 
 
 def _imported(place: str, load: Callable[[str], ModuleType]) -> ModuleType:

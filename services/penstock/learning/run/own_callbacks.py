@@ -21,8 +21,9 @@ from penstock.errors import ConfigurationError, TrainingFailed
 from penstock.learning.durable.records import Record
 from penstock.learning.step.learner import Learner
 from penstock.machine import environment_names, foreign_errors
-from penstock.machine.module_imports import import_named
+from penstock.machine.module_imports import import_for, instance_for
 
+_SETTING = "learner.callbacks"
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _MOST_NAMES = 64
 _MOST_CHARACTERS = 200
@@ -155,23 +156,11 @@ class _Misuse(Exception):
 
 
 def _made(name: str) -> Callback:
-    place, attribute = environment_names.split(name)
-    if not place or not attribute:
-        raise _refusal(name, "has no module or no class", "write it as file.py:MyCallback or my_package.module:MyClass")
-    try:
-        found: Any = import_named(place, attribute)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"learner.callbacks {name!r}: {error}") from error
+    found = import_for(_SETTING, name, kind="class", examples="file.py:MyCallback or my_package.module:MyClass")
     if not isinstance(found, type) or not issubclass(found, Callback):
         what = "names nothing" if found is None else "does not name a subclass of penstock.callbacks.Callback"
-        raise _refusal(name, f"{what} in {place}", "correct the part after the colon, or derive it from Callback")
-    try:
-        return found()
-    except foreign_errors.MISBEHAVIOUR as error:
-        foreign_errors.let_ctrl_c_pass(error)
-        explained = foreign_errors.explain(error)
-        raise _refusal(name, f"can't be made without arguments: {explained}", "give them default values") from error
-
-
-def _refusal(name: str, fault: str, remedy: str) -> ConfigurationError:
-    return ConfigurationError(f"learner.callbacks {name!r} {fault}; {remedy}")
+        place, _ = environment_names.split(name)
+        raise ConfigurationError(
+            f"{_SETTING} {name!r} {what} in {place}; correct the part after the colon, or derive it from Callback"
+        )
+    return instance_for(_SETTING, name, found)

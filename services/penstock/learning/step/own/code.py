@@ -14,7 +14,7 @@ from torch import Tensor
 
 from penstock.errors import ConfigurationError, TrainingFailed
 from penstock.machine import environment_names, foreign_errors
-from penstock.machine.module_imports import import_named
+from penstock.machine.module_imports import import_for, instance_for
 
 
 class OwnFunction:
@@ -86,23 +86,12 @@ class OwnFunction:
         return value.detach().float()
 
     def _imported(self, examples: str, *, makes: bool) -> Callable[..., Any]:
-        place, attribute = environment_names.split(self.name)
-        if not place or not attribute:
-            raise self.refusal("has no module or no function", f"write it as {examples}")
-        try:
-            found: Any = import_named(place, attribute)
-        except ConfigurationError as error:
-            raise ConfigurationError(f"{self.setting} {self.name!r}: {error}") from error
+        found: Any = import_for(self.setting, self.name, kind="function", examples=examples)
         if found is None:
+            place, _ = environment_names.split(self.name)
             raise self.refusal(f"names nothing of {place}", "correct the part after the colon")
         if isinstance(found, type) and not makes:
-            try:
-                found = found()
-            except foreign_errors.MISBEHAVIOUR as error:
-                foreign_errors.let_ctrl_c_pass(error)
-                raise self.refusal(
-                    f"can't be made without arguments: {foreign_errors.explain(error)}", "give them default values"
-                ) from error
+            found = instance_for(self.setting, self.name, found)
         if not callable(found):
             raise self.refusal(
                 f"is a {type(found).__name__}, which can't be called", "name a function, or a class with __call__"
