@@ -46,6 +46,7 @@ ELSEWHERE = {
     "config/code_names.py": "unit/machine/test_extensions.py",
     "callbacks.py": "unit/learning/run/test_own_callbacks.py",
     "losses.py": "unit/learning/step/own/test_own_loss.py",
+    "policies.py": "unit/algo/test_own_policies.py",
     "priorities.py": "unit/learning/step/own/test_own_priority.py",
     "learning/step/own/code.py": "unit/learning/step/own/test_own_loss.py",
     "machine/cores.py": "unit/local/test_actor_count.py",

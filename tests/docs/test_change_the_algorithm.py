@@ -16,7 +16,6 @@ from penstock.machine.module_imports import import_named
 from penstock.runs.folder import RunFolder
 from penstock.runs.metrics import tag_of
 from tests.docs.pages import ROOT, blocks
-from tests.support.environments.tiny import spec_of
 from tests.support.training.single_process import train
 from tests.support.training.training import CPU, make_batch, make_learner, same_parameters
 
@@ -34,12 +33,18 @@ EXAMPLES = {
     "largest_error.py": ("sampling.priority", "largest_error"),
     "decay.py": ("learner.optimizer", "decay"),
     "inverse.py": ("policy.module", "Inverse"),
+    "transformer.py": ("policy.module", "Transformer"),
+    "traces.py": ("policy.module", "Traces"),
     "easy_first.py": ("sampling.collection", "easy_first"),
 }
 """The setting and the function or the class of each example."""
 
 VARIANTS = {"environment": {"id": "Pendulum-v1", "variants": [{"g": 5.0}, {"g": 10.0}]}, "train": {"actors": 2}}
-FURTHER: dict[str, dict[str, object]] = {"easy_first.py": {**VARIANTS, "sampling": {"off_policy_degree": 1}}}
+FURTHER: dict[str, dict[str, object]] = {
+    "easy_first.py": {**VARIANTS, "sampling": {"off_policy_degree": 1}},
+    "transformer.py": {"environment": {"id": "CartPole-v1", "frame_stack": 4}},
+    "traces.py": {"policy": {"memory": "module", "memory_size": 8}},
+}
 """Settings that an example needs."""
 
 
@@ -83,10 +88,8 @@ def test_an_example_trains_a_run(file: str, tmp_path: Path) -> None:
         assert (training[name] >= 0.0).all()
         assert tag_of("training", name) == f"loss/{STATISTICS[file]}"
     # A learner continues from the checkpoint of the run.
-    recovered, learner = (
-        checkpoints.recover(RunFolder(run), config.policy.module),
-        learner_of(config, spec_of(config.environment.id), CPU),
-    )
+    spec = penstock.load_policy(run, trust_code=True).policy.spec
+    recovered, learner = checkpoints.recover(RunFolder(run), config.policy.module), learner_of(config, spec, CPU)
     assert recovered.path is not None
     checkpoints.restore(learner, recovered.path)
     assert any(bool(each.any()) for each in learner.optimizer.state.values())

@@ -116,7 +116,10 @@ class ActionHead(nn.Module):
     Attributes:
         outputs: Number of the network's outputs.
         noise: Random numbers from which each leaf of one action is sampled.
+        is_own: False: distributions are those of Penstock.
     """
+
+    is_own = False
 
     def __init__(self, tree: Tree, network: Network) -> None:
         """Creates the head of this architecture for this space of actions."""

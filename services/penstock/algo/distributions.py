@@ -11,6 +11,7 @@ choice needs at least one legal action; without one, its log probabilities are N
 import functools
 import math
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -212,8 +213,30 @@ class SquashedGaussian(DiagonalGaussian):
         return SquashedGaussian(gaussian.mean, gaussian.log_std, self.squashed)
 
 
-Part = Categorical | MultiCategorical | DiagonalGaussian
-"""Distribution of one leaf of an action."""
+class Part(Protocol):
+    """Distribution of one leaf of an action: one of the classes above, or one of the user's (`policies`)."""
+
+    @property
+    def noise(self) -> Noise:
+        """Random numbers from which one action is sampled."""
+
+    def log_prob(self, action: Tensor, /) -> Tensor:
+        """Returns the log probabilities, <float32>[...], of actions.
+
+        Actions are <int64>[...], <int64>[..., k] or <float32>[..., A], as the space of the leaf has them.
+        """
+
+    def entropy(self) -> Tensor:
+        """Returns the entropy in nats, <float32>[...]."""
+
+    def mode(self) -> Tensor:
+        """Returns the action of evaluations, such as the most likely one."""
+
+    def tempered(self, temperature: float, /) -> "Part":
+        """Returns the distribution at a temperature, with which actors explore (`actor.highest_temperature`)."""
+
+    def sample(self, noise: Tensor, /) -> Tensor:
+        """Returns the actions that `noise`, <float32>[..., noise.size], determines. Draws no other numbers."""
 
 
 @dataclass(frozen=True, slots=True)

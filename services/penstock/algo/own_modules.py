@@ -12,7 +12,9 @@ from penstock.machine.module_imports import import_for
 from penstock.types.spaces import VECTOR_ENCODERS
 
 _ROWS = 3
-_TOLERANCE = 1e-4
+
+TOLERANCE = 1e-4
+"""Largest difference between two results for one row, which is rounding."""
 
 
 class OwnModule(nn.Module):
@@ -22,24 +24,25 @@ class OwnModule(nn.Module):
         features: Width of the module's output.
     """
 
-    def __init__(self, name: str, shapes: Sequence[tuple[int, ...]], types: Sequence[torch.dtype]) -> None:
-        """Makes the module for leaves of these shapes and types.
+    def __init__(self, name: str, observer: Observer) -> None:
+        """Makes the module for the parts of observations that an observer prepares.
 
         Raises `ConfigurationError` if there is no such module, or it does not return <float>[N, features] whose rows
         depend on their own inputs alone.
         """
         super().__init__()
+        shapes = [part.shape for part in observer.preparations]
         self._dimensions = [len(shape) for shape in shapes]
-        kind = _class_of(name)
+        kind = class_of(name)
         try:
             self.module = kind(*shapes)
-            self.features = self._check(name, shapes, types)
+            self.features = self._check(name, made_up_rows(observer, _ROWS))
         except ConfigurationError:
             raise
         except foreign_errors.MISBEHAVIOUR as error:
             foreign_errors.let_ctrl_c_pass(error)
             taken = ", ".join(str(tuple(shape)) for shape in shapes)
-            raise _refusal(
+            raise refusal(
                 name, f"failed for a part of the shape {taken}: {foreign_errors.explain(error)}", "correct it"
             ) from error
 
@@ -56,21 +59,16 @@ class OwnModule(nn.Module):
         features: Tensor = self.module(*rows)
         return features.reshape(*leading, features.shape[-1])
 
-    def _check(self, name: str, shapes: Sequence[tuple[int, ...]], types: Sequence[torch.dtype]) -> int:
-        # A generator of its own, so that the other layers are initialised as without a module.
-        draw = torch.Generator().manual_seed(0)
-        rows = [torch.rand(_ROWS, *shape, generator=draw).to(dtype) for shape, dtype in zip(shapes, types, strict=True)]
+    def _check(self, name: str, rows: Sequence[Tensor]) -> int:
         with torch.no_grad():
             first, again = self.module(*rows), self.module(*rows)
             alone = self.module(*(row[:1] for row in rows))
         if not isinstance(first, Tensor) or first.ndim != 2 or len(first) != _ROWS or not first.is_floating_point():
             found = list(first.shape) if isinstance(first, Tensor) else type(first).__name__
-            raise _refusal(
-                name, f"returned {found} for {_ROWS} rows", f"return a tensor of floats, [{_ROWS}, features]"
-            )
+            raise refusal(name, f"returned {found} for {_ROWS} rows", f"return a tensor of floats, [{_ROWS}, features]")
         for other, rows_of, what in ((again, first, "from call to call"), (alone, first[:1], "with the other rows")):
-            if not torch.allclose(other, rows_of, rtol=_TOLERANCE, atol=_TOLERANCE):
-                raise _refusal(
+            if not torch.allclose(other, rows_of, rtol=TOLERANCE, atol=TOLERANCE):
+                raise refusal(
                     name,
                     f"returns other features for the same row {what}",
                     "leave out dropout and batch normalisation, with which ratios of probabilities are wrong",
@@ -80,21 +78,37 @@ class OwnModule(nn.Module):
 
 def own_layers(name: str, observer: Observer, activation: Activation) -> tuple[list[nn.Module], int]:
     """Returns a user's module after an observer, and the number of its features. It chooses its own activations."""
-    types = [torch.int64 if encoder in VECTOR_ENCODERS else torch.float32 for encoder in observer.encoders]
-    module = OwnModule(name, [part.shape for part in observer.preparations], types)
+    module = OwnModule(name, observer)
     return [module], module.features
 
 
-def _class_of(name: str) -> type[nn.Module]:
+def made_up_rows(observer: Observer, count: int) -> list[Tensor]:
+    """Returns random numbers as an observer prepares them, [count, *shape] for each part of an observation."""
+    # A generator of its own, so that the other layers are initialised as without a module.
+    draw = torch.Generator().manual_seed(0)
+    return [
+        torch.rand(count, *part.shape, generator=draw).to(torch.int64 if encoder in VECTOR_ENCODERS else torch.float32)
+        for part, encoder in zip(observer.preparations, observer.encoders, strict=True)
+    ]
+
+
+def class_of(name: str) -> type[nn.Module]:
+    """Returns the class that `policy.module` names. Raises `ConfigurationError` if there is none."""
     found = import_for("policy.module", name, kind="class", examples="my_package.my_module:MyNet or file.py:MyNet")
     if found is None:
-        raise _refusal(
-            name, f"names no class of {environment_names.split(name)[0]}", "correct the part after the colon"
-        )
+        raise refusal(name, f"names no class of {environment_names.split(name)[0]}", "correct the part after the colon")
     if not isinstance(found, type) or not issubclass(found, nn.Module):
-        raise _refusal(name, "is not a subclass of torch.nn.Module", "name a class that is one")
+        raise refusal(name, "is not a subclass of torch.nn.Module", "name a class that is one")
     return found
 
 
-def _refusal(name: str, fault: str, remedy: str) -> ConfigurationError:
+def shown(value: object) -> str:
+    """Returns a description of a result that can't be used."""
+    if isinstance(value, Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    return f"a value of type {type(value).__name__}"
+
+
+def refusal(name: str, fault: str, remedy: str) -> ConfigurationError:
+    """Returns the refusal of a module that can't be used."""
     return ConfigurationError(f"policy.module {name!r} {fault}; {remedy}")

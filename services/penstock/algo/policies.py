@@ -5,6 +5,7 @@ import math
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -77,6 +78,28 @@ class Inputs:
         return self.each(operator.itemgetter(rows))
 
 
+class Head(Protocol):
+    """Maker of the distributions of actions from a network's outputs (`ActionHead`, `own_policies.OwnHead`)."""
+
+    @property
+    def noise(self) -> tuple[Noise, ...]:
+        """Random numbers from which each leaf of one action is sampled."""
+
+    @property
+    def limits(self) -> tuple[Tensor | None, ...]:
+        """Lowest and highest actions of each leaf, as `ActionHead.limits`."""
+
+    @property
+    def is_own(self) -> bool:
+        """Whether distributions are of classes of the user's own."""
+
+    def log_std(self) -> nn.Parameter | None:
+        """Returns new log standard deviations, as `ActionHead.log_std`."""
+
+    def distribution(self, outputs: Tensor, log_std: Tensor | None, legal: Tensor | None) -> Joint:
+        """Builds the distribution, as `ActionHead.distribution`."""
+
+
 class Policy(nn.Module):
     """Action and value networks: encoders of the observation's leaves, a recurrent layer if chosen, and hidden layers.
 
@@ -101,17 +124,25 @@ class Policy(nn.Module):
         super().__init__()
         check_spaces(spec, network.encoders, network.moves)
         self.spec, self.network = spec, network
-        self._head = ActionHead(spec.action, network)
         self.observer = Observer(spec, network.encoders, standardise=network.normalise_observations)
+        self.unroll: Unroll = by_rows
+        self.memory: Memory | None = None
+        self._head: Head = self._add_networks()
+        self.log_std = self._head.log_std()
+        self.observation_moments = RunningMoments(self.observer.moments_shape, network.variance_epsilon)
+        self.return_moments = RunningMoments((), network.variance_epsilon)
+        self.register_buffer("return_offset", torch.zeros((), dtype=torch.float64))
+
+    def _add_networks(self) -> Head:
+        """Adds all networks, and returns the head that makes distributions from their outputs."""
+        network, shared = self.network, self.network.trunk == "shared"
+        action = ActionHead(self.spec.action, network)
         activation = implementations_of(network.activation).module
         encode = functools.partial(encoder_layers, self.observer, activation)
         if network.module is not None:
             encode = functools.partial(own_layers, network.module, self.observer, activation)
-        shared = network.trunk == "shared"
         layers: list[nn.Module] = []
         features = 0
-        self.memory: Memory | None = None
-        self.unroll: Unroll = by_rows
         if network.memory is not None:
             layers, features = encode()
             self.encoder = nn.Sequential(*layers)
@@ -126,15 +157,12 @@ class Policy(nn.Module):
 
         self.actor: nn.Module
         if network.moves is None:
-            self.actor = head(self._head.outputs, 0.01)
-            self._head.initialise(list(self.actor.parameters())[-1])
+            self.actor = head(action.outputs, 0.01)
+            action.initialise(list(self.actor.parameters())[-1])
         else:
-            self.actor = Moves(self.observer.preparations, position_of(spec, network.moves), activation)
+            self.actor = Moves(self.observer.preparations, position_of(self.spec, network.moves), activation)
         self.critic = head(1, 1.0)
-        self.log_std = self._head.log_std()
-        self.observation_moments = RunningMoments(self.observer.moments_shape, network.variance_epsilon)
-        self.return_moments = RunningMoments((), network.variance_epsilon)
-        self.register_buffer("return_offset", torch.zeros((), dtype=torch.float64))
+        return action
 
     @property
     def noise(self) -> tuple[Noise, ...]:
@@ -147,6 +175,11 @@ class Policy(nn.Module):
         return self._head.limits
 
     @property
+    def has_own_distributions(self) -> bool:
+        """Whether distributions are of classes of the user's own, so that only samples and modes are known of them."""
+        return self._head.is_own
+
+    @property
     def memory_shape(self) -> tuple[int, int] | None:
         """Shape of one state, (parts, H); None without memory."""
         return None if self.memory is None else self.memory.shape
@@ -155,6 +188,11 @@ class Policy(nn.Module):
     def own_value_network(self) -> nn.Module | None:
         """Network of the value alone, whose parameters are the last ones; None: policy and value share a trunk."""
         return None if self.network.trunk == "shared" else self.critic
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """Lines about settings without an effect, for the start of a run."""
+        return ()
 
     @property
     def auxiliary_networks(self) -> list[nn.Module]:
@@ -167,7 +205,7 @@ class Policy(nn.Module):
         """
         prepared, following = self._prepared(inputs.observation), self._prepared(inputs.following)
         if burn_in:
-            prepared = _rows(prepared, slice(burn_in, None))
+            prepared = rows_of(prepared, slice(burn_in, None))
         for each in self._networks_of_users():
             if each.has_auxiliary_loss:
                 yield each(prepared), each(following)
@@ -186,12 +224,8 @@ class Policy(nn.Module):
             state: <float32>[N, parts, H] states before the rows; None without memory.
             begun: <bool>[N] first rows of episodes; None without memory.
         """
-        features = self._prepared(observation)
-        if self.memory is not None:
-            assert state is not None and begun is not None
-            state = self.memory.step(self.encoder(features), state, begun)
-            features = state[:, 0]
-        return self._head.distribution(self.actor(self._after_trunk(features)), self.log_std, legal), state
+        outputs, state = self._step(self._prepared(observation), state, begun)
+        return self._head.distribution(outputs, self.log_std, legal), state
 
     def evaluate(self, inputs: Inputs, *, burn_in: int = 0, bootstraps: bool = False) -> tuple[Joint, Tensor]:
         """Returns the distribution at the rows with actions, and the values of all rows after the burn-in.
@@ -203,10 +237,8 @@ class Policy(nn.Module):
             burn_in: First rows of a segment, from which only the state is computed, without gradients.
             bootstraps: Whether the last row of each segment has no action, so that only its value is computed.
         """
-        features = self._features(inputs, burn_in)
-        acting = _rows(features, slice(None, -1)) if bootstraps else features
-        value: Tensor = self.critic(features).squeeze(-1)
-        return self.distribution_of(self.actor(acting), inputs.mask), value
+        outputs, value = self._evaluated(self._prepared(inputs.observation), inputs, burn_in, bootstraps=bootstraps)
+        return self.distribution_of(outputs, inputs.mask), value
 
     def distribution_of(self, outputs: Tensor, mask: Tensor | None) -> Joint:
         """Returns the distribution at rows with these outputs of the actor, <float32>[..., outputs].
@@ -274,17 +306,35 @@ class Policy(nn.Module):
             {"return_offset": none, **{name: each for name, each in tensors.items() if "/" not in name}}
         )
 
-    def _features(self, inputs: Inputs, burn_in: int) -> Features:
-        prepared = self._prepared(inputs.observation)
+    def _step(self, prepared: Features, state: Tensor | None, begun: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Returns the outputs for the distributions at rows, and the states after them; for `act`."""
+        features = prepared
+        if self.memory is not None:
+            assert state is not None and begun is not None
+            state = self.memory.step(self.encoder(prepared), state, begun)
+            features = state[:, 0]
+        outputs: Tensor = self.actor(self._after_trunk(features))
+        return outputs, state
+
+    def _evaluated(
+        self, prepared: Features, inputs: Inputs, burn_in: int, *, bootstraps: bool
+    ) -> tuple[Tensor, Tensor]:
+        """Returns the outputs for the distributions at the rows with actions, and the values; for `evaluate`."""
+        features = self._features(prepared, inputs, burn_in)
+        outputs: Tensor = self.actor(rows_of(features, slice(None, -1)) if bootstraps else features)
+        value: Tensor = self.critic(features).squeeze(-1)
+        return outputs, value
+
+    def _features(self, prepared: Features, inputs: Inputs, burn_in: int) -> Features:
         if self.memory is None:
             return self._after_trunk(prepared)
         assert inputs.state is not None and inputs.begun is not None
         state, begun = inputs.state, inputs.begun
         if burn_in:
             with torch.no_grad():
-                before = self.encoder(_rows(prepared, slice(None, burn_in)))
+                before = self.encoder(rows_of(prepared, slice(None, burn_in)))
                 _, state = self.memory.unroll(before, state, begun[:, :burn_in])
-        rows = self.encoder(_rows(prepared, slice(burn_in, None)))
+        rows = self.encoder(rows_of(prepared, slice(burn_in, None)))
         return self._after_trunk(self.unroll(self.memory, rows, state, begun[:, burn_in:]))
 
     def _prepared(self, observation: tuple[Tensor, ...]) -> Features:
@@ -309,7 +359,7 @@ def end_moments(begun: BegunUpdates, findings: Sequence[Tensor]) -> MomentsUpdat
     return MomentsUpdates(observations, returns)
 
 
-def _rows(features: Features, rows: slice) -> Features:
+def rows_of(features: Features, rows: slice) -> Features:
     """Returns rows on the second axis."""
     return features[:, rows] if isinstance(features, Tensor) else tuple(each[:, rows] for each in features)
 

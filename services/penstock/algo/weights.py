@@ -9,6 +9,7 @@ import safetensors.torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from penstock.algo.own_policies import policy_of
 from penstock.algo.policies import Policy
 from penstock.algo.published import (
     METADATA_KEY,
@@ -43,7 +44,7 @@ def build(metadata: str, module: str | None = None) -> Policy:
     `module` is the only module that may be imported. Raises `ForeignCode` if the metadata name another one.
     """
     description = with_own_module(of_metadata(metadata), module)
-    return Policy(description.spec, description.network)
+    return policy_of(description.spec, description.network)
 
 
 class Encoder:

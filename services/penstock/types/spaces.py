@@ -28,10 +28,10 @@ VECTOR_ENCODERS: tuple[Encoder, ...] = ("embedding", "token_mean", "token_gru")
 ActivationName = Literal["tanh", "relu"]
 """Activation function after a hidden layer; `algo.activations` has its implementations."""
 
-MemoryKind = Literal["gru", "lstm"]
-"""Kind of a recurrent layer."""
+MemoryKind = Literal["gru", "lstm", "module"]
+"""Kind of a recurrent layer. module: the policy of `policy.module` has states of its own."""
 
-MEMORY_PARTS: dict[MemoryKind, int] = {"gru": 1, "lstm": 2}
+MEMORY_PARTS: dict[MemoryKind, int] = {"gru": 1, "lstm": 2, "module": 1}
 """Vectors in one state of each kind of memory."""
 
 Library = Literal["numpy", "torch"]

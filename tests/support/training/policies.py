@@ -4,6 +4,7 @@ import torch
 
 from penstock.algo import weights as policy_weights
 from penstock.algo.network import Network
+from penstock.algo.own_policies import policy_of
 from penstock.algo.policies import Policy
 from penstock.types.run import Weights
 from penstock.types.spaces import EnvironmentSpec, MemoryKind
@@ -13,7 +14,7 @@ def fresh_policy(spec: EnvironmentSpec, seed: int = 0, network: Network | None =
     """Returns an untrained policy, without using torch's global generator."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return Policy(spec, network or Network(hidden_sizes=(16, 16)))
+        return policy_of(spec, network or Network(hidden_sizes=(16, 16)))
 
 
 def weights_of(policy: Policy, version: int) -> Weights:

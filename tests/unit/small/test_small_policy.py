@@ -158,7 +158,9 @@ def condition(joint: Joint, action: tuple[torch.Tensor, ...]) -> NDArray[np.floa
             error = scaled * (part.mean.abs() + taken.abs() + 1.0) * precision + scaled.square() + part.log_std.abs()
             total += error.sum(-1).double().numpy()
             continue
-        choices = part.choices.log_probs if isinstance(part, MultiCategorical) else part.log_probs
+        categorical = part.choices if isinstance(part, MultiCategorical) else part
+        assert isinstance(categorical, Categorical)
+        choices = categorical.log_probs
         # Logits as large as the least probability, which is -inf for illegal actions.
         spread = torch.where(choices.isfinite(), choices, 0.0).abs().amax(-1)
         total += (spread.sum(-1) if spread.ndim > 1 else spread).double().numpy()
@@ -197,6 +199,7 @@ def test_actions_and_log_probabilities_are_those_of_torch(case: Case) -> None:
             torch.testing.assert_close(leaf, part.sample(noise), rtol=1e-5, atol=1e-5)
         else:
             choices = part.choices if isinstance(part, MultiCategorical) else part
+            assert isinstance(choices, Categorical)
             assert_same_choices(choices, leaf, noise if isinstance(part, MultiCategorical) else noise[:, 0])
 
 

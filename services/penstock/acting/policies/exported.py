@@ -25,7 +25,7 @@ from penstock.acting.policies.tensor_actions import TensorActionMap
 from penstock.acting.values.leaves import ActionForm, flatten
 from penstock.acting.values.spaces import ActionMap, BoxMap
 from penstock.algo import weights as policy_weights
-from penstock.algo.distributions import Categorical, Joint, MultiCategorical
+from penstock.algo.distributions import Categorical, DiagonalGaussian, Joint, MultiCategorical
 from penstock.algo.encoders import Preparation
 from penstock.algo.policies import Policy
 from penstock.algo.published import METADATA_KEY
@@ -205,7 +205,7 @@ class _Greedy(nn.Module):
             for position, values in enumerate(inputs[: self._leaves])
         )
         mask = inputs[self._leaves] if self.policy.spec.mask_bits else None
-        state = inputs[-1] if self.policy.memory is not None else None
+        state = inputs[-1] if self.policy.memory_shape is not None else None
         begun = None if state is None else torch.zeros_like(state[:, 0, 0], dtype=torch.bool)
         joint, after = self.policy.act(leaves, mask, state, begun)
         return (*self.actions(joint.mode()), *_scores(joint), *(() if after is None else (after,)))
@@ -213,22 +213,25 @@ class _Greedy(nn.Module):
 
 def _output_names(policy: Policy) -> list[str]:
     tree = policy.spec.action
+    spaces = () if policy.has_own_distributions else tree.spaces
     kinds = {kind: tree.columns(kind) for kind in ("action", "log_probs", "mean")}
     scores = [
-        kinds["mean" if isinstance(space, BoxSpace) else "log_probs"][position]
-        for position, space in enumerate(tree.spaces)
+        kinds["mean" if isinstance(space, BoxSpace) else "log_probs"][position] for position, space in enumerate(spaces)
     ]
-    return [*kinds["action"], *scores, *([] if policy.memory is None else ["next_state"])]
+    return [*kinds["action"], *scores, *([] if policy.memory_shape is None else ["next_state"])]
 
 
 def _scores(joint: Joint) -> list[Tensor]:
     """Returns the log probabilities of each leaf of choices, <float32>[N, n] or [N, k, n], and the means of each box,
-    <float32>[N, A], in units of the policy.
+    <float32>[N, A], in units of the policy; none of distributions of the user's own.
     """
     scores = []
     for part in joint.parts:
         categorical = part.choices if isinstance(part, MultiCategorical) else part
-        scores.append(categorical.log_probs if isinstance(categorical, Categorical) else categorical.mean)
+        if isinstance(categorical, Categorical):
+            scores.append(categorical.log_probs)
+        elif isinstance(categorical, DiagonalGaussian):
+            scores.append(categorical.mean)
     return scores
 
 

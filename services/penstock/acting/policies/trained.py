@@ -207,6 +207,11 @@ class TrainedPolicy:
                 raise ConfigurationError(
                     f"an action of {self.policy.spec.id} is continuous{leaf.place}, so it has no probabilities"
                 )
+        if self.policy.has_own_distributions:
+            raise ConfigurationError(
+                f"policy.module {self.policy.network.module!r} has distributions of its own, whose probabilities are"
+                " not known; use act"
+            )
         distribution = self._runner.distribution(rows.leaves, mask=rows.mask)
         found = []
         for leaf, part in zip(tree.leaves, distribution.parts, strict=True):

@@ -53,12 +53,15 @@ class PolicyConfig(Section):
     module: ModuleName | None = None
     """Your own torch module in place of the encoders: my_package.my_module:MyNet or file.py:MyNet. It is made with one
     shape per part of the observation, and called with one tensor per part; hidden_sizes are the layers after it
-    (docs/your-environment.md). Unset: encoders."""
+    (docs/your-environment.md). A subclass of penstock.policies.PolicyModule is the whole policy, with heads, states and
+    distributions of its own (docs/change-the-algorithm.md). Unset: encoders."""
     memory: MemoryKind | None = None
     """Recurrent layer between encoders and hidden layers, for tasks in which one observation is not enough. Unset: the
-    policy acts on one observation (or on environment.frame_stack of them). A GRU is the cheaper of the two."""
+    policy acts on one observation (or on environment.frame_stack of them). A GRU is cheaper than an LSTM. module: a
+    whole policy of your own (policy.module) has states."""
     memory_size: PositiveInt = 64
-    """Width of the recurrent layer; every segment stores one state of this width, or two for an LSTM."""
+    """Width of the recurrent layer, or of a state of policy.module; every segment stores one state of this width, or
+    two for an LSTM."""
     moves: PartName | None = None
     """Part of the observation that is a board of interchangeable pieces, such as colours, between whose cells actions
     move one piece: Discrete(cells**2), numbered source * cells + target. Convolutions with the same weights for every

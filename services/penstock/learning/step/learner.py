@@ -18,8 +18,9 @@ from torch import Tensor
 from penstock.algo.losses import SCHEDULED, LossSettings
 from penstock.algo.network import Network
 from penstock.algo.normalisation import BegunUpdate
+from penstock.algo.own_policies import policy_of
 from penstock.algo.parameters import beginning_of, flatten
-from penstock.algo.policies import MomentsUpdates, Policy, end_moments
+from penstock.algo.policies import MomentsUpdates, end_moments
 from penstock.algo.priorities import importance_weights, preferences
 from penstock.config import Execution, PPOConfig, Precision, SamplingConfig, Schedule
 from penstock.config.replay_law import LEAST_STEPS
@@ -116,7 +117,7 @@ class Learner:
         self._ppo, self._sampling, self._device, self._ranks = ppo, sampling, device, ranks
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            self.policy = Policy(spec, network).to(device)
+            self.policy = policy_of(spec, network).to(device)
         of_users = {"learner.loss": loss, "learner.optimizer": optimizer, "ppo.advantage": ppo.advantage}
         given = [setting for setting, name in of_users.items() if name is not None]
         if self.policy.auxiliary_networks:
@@ -143,6 +144,7 @@ class Learner:
         if self._loss is not None and trial is not None:
             of_loss = (self._loss.introduction(chosen.name, waits=trial.waits), *trial.warnings)
         self.notices = (
+            *self.policy.notices,
             *of_loss,
             *(() if made is None else made.notices(chosen.name)),
             *(() if self._auxiliary is None else self._auxiliary.notices),
@@ -317,7 +319,7 @@ class Learner:
                 )
             return []
         most = max(batch.valid.shape[0], self._sampling.batch_segments)
-        if self.policy.memory is None:
+        if self.policy.memory_shape is None:
             most *= batch.valid.shape[1]
         self._execution.begin(steps, settings, most)
         epochs: list[Epoch] = []
@@ -333,7 +335,7 @@ class Learner:
         Of a batch with few usable rows there are fewer, with half of `LEAST_STEPS` or more.
         """
         count = steps.advantage.shape[0]
-        least = LEAST_STEPS if self._ppo.normalise_advantages and self.policy.memory is None else 1
+        least = LEAST_STEPS if self._ppo.normalise_advantages and self.policy.memory_shape is None else 1
         # An empty minibatch has no mean, so its losses would be NaN. Advantages over few steps would be almost 0.
         minibatches = min(self._ppo.minibatches, -(-count // least))
         done = self._execution.descend(order, minibatches)

@@ -81,7 +81,7 @@ class TorchExecution:
             trace_clip=self._ppo.trace_clip,
         )
         usable = estimates.sound
-        if self._policy.memory is not None:
+        if self._policy.memory_shape is not None:
             # A state after an unsound row is unsound too, and so is its gradient.
             usable = usable & ~(batch.valid & ~usable).any(1, keepdim=True)
         steps = _steps_of(
