@@ -64,7 +64,7 @@ class Recurrent(Shared):
 
     def encode(self, observation: tuple[Tensor, ...], state: Tensor | None) -> tuple[Tensor, Tensor | None]:
         assert state is not None
-        begun = torch.zeros(len(state), dtype=torch.bool, device=state.device)
+        begun = torch.zeros_like(state[:, 0], dtype=torch.bool)
         after = self.memory.step(observation[0], state.unsqueeze(1), begun)[:, 0]
         return after, after
 

@@ -150,19 +150,23 @@ def differences(policy: Policy, found: Sequence[NDArray[Any]], wanted: Sequence[
 
     An output of another shape or type, or with other choices, is infinitely far. Where the two most likely choices are
     within `TOLERANCE` in log probability, rounding decides, and either may be chosen. The magnitude of a continuous
-    action is that before it is clipped to its bounds, to which rounding is relative.
+    action is that before it is clipped to its bounds, to which rounding is relative. Distributions of the user's own
+    tell neither.
     """
-    spaces, apart = policy.spec.action.spaces, {}
+    spaces, apart, scored = policy.spec.action.spaces, {}, not policy.has_own_distributions
     maps = ActionMap(policy.spec.action, policy.network).maps
     for position, (name, values, exact) in enumerate(zip(_output_names(policy), found, wanted, strict=True)):
         if values.shape != exact.shape or values.dtype != exact.dtype:
             apart[name] = math.inf
         elif position < len(spaces) and spaces[position].choices:
-            clear = _is_clear(wanted[len(spaces) + position]).reshape(len(exact), -1)
+            clear = np.ones((len(exact), 1), np.bool_)
+            if scored:
+                clear = _is_clear(wanted[len(spaces) + position]).reshape(len(exact), -1)
             apart[name] = math.inf if (clear & (values != exact).reshape(clear.shape)).any() else 0.0
         else:
             reach = 1.0
-            if position < len(spaces) and isinstance(mapped := maps[position], BoxMap) and not mapped.squashes:
+            mapped = maps[position] if scored and position < len(spaces) else None
+            if isinstance(mapped, BoxMap) and not mapped.squashes:
                 reach = max(1.0, float(np.abs(mapped.scale * wanted[len(spaces) + position]).max(initial=0.0)))
             apart[name] = _difference(values.astype(np.float64), exact.astype(np.float64), reach)
     return apart

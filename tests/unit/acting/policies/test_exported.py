@@ -17,6 +17,7 @@ from penstock.acting.policies.trained import load_policy
 from penstock.acting.values.leaves import flatten, unflatten
 from penstock.acting.values.spaces import ActionMap, BoxMap
 from penstock.algo.network import Network
+from penstock.algo.own_policies import OwnPolicy
 from penstock.algo.policies import Policy
 from penstock.errors import ConfigurationError
 from penstock.runs import checkpoint_file
@@ -98,6 +99,11 @@ KINDS: dict[str, Kind] = {
         spec_of(OBSERVATION, DiscreteSpace(3)),
         Network(hidden_sizes=(16,), module=f"{__file__}:Doubling"),
     ),
+    "distributions of the user": (spec_of(OBSERVATION, BOX), Network(module="examples.bounded_actions:Bounded")),
+    "states of the user": (
+        spec_of(OBSERVATION, DiscreteSpace(3)),
+        Network(module="tests.unit.algo.test_own_policies:Recurrent", memory="module", memory_size=8),
+    ),
     **{f"acts {name}": (spec_of(OBSERVATION, tree), PLAIN) for name, (_, tree) in zip(NAMES, ACTIONS, strict=True)},
     **{
         f"observes {name}": (spec_of(tree, DiscreteSpace(2)), PLAIN)
@@ -171,7 +177,8 @@ def trained_policy(spec: EnvironmentSpec, network: Network) -> Policy:
         moments.variance.copy_(torch.from_numpy(draw.uniform(0.01, 4.0, moments.mean.shape)))
         moments.count.fill_(1000.0)
         if network.moves is None:
-            list(policy.actor.parameters())[-2].mul_(100.0)
+            name = "module.actor" if isinstance(policy, OwnPolicy) else "actor"
+            list(policy.get_submodule(name).parameters())[-2].mul_(100.0)
     return policy
 
 
@@ -215,8 +222,11 @@ def test_a_file_acts_without_penstock_as_load_policy_does(name: str, tmp_path: P
             assert (acted.dtype, acted.shape) == (wanted.dtype, wanted.shape)
             if isinstance(mapped := maps[position], BoxMap):
                 # Before the action is scaled and clipped to its bounds, it was as large as the mean times the scale.
-                mean, scale = found[spec.action.columns("mean")[position]][step], mapped.scale
-                reach = 1.0 if network.squash_actions else np.abs(scale * mean).max()
+                scores = found.get(spec.action.columns("mean")[position])
+                assert (scores is None) == policy.has_own_distributions
+                reach = 1.0
+                if scores is not None and not network.squash_actions:
+                    reach = np.abs(mapped.scale * scores[step]).max()
                 largest = max(1.0, reach, np.abs(wanted).max())
                 np.testing.assert_allclose(acted, wanted, rtol=0.0, atol=TOLERANCE * largest)
                 continue
