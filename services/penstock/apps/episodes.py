@@ -5,7 +5,7 @@ It refuses a policy whose spaces are not those of the environment, and code that
 
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from penstock.acting.environments.registry import has_native_form
@@ -38,12 +38,14 @@ class Playable:
         environment: Settings of the environment. It is made when episodes are played.
         seed: Seed of the run.
         most_steps: Most steps of an episode.
+        alone: Whether each environment has a worker process of its own, as emulators need it.
     """
 
     policy: SavedPolicy
     environment: EnvironmentConfig
     seed: int
     most_steps: int
+    alone: bool
 
 
 def playable(
@@ -73,7 +75,8 @@ def playable(
     with policy.errors_named():
         runner_of(policy.weights, module=policy.network.module)
     config = _config_of(file, env_id, imports, trust_code=trust_code)
-    return Playable(policy, config.environment, config.run.seed, config.evaluation.most_episode_steps)
+    most_steps, alone = config.evaluation.most_episode_steps, config.has_lone_environments
+    return Playable(policy, config.environment, config.run.seed, most_steps, alone)
 
 
 def play(
@@ -103,7 +106,10 @@ def play(
     task = EvaluationTask(
         0, policy.weights, episodes, deterministic, seed, len(variants), max_episode_steps=playable.most_steps
     )
-    with closing(variants_of(environment, kwargs).make_mixed(episodes)) as environments:
+    made = variants_of(environment, kwargs)
+    if playable.alone:
+        made = replace(made, workers=episodes)
+    with closing(made.make_mixed(episodes)) as environments:
         _check_same_spaces(policy, environments.spec)
         result = evaluate(
             task, environments, lambda: False, module=policy.network.module, info_metrics=environment.info_metrics
@@ -178,7 +184,7 @@ def _config_of(file: Path, env_id: str | None, imports: Sequence[str], *, trust_
                 f"{file} is not in a run folder; pass --env-id (in Python env_id), the environment to play"
             )
         return Config(environment=own)
-    names = (*ENVIRONMENT, "evaluation.max_episode_steps", "run.seed")
+    names = (*ENVIRONMENT, "evaluation.max_episode_steps", "evaluation.episodes", "actor.environments", "run.seed")
     config = read_settings(folder.config, *names, changes={"environment": own})
     if not trust_code:
         foreign = FileNames.all_in(folder.config, config).without({"environment": own})

@@ -73,6 +73,17 @@ class Sections(Constant):
         return self.actor.step_timeout_s * (2.0 if self.environment.vectorization == "process" else 1.0)
 
     @property
+    def most_environments(self) -> int:
+        """The most environments of an actor or an evaluator."""
+        return max(self.actor.environments, self.evaluation.episodes)
+
+    @property
+    def has_lone_environments(self) -> bool:
+        """Whether each environment of an actor or an evaluator has a worker process of its own."""
+        environment = self.environment
+        return environment.vectorization == "process" and (environment.workers or 1) >= self.most_environments
+
+    @property
     def fitting_batch(self) -> int:
         """Segments in a batch that fits the actors; sampling.batch_segments if that is auto."""
         return derived_settings.batch_segments(

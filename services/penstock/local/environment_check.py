@@ -72,12 +72,12 @@ def check_environment(
     if answer["env_id"] != config.environment.id:
         report(f"{config.environment.id} is registered as {answer['env_id']}, which is used")
         config = config.changed({"environment": {"id": answer["env_id"]}})
-    if answer["alone"] and not _is_alone(config):
+    if answer["alone"] and not config.has_lone_environments:
         report(
             f"a process can make {config.environment.short_name} only once, so each environment has a process of its"
             " own (environment.vectorization process)"
         )
-        config = config.changed({"environment": {"vectorization": "process", "workers": _most_environments(config)}})
+        config = config.changed({"environment": {"vectorization": "process", "workers": config.most_environments}})
     offsets, policy = answer["offsets"], config.policy
     if any(offsets) and policy.normalise_observations and not policy.observation_offsets:
         numbers = [number for number in offsets if number]
@@ -110,7 +110,7 @@ def _request(config: Config) -> dict[str, Any]:
         "imports": environment.imports,
         "wrappers": [written_table(each) for each in environment.wrappers],
         "vectorization": environment.vectorization,
-        "alone": _is_alone(config),
+        "alone": config.has_lone_environments,
         "frames": environment.frame_stack,
         "segments": sized_segments(config),
         "use_masks": environment.action_masks,
@@ -123,17 +123,6 @@ def _request(config: Config) -> dict[str, Any]:
         "largest_magnitude": environment.largest_magnitude,
         "recorded": config.recorded,
     }
-
-
-def _most_environments(config: Config) -> int:
-    """Returns the most environments of an actor or an evaluator."""
-    return max(config.actor.environments, config.evaluation.episodes)
-
-
-def _is_alone(config: Config) -> bool:
-    """Returns whether each environment has a worker process of its own."""
-    environment = config.environment
-    return environment.vectorization == "process" and (environment.workers or 1) >= _most_environments(config)
 
 
 class _Conversation:

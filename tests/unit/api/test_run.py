@@ -155,6 +155,28 @@ TRAINING = {"penstock.train", "penstock.stream"}
 """Functions whose examples integration/test_python_api.py runs."""
 
 
+LONE = """
+from gymnasium.envs.classic_control import CartPoleEnv
+
+class Lone(CartPoleEnv):
+    made = False
+
+    def __init__(self):
+        assert not Lone.made, "a process can make it once"
+        Lone.made = True
+        super().__init__()
+"""
+
+
+def test_environments_with_processes_of_their_own_in_training_have_them_in_episodes(run: penstock.Run) -> None:
+    Path("lone.py").write_text(LONE)
+    config = RunFolder(Path(run)).config
+    text = config.read_text().replace('id = "CartPole-v1"', f'id = "{Path("lone.py").absolute()}:Lone"')
+    config.write_text(text.replace('vectorization = "sync"', 'vectorization = "process"\nworkers = 2'))
+    # More than the two environments of training.
+    assert penstock.evaluate(run, 3, seed=3, trust_code=True).episodes == 3
+
+
 class MyEnv(CartPoleEnv):
     """The environment of a user."""
 

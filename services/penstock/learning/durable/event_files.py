@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from penstock.learning.durable.journal import Waiting, append
 from penstock.learning.durable.records import Record
 from penstock.learning.durable.retried_writes import RetriedWrites
+from penstock.machine.files import make_folder
 from penstock.machine.system_errors import in_words
 from penstock.runs.metrics import records_of, tag_of
 
@@ -126,7 +127,7 @@ class EventFiles:
 
     def _write(self) -> None:
         """Writes the waiting events. The next write overwrites one that failed halfway. Raises `OSError`."""
-        self._folder.mkdir(exist_ok=True)
+        make_folder(self._folder)
         head = b"" if self._written else self._head
         self._written = append(self._path, head + self._waiting.data(), at=self._written)
         self._waiting.clear()
