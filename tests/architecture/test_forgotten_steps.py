@@ -16,7 +16,7 @@ from penstock.acting.environments.vectors import make_environments
 from penstock.acting.policies.inference import PolicyRunner
 from penstock.acting.values.spaces import segment_schema
 from penstock.config import Config, setting_names
-from penstock.config.foreign_code import CODE, FileNames
+from penstock.config.foreign_code import CODE, FileNames, code_settings
 from penstock.learning.step.batches import to_tensors
 from penstock.learning.step.gradient_steps import Steps
 from penstock.losses import Minibatch
@@ -72,26 +72,21 @@ def test_every_setting_is_documented(name: str) -> None:
     assert model.model_fields[key].description, f"{name} needs a docstring with its unit and meaning"
 
 
-def takes_a_name_of_code(annotation: object) -> bool:
-    """Returns whether a setting's type accepts a class or a function, or has a part that does."""
+def validates_a_name_of_code(annotation: object) -> bool:
+    """Returns whether a setting's type, or a part of it, accepts a class or a function by a validator alone."""
     functions = [getattr(each, "func", None) for each in getattr(annotation, "__metadata__", ())]
     named = any(isinstance(each, functools.partial) and each.func is name_of for each in functions)
-    return named or any(map(takes_a_name_of_code, typing.get_args(annotation)))
-
-
-def settings_that_name_code() -> list[str]:
-    found = []
-    for name in setting_names():
-        section, key = name.split(".")
-        model: Any = Config.model_fields[section].annotation
-        if takes_a_name_of_code(typing.get_type_hints(model, include_extras=True)[key]):
-            found.append(name)
-    return found
+    return named or any(map(validates_a_name_of_code, typing.get_args(annotation)))
 
 
 def test_every_setting_that_names_code_is_refused_from_a_file() -> None:
-    names = settings_that_name_code()
+    names = code_settings().keys()
     assert {"policy.module", "learner.loss", "learner.optimizer", "ppo.advantage", "sampling.priority"} <= {*names}
+    for name in setting_names():
+        section, key = name.split(".")
+        model: Any = Config.model_fields[section].annotation
+        kind = typing.get_type_hints(model, include_extras=True)[key]
+        assert not validates_a_name_of_code(kind), f"{name} names code: mark its type by CodeName"
     for name in names:
         section, key = name.split(".")
         # A curriculum divides collection among variants.
@@ -99,7 +94,7 @@ def test_every_setting_that_names_code_is_refused_from_a_file() -> None:
             {"environment": {"variants": [{}, {}]}} if name == "sampling.collection" else {}
         )
         config = Config(**{**environment, section: {key: "some_module:Thing"}})
-        assert name in CODE, f"{name} names code: add it to CODE in config/foreign_code.py"
+        assert name in CODE
         assert FileNames.all_in(Path("config.toml"), config).names == {name}, f"imported_by lacks {name}"
         assert config.names_code
 

@@ -44,6 +44,7 @@ IMPORT_OF_USERS = {
     "machine/module_imports.py",
     "algo/own_modules.py",  # `with_own_module` was called before
     "learning/step/own/code.py",  # imports the functions of a process's own settings
+    "learning/step/own/intrinsic.py",  # makes the module of intrinsic rewards that these name
     "learning/run/own_callbacks.py",  # makes the callbacks of a process's own settings
     "acting/environments/registry.py",  # makes the environments of a process's own settings
     "acting/environments/wrappers.py",  # wraps them

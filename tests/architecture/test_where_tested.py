@@ -46,6 +46,8 @@ ELSEWHERE = {
     "config/code_names.py": "unit/machine/test_extensions.py",
     "callbacks.py": "unit/learning/run/test_own_callbacks.py",
     "losses.py": "unit/learning/step/own/test_own_loss.py",
+    "intrinsic.py": "unit/learning/step/own/test_own_intrinsic.py",
+    "algo/policy_modules.py": "unit/algo/test_own_policies.py",
     "policies.py": "unit/algo/test_own_policies.py",
     "priorities.py": "unit/learning/step/own/test_own_priority.py",
     "learning/step/own/code.py": "unit/learning/step/own/test_own_loss.py",

@@ -21,6 +21,7 @@ from penstock.algo import published
 from penstock.algo.network import Network
 from penstock.cli.main import main
 from penstock.config import Config
+from penstock.config.foreign_code import code_settings
 from penstock.errors import ForeignCode, RankLost
 from penstock.learning.durable import checkpoints
 from penstock.learning.durable.checkpoints import RunProgress
@@ -261,7 +262,9 @@ def test_evaluate_makes_no_environment_of_a_run_but_a_named_one(
     assert canary.sang()
 
 
-@pytest.mark.parametrize("setting", ["learner.loss", "learner.optimizer", "ppo.advantage", "sampling.priority"])
+@pytest.mark.parametrize(
+    "setting", [name for name in code_settings() if name.startswith(("learner.", "ppo.", "sampling.p"))]
+)
 def test_a_function_of_the_algorithm_of_a_run_is_not_imported_to_act(
     setting: str, canary: Canary, capsys: pytest.CaptureFixture[str]
 ) -> None:

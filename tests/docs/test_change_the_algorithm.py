@@ -26,10 +26,16 @@ FILES = {
     if block.language == "python" and (found := re.match(r'"""(\w+\.py)"""\n', block.text))
 }
 LOSSES = {"dual_clip.py": "dual_clip", "symlog_values.py": "SymlogValues"}
-STATISTICS = {"dual_clip.py": "bounded_share", "symlog_values.py": "largest_target", "inverse.py": "auxiliary"}
+STATISTICS = {
+    "dual_clip.py": "bounded_share",
+    "symlog_values.py": "largest_target",
+    "inverse.py": "auxiliary",
+    "rnd.py": "intrinsic_reward",
+}
 EXAMPLES = {
     **{file: ("learner.loss", name) for file, name in LOSSES.items()},
     "n_step.py": ("ppo.advantage", "n_step"),
+    "rnd.py": ("ppo.intrinsic_reward", "Rnd"),
     "largest_error.py": ("sampling.priority", "largest_error"),
     "decay.py": ("learner.optimizer", "decay"),
     "inverse.py": ("policy.module", "Inverse"),

@@ -1,5 +1,6 @@
 """Advantages and value targets by V-trace with lambda, which equals GAE on on-policy data."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numba
@@ -34,6 +35,10 @@ class Estimates:
     advantage: Tensor
     target: Tensor
     correction: Tensor
+
+
+Estimate = Callable[..., Estimates]
+"""`estimate`, or a function in its place that takes the same arguments."""
 
 
 @torch.no_grad()

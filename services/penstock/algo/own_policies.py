@@ -12,9 +12,9 @@ from penstock.algo.encoders import Features
 from penstock.algo.network import Network, Noise
 from penstock.algo.own_modules import TOLERANCE, class_of, made_up_rows, refusal, shown
 from penstock.algo.policies import Head, Inputs, Policy
+from penstock.algo.policy_modules import PolicyModule, PolicySpaces
 from penstock.errors import ConfigurationError
 from penstock.machine import foreign_errors
-from penstock.policies import PolicyModule, PolicySpaces
 from penstock.types.spaces import EnvironmentSpec
 
 _ROWS = 3

@@ -248,6 +248,11 @@ class Policy(nn.Module):
         legal = None if mask is None else unpack_mask(mask, self.spec.mask_bits)
         return self._head.distribution(outputs, self.log_std, legal)
 
+    def prepared(self, observation: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Returns raw observations, [..., *shape], as networks get them, one tensor per leaf."""
+        prepared: tuple[Tensor, ...] = self.observer.prepare(observation, self.observation_moments)
+        return prepared
+
     def scale_rewards(self, reward: Tensor, terminated: Tensor, discount: float) -> Tensor:
         """Converts rewards, <float32>[...], to the units of the values.
 
@@ -339,13 +344,24 @@ class Policy(nn.Module):
 
     def _prepared(self, observation: tuple[Tensor, ...]) -> Features:
         """Returns the inputs of the encoders: one tensor, or one per leaf if there are several."""
-        prepared: tuple[Tensor, ...] = self.observer.prepare(observation, self.observation_moments)
+        prepared = self.prepared(observation)
         return prepared[0] if len(prepared) == 1 else prepared
 
     def _after_trunk(self, features: Features) -> Features:
         # Without layers, the call of the module would cost as much as a small operation.
         shared: Features = self.trunk(features) if self.network.trunk == "shared" else features
         return shared
+
+
+def value_network(policy: Policy) -> nn.Module:
+    """Returns a new network of values alone, with the observations and the hidden layers of a policy.
+
+    It takes what the policy's encoders take, and returns <float32>[..., 1].
+    """
+    network = policy.network
+    activation = implementations_of(network.activation).module
+    body, width = _body(functools.partial(encoder_layers, policy.observer, activation), network, activation)
+    return nn.Sequential(*body, initialised(_Output(width, 1), 1.0))
 
 
 BegunUpdates = tuple[BegunUpdate | None, BegunUpdate | None]

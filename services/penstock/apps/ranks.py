@@ -90,7 +90,7 @@ def follow(config: Config, place: RankPlace) -> int:
                 settings_of_all = build(parse_toml(opening.config)).changed(
                     policy={"module": description.network.module},
                     learner={"loss": config.learner.loss, "optimizer": config.learner.optimizer},
-                    ppo={"advantage": config.ppo.advantage},
+                    ppo={"advantage": config.ppo.advantage, "intrinsic_reward": config.ppo.intrinsic_reward},
                     # Rank 0 alone computes priorities.
                     sampling={"priority": None},
                 )

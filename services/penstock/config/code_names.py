@@ -5,19 +5,52 @@ decides which names may be imported.
 """
 
 import functools
-from typing import Annotated
+import typing
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import pydantic
+from pydantic_core import CoreSchema
+from pydantic_core.core_schema import no_info_after_validator_function, no_info_before_validator_function
 
 from penstock.config.setting_types import EnvironmentName, read_list
 from penstock.config.wanted import InWords
 from penstock.machine.environment_names import absolute, name_of
-from penstock.machine.extensions import resolved
+from penstock.machine.extensions import ENVIRONMENTS, resolved
 
 
-def _extension(group: str) -> pydantic.AfterValidator:
-    """Returns the validator that replaces the name of an extension by its module and class."""
-    return pydantic.AfterValidator(functools.partial(resolved, group=group))
+@dataclass(frozen=True, slots=True)
+class CodeName(InWords):
+    """Marks a text that names code of users: a class or a function, which Python code may give itself.
+
+    `foreign_code` finds the settings that have it, so that a file alone can't name such code.
+
+    Attributes:
+        text: Words for the values.
+        what: Word for the class or the function in messages.
+        group: Group of entry points, whose names are taken too (`machine.extensions`); None: there is none.
+        built_in: Names that mean code of Penstock.
+    """
+
+    what: str
+    group: str | None = None
+    built_in: tuple[str, ...] = ()
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: pydantic.GetCoreSchemaHandler) -> CoreSchema:
+        """Returns the schema of the text, whose validator makes names absolute, and resolves those of extensions."""
+        schema = no_info_after_validator_function(absolute, handler(source))
+        if self.group is not None:
+            resolve = functools.partial(resolved, group=self.group, built_in=self.built_in)
+            schema = no_info_after_validator_function(resolve, schema)
+        return no_info_before_validator_function(functools.partial(name_of, what=self.what), schema)
+
+
+def code_name(annotation: object) -> CodeName | None:
+    """Returns the mark in the type of a setting, or in a part of it; None if there is none."""
+    if isinstance(annotation, CodeName):
+        return annotation
+    parts = (*getattr(annotation, "__metadata__", ()), *typing.get_args(annotation))
+    return next(filter(None, map(code_name, parts)), None)
 
 
 def _read_optimizer(value: object) -> object:
@@ -58,73 +91,85 @@ def _class_of(callback: object) -> object:
     return kind
 
 
-EnvironmentId = Annotated[EnvironmentName, _extension("penstock.environments")]
+EnvironmentId = Annotated[EnvironmentName, pydantic.AfterValidator(functools.partial(resolved, group=ENVIRONMENTS))]
 ModuleName = Annotated[
     str,
-    pydantic.BeforeValidator(functools.partial(name_of, what="network")),
-    pydantic.AfterValidator(absolute),
-    _extension("penstock.modules"),
-    InWords("a class in a module or a file, such as my_package.my_module:MyNet or file.py:MyNet"),
+    CodeName(
+        "a class in a module or a file, such as my_package.my_module:MyNet or file.py:MyNet",
+        "network",
+        "penstock.modules",
+    ),
 ]
 LossName = Annotated[
     str,
-    pydantic.BeforeValidator(functools.partial(name_of, what="loss")),
-    pydantic.AfterValidator(absolute),
-    _extension("penstock.losses"),
-    InWords("a function or a class in a module or a file, such as my_package.my_module:MyLoss or file.py:my_loss"),
+    CodeName(
+        "a function or a class in a module or a file, such as my_package.my_module:MyLoss or file.py:my_loss",
+        "loss",
+        "penstock.losses",
+    ),
 ]
 AdvantageName = Annotated[
     str,
-    pydantic.BeforeValidator(functools.partial(name_of, what="advantage")),
-    pydantic.AfterValidator(absolute),
-    _extension("penstock.advantages"),
-    InWords("a function in a module or a file, such as my_package.my_module:my_advantage or file.py:my_advantage"),
+    CodeName(
+        "a function in a module or a file, such as my_package.my_module:my_advantage or file.py:my_advantage",
+        "advantage",
+        "penstock.advantages",
+    ),
+]
+IntrinsicName = Annotated[
+    str,
+    CodeName(
+        "a class in a module or a file, such as my_package.my_module:MyReward or file.py:MyReward",
+        "intrinsic reward",
+        "penstock.intrinsic",
+    ),
 ]
 PriorityName = Annotated[
     str,
-    pydantic.BeforeValidator(functools.partial(name_of, what="priority")),
-    pydantic.AfterValidator(absolute),
-    _extension("penstock.priorities"),
-    InWords("a function in a module or a file, such as my_package.my_module:my_priority or file.py:my_priority"),
+    CodeName(
+        "a function in a module or a file, such as my_package.my_module:my_priority or file.py:my_priority",
+        "priority",
+        "penstock.priorities",
+    ),
 ]
 _OPTIMIZER = "a class or a function in a module or a file, such as torch.optim:AdamW or file.py:my_optimizer"
-OptimizerName = Annotated[
-    str,
-    pydantic.BeforeValidator(functools.partial(name_of, what="optimizer")),
-    pydantic.AfterValidator(_check_optimizer),
-    pydantic.AfterValidator(absolute),
-    InWords(_OPTIMIZER),
+OwnOptimizer = Annotated[
+    Annotated[str, pydantic.AfterValidator(_check_optimizer), CodeName(_OPTIMIZER, "optimizer")] | None,
+    pydantic.BeforeValidator(_read_optimizer),
 ]
-OwnOptimizer = Annotated[OptimizerName | None, pydantic.BeforeValidator(_read_optimizer)]
 RULES = ("equal", "return", "error", "learnability")
 """Penstock's rules by which variants share collection."""
 Rule = Annotated[
     str,
-    pydantic.BeforeValidator(functools.partial(name_of, what="curriculum")),
-    pydantic.AfterValidator(absolute),
-    pydantic.AfterValidator(functools.partial(resolved, group="penstock.curricula", built_in=RULES)),
-    InWords(f"{', '.join(RULES)}, or a function in a file or a module, such as file.py:my_curriculum"),
+    CodeName(
+        f"{', '.join(RULES)}, or a function in a file or a module, such as file.py:my_curriculum",
+        "curriculum",
+        "penstock.curricula",
+        RULES,
+    ),
 ]
+_CALLBACKS = "classes in modules or files, separated by commas, such as file.py:MyCallback"
 CallbackNames = Annotated[
     tuple[
         Annotated[
             str,
-            pydantic.BeforeValidator(functools.partial(name_of, what="callback")),
-            # Runs before the one above.
+            CodeName(_CALLBACKS, "callback", "penstock.callbacks"),
+            # Runs before the check of the name.
             pydantic.BeforeValidator(_class_of),
-            pydantic.AfterValidator(absolute),
-            _extension("penstock.callbacks"),
         ],
         ...,
     ],
     pydantic.BeforeValidator(_read_callbacks),
-    InWords("classes in modules or files, separated by commas, such as file.py:MyCallback"),
+    InWords(_CALLBACKS),
 ]
 TRACKERS = ("wandb", "mlflow", "trackio")
 """Trackers of Penstock itself, which are named as their extras."""
 TrackerName = Annotated[
     str,
-    pydantic.AfterValidator(absolute),
-    pydantic.AfterValidator(functools.partial(resolved, group="penstock.trackers", built_in=TRACKERS)),
-    InWords("wandb, mlflow, trackio, or a class of your own, such as my_package.module:MyTracker"),
+    CodeName(
+        "wandb, mlflow, trackio, or a class of your own, such as my_package.module:MyTracker",
+        "tracker",
+        "penstock.trackers",
+        TRACKERS,
+    ),
 ]

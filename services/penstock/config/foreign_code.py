@@ -6,10 +6,12 @@ code that they name is imported only if an own setting names it too, or the user
 """
 
 import re
+import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from penstock.config.code_names import CodeName, code_name
 from penstock.config.sections import Sections
 from penstock.config.settings.environment import EnvironmentConfig
 from penstock.config.settings.policy import PolicyConfig
@@ -20,28 +22,29 @@ from penstock.machine.foreign_errors import shortened
 _PLACE = re.compile(r"[/\\:.]")
 """Characters of a file's path, or of a module's name with an object in it. Environments may import such an argument."""
 
-CODE = (
-    *(f"environment.{key}" for key in ("id", "imports", "python", "kwargs", "training_kwargs", "variants", "wrappers")),
-    "policy.module",
-    "learner.loss",
-    "learner.optimizer",
-    "sampling.priority",
-    "ppo.advantage",
-    "sampling.collection",
-    "learner.callbacks",
-    "tracking.tracker",
-    "checkpoint.copy_to",
-    "run.on_end",
-)
-"""Settings that may name code."""
+
+def code_settings() -> dict[str, CodeName]:
+    """Returns the settings whose types say that they name code, by name."""
+    return {
+        f"{section}.{key}": mark
+        for section, of in Sections.model_fields.items()
+        for key, kind in typing.get_type_hints(of.annotation, include_extras=True).items()
+        if (mark := code_name(kind)) is not None
+    }
+
 
 _ON_END, _COPY_TO = "run.on_end", "checkpoint.copy_to"
-_TRACKER = "tracking.tracker"
+_OF_ENVIRONMENTS = tuple(
+    f"environment.{key}" for key in ("id", "imports", "python", "kwargs", "training_kwargs", "variants", "wrappers")
+)
+_MARKED = code_settings()
+
+CODE = (*_OF_ENVIRONMENTS, *_MARKED, _COPY_TO, _ON_END)
+"""Settings that may name code."""
 
 _HOW_TO_TRUST = (
-    "if you trust that code, add --trust-code (in Python trust_code=True), or give these settings yourself (--env-id,"
-    " --env-import, --policy.module, --learner.loss, --learner.optimizer, --learner.callbacks, --ppo.advantage,"
-    " --sampling.priority, --sampling.collection)"
+    "if you trust that code, add --trust-code (in Python trust_code=True), or give these settings yourself, as options"
+    " such as --env-id, --env-import and --policy.module"
 )
 
 
@@ -76,23 +79,22 @@ class FileNames:
 
 def imported_by(settings: Sections) -> dict[str, object]:
     """Returns the values that name code which a process of a run imports, by the names of `FileNames`."""
-    tracker = settings.tracking.tracker
-    own = {**code_in(settings.environment, settings.policy), **functions_of_learner(settings)}
-    if settings.learner.callbacks:
-        own["learner.callbacks"] = ",".join(settings.learner.callbacks)
-    return own if tracker is None or not split(tracker)[0] else {**own, _TRACKER: tracker}
+    named = {setting: ",".join(names) for setting, names in named_code(settings).items()}
+    return {**code_in(settings.environment, settings.policy), **named}
 
 
-def functions_of_learner(settings: Sections) -> dict[str, str]:
-    """Returns the names of the functions that a learner calls in the place of its own, by their settings."""
-    named = {
-        "learner.loss": settings.learner.loss,
-        "learner.optimizer": settings.learner.optimizer,
-        "sampling.collection": settings.sampling.curriculum,
-        "sampling.priority": settings.sampling.priority,
-        "ppo.advantage": settings.ppo.advantage,
-    }
-    return {setting: name for setting, name in named.items() if name is not None}
+def named_code(settings: Sections) -> dict[str, tuple[str, ...]]:
+    """Returns the names of classes and functions of users in the settings that are for them (`CodeName`)."""
+    found = {}
+    for setting in _MARKED:
+        section, _, key = setting.partition(".")
+        value = getattr(getattr(settings, section), key)
+        # What Penstock has itself, such as a rule or a tracker, has no module.
+        if names := tuple(
+            each for each in (value if isinstance(value, tuple) else (value,)) if each and split(each)[0]
+        ):
+            found[setting] = names
+    return found
 
 
 def code_in(environment: EnvironmentConfig, policy: PolicyConfig) -> dict[str, object]:

@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 
 from penstock.config import Config
-from penstock.config.foreign_code import functions_of_learner
+from penstock.config.foreign_code import named_code
 from penstock.errors import ConfigurationError
 from penstock.machine import installation
 from penstock.machine.environment_names import is_file, split
@@ -117,8 +117,7 @@ def with_run_dir(config: Config) -> Config:
 
 
 def _check_files_of_code(config: Config) -> None:
-    named = [("policy.module", config.policy.module or ""), *functions_of_learner(config).items()]
-    for setting, name in [*named, *(("learner.callbacks", each) for each in config.learner.callbacks)]:
+    for setting, name in ((setting, name) for setting, names in named_code(config).items() for name in names):
         file = split(name)[0]
         if is_file(file) and not Path(file).is_file():
             raise ConfigurationError(

@@ -17,17 +17,8 @@ from dataclasses import dataclass
 from penstock.machine.environment_names import is_file
 from penstock.machine.spelling import question, similar
 
-GROUPS = {
-    "penstock.losses": "learner.loss",
-    "penstock.advantages": "ppo.advantage",
-    "penstock.priorities": "sampling.priority",
-    "penstock.curricula": "sampling.collection",
-    "penstock.modules": "policy.module",
-    "penstock.callbacks": "learner.callbacks",
-    "penstock.environments": "environment.id",
-    "penstock.trackers": "tracking.tracker",
-}
-"""Groups of entry points, with the settings that their names are for."""
+ENVIRONMENTS = "penstock.environments"
+"""Group of environments, of which `environment.id` takes names."""
 
 _GYMNASIUM = re.compile(r".*-v\d+")
 """Ids of Gymnasium, which no package may take over."""
@@ -38,7 +29,7 @@ class Extension:
     """An entry point of an installed package.
 
     Attributes:
-        group: One of `GROUPS`.
+        group: Group of entry points, such as "penstock.losses".
         name: Name in a setting.
         target: Class or function, as module:name.
         package: Name and version of the package.
@@ -69,7 +60,7 @@ def resolved(name: str, group: str, built_in: Sequence[str] = ()) -> str:
 
     Raises `ValueError` with the known names if there is none, or if several packages have the name.
     """
-    may_be_an_id = group == "penstock.environments"
+    may_be_an_id = group == ENVIRONMENTS
     if (
         name in built_in
         or ":" in name

@@ -37,6 +37,7 @@ def refusal(config: Config) -> str:
         ({"learner": {"loss": "/there/my.py:Loss"}}, "learner.loss '/there/my.py:Loss'"),
         ({"learner": {"optimizer": "/there/my.py:make"}}, "learner.optimizer '/there/my.py:make'"),
         ({"ppo": {"advantage": "my:advantage"}}, "ppo.advantage 'my:advantage'"),
+        ({"ppo": {"intrinsic_reward": "my:Reward"}}, "ppo.intrinsic_reward 'my:Reward'"),
         ({"sampling": {"priority": "my:priority"}}, "sampling.priority 'my:priority'"),
         ({"environment": {"kwargs": {"deep": [{"kind": "module.Class"}]}}}, "environment.kwargs.deep 'module.Class'"),
         ({"environment": {"kwargs": {"deep": {"a/b": 1}}}}, "environment.kwargs.deep 'a/b'"),

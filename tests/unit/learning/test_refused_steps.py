@@ -184,7 +184,7 @@ def test_priorities_of_a_users_function_that_count_as_0_are_reported() -> None:
 def test_a_run_that_diverges_names_the_functions_of_the_user() -> None:
     own = {"learner": {"optimizer": "mine:make"}, "ppo": {"advantage": "mine:advantage", "max_refused_batches": 1}}
     refusals = Refusals(build(own), RunStatistics(limits=Amounts(steps=1), earlier_s=0.0))
-    with pytest.raises(Diverged, match=r"correct learner\.optimizer mine:make, correct ppo\.advantage mine:ad"):
+    with pytest.raises(Diverged, match=r"correct ppo\.advantage mine:advantage, correct learner\.optimizer mine:make"):
         refusals.observe(outcome_of(refused=1))
 
 

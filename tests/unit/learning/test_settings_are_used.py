@@ -23,6 +23,7 @@ from penstock.learning.run.training import plan_of
 from tests.support.environments.tiny import spec_of
 from tests.support.training.training import CPU, make_batch
 
+INTRINSIC = "tests.unit.learning.step.own.test_own_intrinsic:Predicted"
 POLICY = {
     "hidden_sizes": [16, 8],
     "trunk": "shared",
@@ -58,6 +59,9 @@ PPO = {
     "normalise_advantages": False,
     "clip_anchor": 1.0,
     "advantage": "tests.unit.learning.step.own.test_own_advantage:one_step",
+    "intrinsic_reward": INTRINSIC,
+    "intrinsic_coefficient": 0.5,
+    "intrinsic_discount": 0.5,
     "v_trace": False,
     "rho_clip": 0.5,
     "trace_clip": 0.5,
@@ -100,6 +104,7 @@ NEEDS: dict[str, dict[str, object]] = {
     # Its observations are integers, which have several encoders.
     "encoders": {"environment": {"id": "FrozenLake-v1"}},
     "memory_size": {"policy": {"memory": "gru"}},
+    **{key: {"ppo": {"intrinsic_reward": INTRINSIC}} for key in ("intrinsic_coefficient", "intrinsic_discount")},
     # Its actions are moves on a board.
     "moves": {"environment": {"id": "Pieces-v0"}},
     "burn_in_steps": {"policy": {"memory": "gru"}},

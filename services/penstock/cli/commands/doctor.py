@@ -17,6 +17,7 @@ from penstock.cli.options import parse
 from penstock.cli.screen.lines import Line, show
 from penstock.config import Config
 from penstock.config.exposure import check_listen, metrics_host
+from penstock.config.foreign_code import code_settings
 from penstock.errors import UNFIT, ConfigurationError
 from penstock.local.environment_check import check_environment
 from penstock.machine import extensions, extras, installation
@@ -261,8 +262,9 @@ def check_environments(config: Config) -> Finding:
 
 def check_extensions() -> Iterator[Finding]:
     """Yields the names that installed packages register, for each setting; nothing is imported."""
-    for group, setting in extensions.GROUPS.items():
-        if found := extensions.extensions(group):
+    groups = {setting: mark.group for setting, mark in code_settings().items()}
+    for setting, group in {**groups, "environment.id": extensions.ENVIRONMENTS}.items():
+        if group is not None and (found := extensions.extensions(group)):
             yield Finding("extensions", True, f"{setting} may be {', '.join(map(str, found))}")
 
 

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
-from penstock.config.code_names import AdvantageName
+from penstock.config.code_names import AdvantageName, IntrinsicName
 from penstock.config.setting_types import DerivedCount, Schedule, UnitInterval
 from penstock.config.settings.section import Section
 
@@ -59,6 +59,14 @@ class PPOConfig(Section):
     """Your own advantages and value targets: file.py:my_advantage or my_package.my_module:my_advantage. It is a
     function of the rewards, values and ends of all steps of a batch that returns both, or a class whose instance is
     such a function (docs/change-the-algorithm.md). Unset: V-trace, which is GAE without v_trace."""
+    intrinsic_reward: IntrinsicName | None = None
+    """Your own intrinsic rewards, in addition to those of the task: file.py:MyReward or my_package.my_module:MyReward.
+    It is a torch module whose outputs, one per step, are rewards that training lowers, such as errors of a prediction
+    (docs/change-the-algorithm.md). The learner trains it, and a critic for its rewards. Unset: none."""
+    intrinsic_coefficient: NonNegativeFloat = 1.0
+    """Weight of the advantages of intrinsic_reward beside those of the task."""
+    intrinsic_discount: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.99
+    """Discount of the rewards of intrinsic_reward, which go on over the ends of episodes."""
     v_trace: bool = True
     """Whether to correct advantages and value targets for the policy that acted; false: GAE without correction."""
     rho_clip: PositiveFloat = 1.0

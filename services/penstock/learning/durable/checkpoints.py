@@ -37,7 +37,7 @@ from penstock.types.records import plain, record_of
 from penstock.types.spaces import EnvironmentSpec
 
 _EVALUATION_KEY = "penstock.evaluation"
-_OPTIMIZER = "optimizer/0/"
+_OPTIMIZER, _INTRINSIC = "optimizer/0/", "intrinsic/"
 _MEASURED = (
     "training_s",
     "learn_wall_s_to_threshold",
@@ -198,7 +198,7 @@ def read_network(path: Path) -> Network:
 
 
 def restore(learner: Learner, path: Path) -> RunProgress:
-    """Loads a checkpoint's policy, optimizer and random state into a learner and returns its progress.
+    """Loads a checkpoint's policy, optimizer, intrinsic rewards and random state into a learner; returns its progress.
 
     Raises `DamagedFile` if the file is damaged, `ConfigurationError` if it belongs to other spaces, another
     architecture, another optimizer or another release.
@@ -217,9 +217,12 @@ def load(learner: Learner, data: bytes) -> None:
     """Loads a checkpoint's policy, optimizer and random state into a learner from its bytes, which are not verified."""
     tensors = safetensors.torch.load(data)
     learner.policy.load(tensors)
-    learner.optimizer.load(
-        {name.removeprefix(_OPTIMIZER): tensor for name, tensor in tensors.items() if name.startswith(_OPTIMIZER)}
+    of_optimizer, intrinsic = (
+        {name.removeprefix(kind): tensor for name, tensor in tensors.items() if name.startswith(kind)}
+        for kind in (_OPTIMIZER, _INTRINSIC)
     )
+    learner.optimizer.load(of_optimizer)
+    learner.load_intrinsic(intrinsic)
     learner.generator.set_state(tensors["randomness/shuffling"])
 
 
@@ -239,7 +242,8 @@ def start_from(learner: Learner, path: Path) -> None:
 def _state(learner: Learner) -> dict[str, Tensor]:
     """Returns the tensors on the learner's device that a checkpoint has."""
     state = {name: tensor.detach() for name, tensor in learner.policy.state_dict().items()}
-    return state | {f"{_OPTIMIZER}{name}": value for name, value in learner.optimizer.state.items()}
+    intrinsic = {f"{_INTRINSIC}{name}": value for name, value in learner.intrinsic_state.items()}
+    return state | {f"{_OPTIMIZER}{name}": value for name, value in learner.optimizer.state.items()} | intrinsic
 
 
 def _captured(learner: Learner, progress: RunProgress, tensors: dict[str, Tensor]) -> Captured:

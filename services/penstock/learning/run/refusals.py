@@ -3,7 +3,7 @@
 import math
 
 from penstock.config import Config
-from penstock.config.foreign_code import functions_of_learner
+from penstock.config.foreign_code import named_code
 from penstock.errors import Diverged
 from penstock.learning.report.statistics import RunStatistics
 from penstock.learning.step.learner import TrainingOutcome
@@ -89,10 +89,9 @@ class _Milestones:
 def _advice(config: Config) -> str:
     """Returns the remedies available to the user."""
     unset = [name for name in ("normalise_returns", "normalise_observations") if not getattr(config.policy, name)]
-    # No gradient depends on priorities or on shares of collection.
-    own = {name: value for name, value in functions_of_learner(config).items() if not name.startswith("sampling.")}
+    own = {name: value for name, value in named_code(config).items() if name.startswith(("learner.", "ppo."))}
     ways = [
-        *(f"correct {name} {value}" for name, value in own.items()),
+        *(f"correct {name} {', '.join(value)}" for name, value in own.items() if name != "learner.callbacks"),
         f"lower ppo.learning_rate (now {config.ppo.learning_rate:g})",
         "lower the scale of the environment's rewards",
         *(f"set policy.{name} to true" for name in unset),

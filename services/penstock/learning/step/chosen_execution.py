@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from penstock import config
+from penstock.algo.advantages import Estimate
 from penstock.algo.memory import lstm_by_sequences
 from penstock.algo.policies import Policy
 from penstock.config import PPOConfig, Precision
@@ -16,7 +17,6 @@ from penstock.learning.step.devices import check_execution, use_precision
 from penstock.learning.step.direct_execution import DirectExecution
 from penstock.learning.step.execution import Execution, descent_by
 from penstock.learning.step.gradient_steps import GradientStep
-from penstock.learning.step.own.advantage import OwnAdvantage
 from penstock.learning.step.torch_execution import TorchExecution
 from penstock.small.compiled.minibatch import MinibatchGradient
 
@@ -87,9 +87,7 @@ class ChosenExecution:
         # A CUDA graph would capture a number as a constant.
         return torch.tensor(rate, device=self.device) if self.name == "graphed" else rate
 
-    def begin(
-        self, policy: Policy, step: GradientStep, ppo: PPOConfig, advantage: OwnAdvantage | None = None
-    ) -> Execution:
+    def begin(self, policy: Policy, step: GradientStep, ppo: PPOConfig, estimate: Estimate | None = None) -> Execution:
         """Returns the execution for a policy, whose gradient steps equal the steps of `step` up to rounding.
 
         The estimates have advantages of the user's own, if there are any.
@@ -97,12 +95,12 @@ class ChosenExecution:
         whole, name = policy.memory_shape is None, self.name
         descent = descent_by(name, step, minibatches=ppo.minibatches, whole=whole, ranks=self.ranks)
         by_torch = TorchExecution(
-            name, policy, step, descent, ppo=ppo, device=self.device, precision=self.precision, advantage=advantage
+            name, policy, step, descent, ppo=ppo, device=self.device, precision=self.precision, estimate=estimate
         )
         gradient = MinibatchGradient.of(policy, step.parameters, self.threads) if self._is_fast_on_cpu else None
         if gradient is None:
             return by_torch
-        return DirectExecution(step, gradient, ppo, self.ranks, None if advantage is None else by_torch)
+        return DirectExecution(step, gradient, ppo, self.ranks, None if estimate is None else by_torch)
 
     @property
     def _is_fast_on_cpu(self) -> bool:

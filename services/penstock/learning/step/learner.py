@@ -7,7 +7,7 @@ non-finite: bad rows are left out, bad gradient steps are refused, and absurd va
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from penstock.algo import advantages
+from penstock.algo.advantages import Estimate
 from penstock.algo.losses import SCHEDULED, LossSettings
 from penstock.algo.network import Network
 from penstock.algo.normalisation import BegunUpdate
@@ -24,7 +26,7 @@ from penstock.algo.policies import MomentsUpdates, end_moments
 from penstock.algo.priorities import importance_weights, preferences
 from penstock.config import Execution, PPOConfig, Precision, SamplingConfig, Schedule
 from penstock.config.replay_law import LEAST_STEPS
-from penstock.errors import Diverged, TrainingFailed
+from penstock.errors import ConfigurationError, Diverged, TrainingFailed
 from penstock.learning.ranks.ranks import ALONE, Ranks, evaluated
 from penstock.learning.step import training_statistics
 from penstock.learning.step.adam import Adam
@@ -42,6 +44,7 @@ from penstock.learning.step.gradient_steps import (
 )
 from penstock.learning.step.own.advantage import OwnAdvantage
 from penstock.learning.step.own.auxiliary import STATISTIC, OwnAuxiliary
+from penstock.learning.step.own.intrinsic import OwnIntrinsic
 from penstock.learning.step.own.loss import OwnLoss
 from penstock.learning.step.own.loss_check import Trial, try_loss
 from penstock.learning.step.own.optimizer import OwnOptimizer
@@ -118,7 +121,12 @@ class Learner:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.policy = policy_of(spec, network).to(device)
-        of_users = {"learner.loss": loss, "learner.optimizer": optimizer, "ppo.advantage": ppo.advantage}
+        of_users = {
+            "learner.loss": loss,
+            "learner.optimizer": optimizer,
+            "ppo.advantage": ppo.advantage,
+            "ppo.intrinsic_reward": ppo.intrinsic_reward,
+        }
         given = [setting for setting, name in of_users.items() if name is not None]
         if self.policy.auxiliary_networks:
             given.append("the auxiliary loss of policy.module")
@@ -139,6 +147,11 @@ class Learner:
             chosen = made.executed(chosen, execution)
         self.optimizer: Optimizer = Adam(self.parameters, chosen.learning_rate(rate)) if made is None else made
         advantage = None if ppo.advantage is None else OwnAdvantage(ppo.advantage, device)
+        estimate: Estimate | None = None if advantage is None else advantage.estimate
+        self._intrinsic: OwnIntrinsic | None = None
+        if ppo.intrinsic_reward is not None:
+            self._intrinsic = OwnIntrinsic(ppo.intrinsic_reward, self.policy, ppo, device, seed)
+            estimate = self._intrinsic.around(estimate or advantages.estimate)
         self._priority = None if sampling.priority is None else OwnPriority(sampling.priority, device)
         of_loss: tuple[str, ...] = ()
         if self._loss is not None and trial is not None:
@@ -149,6 +162,7 @@ class Learner:
             *(() if made is None else made.notices(chosen.name)),
             *(() if self._auxiliary is None else self._auxiliary.notices),
             *(() if advantage is None else advantage.notices),
+            *(() if self._intrinsic is None else self._intrinsic.notices),
             *(() if self._priority is None else self._priority.notices),
         )
         # All are updated in place. A walk over the modules would cost as much as the sums of these tensors.
@@ -158,7 +172,7 @@ class Learner:
         own = self.policy.own_value_network
         self._border = None if own is None else beginning_of(own)
         self.step = GradientStep(objective, self.parameters, self.optimizer, ppo.max_gradient_norm, self._border)
-        self._execution = chosen.begin(self.policy, self.step, ppo, advantage)
+        self._execution = chosen.begin(self.policy, self.step, ppo, estimate)
 
     @property
     def _own_statistics(self) -> tuple[str, ...]:
@@ -179,6 +193,21 @@ class Learner:
         objective, settings = self._loss.objective(policy, precision, device, burn_in), loss_settings(self._ppo, 0.0)
         return objective, try_loss(self._loss, objective, policy, self.parameters, settings, burn_in)
 
+    @property
+    def intrinsic_state(self) -> dict[str, Tensor]:
+        """Tensors of the intrinsic rewards that a checkpoint has; none without them."""
+        return {} if self._intrinsic is None else self._intrinsic.state
+
+    def load_intrinsic(self, state: Mapping[str, Tensor]) -> None:
+        """Copies saved `intrinsic_state`. Raises `ConfigurationError` if it is that of other intrinsic rewards."""
+        if self._intrinsic is not None:
+            self._intrinsic.load(state)
+        elif state:
+            raise ConfigurationError(
+                "it has intrinsic rewards, and ppo.intrinsic_reward is not set; resume with the setting it was trained"
+                " with"
+            )
+
     def train(self, batch: TrainingBatch, progress: float) -> TrainingOutcome:
         """Trains for some epochs on a batch on this learner's device. Schedules follow `progress`, 0 to 1.
 
@@ -191,6 +220,7 @@ class Learner:
         priority = estimated.priority if self._priority is None else self._own_priority(batch, estimated, progress)
         rate = scheduled(self._ppo.learning_rate, self._ppo.learning_rate_schedule, progress)
         self.optimizer.set_learning_rate(rate)
+        intrinsic = {} if self._intrinsic is None else self._intrinsic.train(rate)
         if self._gain.is_due(batch.valid.shape[0] - batch.fresh_segments):
             self._measure_gain(batch.replayed, progress)
         epochs = self._descend(batch, estimated.steps, settings)
@@ -212,6 +242,7 @@ class Learner:
             further=[each.double() for each in further],
             own=self._own_statistics,
         )
+        statistics = dataclasses.replace(statistics, own={**statistics.own, **intrinsic})
         counts = batch.counts
         # Some of the segments of a batch with refused steps caused the refusal, and would otherwise be drawn again for
         # the following batches.
@@ -286,6 +317,8 @@ class Learner:
     def estimate(self, batch: TrainingBatch, progress: float) -> Estimated:
         """Computes advantages, targets and weights under the current parameters, which are the proximal policy."""
         settings = loss_settings(self._ppo, progress)
+        if self._intrinsic is not None:
+            self._intrinsic.begin(batch)
         reward = self.policy.scale_rewards(batch.reward, batch.terminated, self._ppo.discount)
         importance = self._importance(batch, progress)
         log_prob, value = evaluated(self._ranks, self._execution.evaluate, batch.inputs, batch.action)

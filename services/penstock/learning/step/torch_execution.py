@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from penstock.algo import advantages, losses, priorities
-from penstock.algo.advantages import LARGEST_SPREAD, Estimates, ratio_of
+from penstock.algo.advantages import LARGEST_SPREAD, Estimate, Estimates, ratio_of
 from penstock.algo.losses import LossSettings, Movement
 from penstock.algo.policies import Inputs, Policy
 from penstock.config import PPOConfig, Precision
@@ -12,7 +12,6 @@ from penstock.learning.step.batches import TrainingBatch
 from penstock.learning.step.devices import autocast
 from penstock.learning.step.execution import Descent
 from penstock.learning.step.gradient_steps import Descended, Estimated, GradientStep, Steps
-from penstock.learning.step.own.advantage import OwnAdvantage
 
 
 class TorchExecution:
@@ -35,13 +34,13 @@ class TorchExecution:
         ppo: PPOConfig,
         device: torch.device,
         precision: Precision,
-        advantage: OwnAdvantage | None = None,
+        estimate: Estimate | None = None,
     ) -> None:
         """Computes with this policy, whose parameters the executor changes by this step, on this device.
 
-        Advantages come from V-trace, or from a function of the user's own.
+        Advantages come from V-trace, or from `estimate` with functions of the user's own.
         """
-        self._estimate = advantages.estimate if advantage is None else advantage.estimate
+        self._estimate = estimate or advantages.estimate
         self.name, self.descent, self.gradients = name, descent, step.gradients
         self._policy, self._ppo, self._device, self._precision = policy, ppo, device, precision
         # Once, because the search walks over all modules.
