@@ -205,7 +205,7 @@ class Policy(nn.Module):
         """
         prepared, following = self._prepared(inputs.observation), self._prepared(inputs.following)
         if burn_in:
-            prepared = rows_of(prepared, slice(burn_in, None))
+            prepared = _rows(prepared, slice(burn_in, None))
         for each in self._networks_of_users():
             if each.has_auxiliary_loss:
                 yield each(prepared), each(following)
@@ -326,7 +326,7 @@ class Policy(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Returns the outputs for the distributions at the rows with actions, and the values; for `evaluate`."""
         features = self._features(prepared, inputs, burn_in)
-        outputs: Tensor = self.actor(rows_of(features, slice(None, -1)) if bootstraps else features)
+        outputs: Tensor = self.actor(_rows(features, slice(None, -1)) if bootstraps else features)
         value: Tensor = self.critic(features).squeeze(-1)
         return outputs, value
 
@@ -337,9 +337,9 @@ class Policy(nn.Module):
         state, begun = inputs.state, inputs.begun
         if burn_in:
             with torch.no_grad():
-                before = self.encoder(rows_of(prepared, slice(None, burn_in)))
+                before = self.encoder(_rows(prepared, slice(None, burn_in)))
                 _, state = self.memory.unroll(before, state, begun[:, :burn_in])
-        rows = self.encoder(rows_of(prepared, slice(burn_in, None)))
+        rows = self.encoder(_rows(prepared, slice(burn_in, None)))
         return self._after_trunk(self.unroll(self.memory, rows, state, begun[:, burn_in:]))
 
     def _prepared(self, observation: tuple[Tensor, ...]) -> Features:
@@ -375,7 +375,7 @@ def end_moments(begun: BegunUpdates, findings: Sequence[Tensor]) -> MomentsUpdat
     return MomentsUpdates(observations, returns)
 
 
-def rows_of(features: Features, rows: slice) -> Features:
+def _rows(features: Features, rows: slice) -> Features:
     """Returns rows on the second axis."""
     return features[:, rows] if isinstance(features, Tensor) else tuple(each[:, rows] for each in features)
 
