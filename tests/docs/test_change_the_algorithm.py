@@ -1,6 +1,9 @@
 """The examples of docs/change-the-algorithm.md are short, and train a run as the page has them."""
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,7 @@ from penstock.machine.module_imports import import_named
 from penstock.runs.folder import RunFolder
 from penstock.runs.metrics import tag_of
 from tests.docs.pages import ROOT, blocks
+from tests.support.machine.timing import start_patience_s
 from tests.support.training.single_process import train
 from tests.support.training.training import CPU, make_batch, make_learner, same_parameters
 
@@ -61,12 +65,27 @@ def written(file: str, folder: Path, text: str | None = None) -> str:
 
 
 def test_the_page_has_these_examples_of_at_most_40_lines() -> None:
-    assert FILES.keys() == EXAMPLES.keys()
+    assert FILES.keys() == {*EXAMPLES, "clone.py"}
     for file, text in FILES.items():
         assert len(text.splitlines()) <= (15 if file == "decay.py" else 40)
     commands = [block.text for block in blocks(PAGE) if block.language == "sh"]
     for file, (setting, name) in EXAMPLES.items():
         assert any(f"--{setting.replace('_', '-')} {file}:{name}\n" in command for command in commands)
+
+
+@pytest.mark.nightly
+def test_a_cloned_policy_is_as_good_as_the_expert_before_it_is_trained(tmp_path: Path) -> None:
+    (tmp_path / "clone.py").write_text(FILES["clone.py"])
+    subprocess.run(
+        [sys.executable, "clone.py"],
+        cwd=tmp_path,
+        env=os.environ | {"PENSTOCK__RUN__TOTAL_STEPS": "2048"},
+        check=True,
+        timeout=start_patience_s(),
+    )
+    cloned = penstock.evaluate(tmp_path / "cloned.safetensors", 10, seed=0, env_id="CartPole-v1")
+    assert cloned.return_mean > 400.0
+    assert penstock.load_metrics(tmp_path / "runs" / "cloned").training["env_steps"].size
 
 
 def config_of(file: str, folder: Path) -> Config:
