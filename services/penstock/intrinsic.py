@@ -21,8 +21,8 @@ class Experience:
     """N steps, on the learner's device.
 
     Attributes:
-        observation: Observations before the steps, one tensor per part, [N, *shape], as networks get them: standardised
-            numbers, images in [0, 1], one-hot codes, or integers for learned vectors (`policy.encoders`).
+        observation: Observations before the steps, one tensor per part, ``[N, *shape]``, as networks get them:
+            standardised numbers, images in [0, 1], one-hot codes, or integers for learned vectors (`policy.encoders`).
         next_observation: Observations after them. After the last step of an episode, with most environments this is
             the first observation of the next one.
         action: The actions: <int64>[N], <int64>[N, k] or <float32>[N, A], or a tuple with a tensor for each leaf of a

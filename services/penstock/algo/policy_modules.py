@@ -38,8 +38,8 @@ class PolicyModule(nn.Module, abc.ABC):
         """Returns the features of rows, <float>[N, ...], and the states after them, <float>[N, state_size].
 
         Args:
-            observation: Prepared observation, one tensor per part, [N, *shape]: standardised numbers, images in [0, 1],
-                one-hot codes, or integers for learned vectors (`policy.encoders`).
+            observation: Prepared observation, one tensor per part, ``[N, *shape]``: standardised numbers, images in
+                [0, 1], one-hot codes, or integers for learned vectors (`policy.encoders`).
             state: <float32>[N, state_size] states before the rows, 0 at the first rows of episodes; None, and returned
                 as None, without `policy.memory`.
         """
