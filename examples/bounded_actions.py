@@ -2,7 +2,7 @@
 
 The distribution has no probability outside the range of actions, so none is clipped (Chou, Maturana & Scherer 2017,
 "Improving Stochastic Policy Gradients in Continuous Control with Deep Reinforcement Learning using the Beta
-Distribution"). In place of the Beta distribution it is that of Kumaraswamy (1980), which is sampled by a formula.
+Distribution"). It is the distribution of Kumaraswamy (1980). Unlike the Beta distribution, a formula samples it.
 """
 
 from dataclasses import dataclass

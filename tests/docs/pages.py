@@ -34,6 +34,15 @@ def blocks(page: Path) -> list[Block]:
     ]
 
 
+def files_of(page: Path) -> dict[str, str]:
+    """The files that a page prints, and says to save, by the names in their first lines."""
+    return {
+        found[1]: block.text
+        for block in blocks(page)
+        if block.language == "python" and (found := re.match(r'"""(\w+\.py)"""\n', block.text))
+    }
+
+
 def commands_of(text: str) -> list[str]:
     """The commands of a shell block, each on one line without its comment and its redirections."""
     joined = re.sub(r"\\\n\s*", " ", text)

@@ -1,6 +1,5 @@
 """The callbacks of docs/callbacks.md are short, and do in a run what the page says."""
 
-import re
 from pathlib import Path
 
 import numpy as np
@@ -8,15 +7,11 @@ import pytest
 
 import penstock
 from penstock.config import Config, build
-from tests.docs.pages import ROOT, blocks
+from tests.docs.pages import ROOT, blocks, files_of
 from tests.support.training.single_process import train
 
 PAGE = ROOT / "docs" / "callbacks.md"
-FILES = {
-    found[1]: block.text
-    for block in blocks(PAGE)
-    if block.language == "python" and (found := re.match(r'"""(\w+\.py)"""\n', block.text))
-}
+FILES = files_of(PAGE)
 CALLBACKS = {"early_stop.py": "EarlyStop", "weight_norm.py": "WeightNorm"}
 ENVIRONMENT = """
 import gymnasium as gym

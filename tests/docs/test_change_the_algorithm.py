@@ -1,7 +1,6 @@
 """The examples of docs/change-the-algorithm.md are short, and train a run as the page has them."""
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,17 +17,13 @@ from penstock.learning.run.assembly import learner_of
 from penstock.machine.module_imports import import_named
 from penstock.runs.folder import RunFolder
 from penstock.runs.metrics import tag_of
-from tests.docs.pages import ROOT, blocks
+from tests.docs.pages import ROOT, blocks, files_of
 from tests.support.machine.timing import start_patience_s
 from tests.support.training.single_process import train
 from tests.support.training.training import CPU, make_batch, make_learner, same_parameters
 
 PAGE = ROOT / "docs" / "change-the-algorithm.md"
-FILES = {
-    found[1]: block.text
-    for block in blocks(PAGE)
-    if block.language == "python" and (found := re.match(r'"""(\w+\.py)"""\n', block.text))
-}
+FILES = files_of(PAGE)
 LOSSES = {"dual_clip.py": "dual_clip", "symlog_values.py": "SymlogValues"}
 STATISTICS = {
     "dual_clip.py": "bounded_share",

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import PAGES, ROOT, Block, blocks
+from tests.docs.pages import PAGES, ROOT, Block, blocks, files_of
 from tests.support.machine.timing import start_patience_s
 
 STEPS = 4096
@@ -42,14 +42,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         folder = found[page] = tmp_path_factory.mktemp("page")
         shutil.copytree(ROOT / "examples", folder / "examples", ignore=shutil.ignore_patterns("__pycache__"))
         _write_environments(folder)
-        for block in BLOCKS:
-            # Files that a page prints, and says to save.
-            if (
-                block.page == page
-                and block.language == "python"
-                and (file := re.match(r'"""(\w+\.py)"""\n', block.text))
-            ):
-                (folder / file[1]).write_text(block.text)
+        for file, text in files_of(next(each for each in PAGES if each.name == page)).items():
+            (folder / file).write_text(text)
         (folder / "bin").mkdir()
         for name, arguments in (("penstock", "-m penstock"), ("python", "")):
             command = folder / "bin" / name

@@ -116,7 +116,7 @@ class ActionHead(nn.Module):
     Attributes:
         outputs: Number of the network's outputs.
         noise: Random numbers from which each leaf of one action is sampled.
-        is_own: False: distributions are those of Penstock.
+        is_own: Whether the user makes the distributions; False.
     """
 
     is_own = False

@@ -57,6 +57,16 @@ def initialised(layer: Layer, gain: float) -> Layer:
     return layer
 
 
+def by_part(features: Features) -> tuple[Tensor, ...]:
+    """Returns a tensor per part of the observation."""
+    return (features,) if isinstance(features, Tensor) else features
+
+
+def of_parts(parts: tuple[Tensor, ...]) -> Features:
+    """Returns what encoders take for these parts of the observation."""
+    return parts[0] if len(parts) == 1 else parts
+
+
 class Preparation(nn.Module):
     """Conversion of raw values of one leaf, [..., *shape], to the numbers that its layers take.
 

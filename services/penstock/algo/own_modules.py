@@ -5,16 +5,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from penstock.algo.encoders import Activation, Features, Observer
+from penstock.algo.encoders import Activation, Features, Observer, by_part
 from penstock.errors import ConfigurationError
 from penstock.machine import environment_names, foreign_errors
 from penstock.machine.module_imports import import_for
 from penstock.types.spaces import VECTOR_ENCODERS
 
 _ROWS = 3
-
-TOLERANCE = 1e-4
-"""Largest difference between two results for one row, which is rounding."""
+_TOLERANCE = 1e-4
 
 
 class OwnModule(nn.Module):
@@ -32,7 +30,7 @@ class OwnModule(nn.Module):
         """
         super().__init__()
         shapes = [part.shape for part in observer.preparations]
-        self._dimensions = [len(shape) for shape in shapes]
+        self._dimensions = len(shapes[0])
         kind = class_of(name)
         try:
             self.module = kind(*shapes)
@@ -53,9 +51,7 @@ class OwnModule(nn.Module):
 
     def forward(self, prepared: Features) -> Tensor:
         """Returns <float>[..., features] for prepared leaves, [..., *shape]."""
-        parts = (prepared,) if isinstance(prepared, Tensor) else prepared
-        leading = parts[0].shape[: parts[0].ndim - self._dimensions[0]]
-        rows = [part.flatten(0, len(leading) - 1) if len(leading) > 1 else part for part in parts]
+        leading, rows = rows_of(prepared, self._dimensions)
         features: Tensor = self.module(*rows)
         return features.reshape(*leading, features.shape[-1])
 
@@ -66,13 +62,7 @@ class OwnModule(nn.Module):
         if not isinstance(first, Tensor) or first.ndim != 2 or len(first) != _ROWS or not first.is_floating_point():
             found = list(first.shape) if isinstance(first, Tensor) else type(first).__name__
             raise refusal(name, f"returned {found} for {_ROWS} rows", f"return a tensor of floats, [{_ROWS}, features]")
-        for other, rows_of, what in ((again, first, "from call to call"), (alone, first[:1], "with the other rows")):
-            if not torch.allclose(other, rows_of, rtol=TOLERANCE, atol=TOLERANCE):
-                raise refusal(
-                    name,
-                    f"returns other features for the same row {what}",
-                    "leave out dropout and batch normalisation, with which ratios of probabilities are wrong",
-                )
+        check_same(name, "features", [first], again=[again], alone=[alone])
         return int(first.shape[1])
 
 
@@ -80,6 +70,33 @@ def own_layers(name: str, observer: Observer, activation: Activation) -> tuple[l
     """Returns a user's module after an observer, and the number of its features. It chooses its own activations."""
     module = OwnModule(name, observer)
     return [module], module.features
+
+
+def rows_of(prepared: Features, dimensions: int) -> tuple[torch.Size, list[Tensor]]:
+    """Returns the leading dimensions of prepared parts, [..., *shape], and the parts as rows, [N, *shape].
+
+    The shape of the first part has this number of dimensions.
+    """
+    parts = by_part(prepared)
+    leading = parts[0].shape[: parts[0].ndim - dimensions]
+    return leading, [part.flatten(0, len(leading) - 1) if len(leading) > 1 else part for part in parts]
+
+
+def check_same(
+    name: str, what: str, first: Sequence[Tensor], *, again: Sequence[Tensor], alone: Sequence[Tensor]
+) -> None:
+    """Raises `ConfigurationError` if results for rows, [N, ...] each, depend on more than the rows.
+
+    They are compared with those of a second call, and of the first row `alone`.
+    """
+    for others, count, how in (again, None, "from call to call"), (alone, 1, "with the other rows"):
+        for one, other in zip(first, others, strict=True):
+            if not torch.allclose(other, one[:count], rtol=_TOLERANCE, atol=_TOLERANCE):
+                raise refusal(
+                    name,
+                    f"returns other {what} for the same row {how}",
+                    "leave out dropout and batch normalisation, with which ratios of probabilities are wrong",
+                )
 
 
 def made_up_rows(observer: Observer, count: int) -> list[Tensor]:

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 from penstock.algo.action_heads import ActionHead
 from penstock.algo.distributions import Categorical, DiagonalGaussian, Joint, MultiCategorical
-from penstock.algo.encoders import Features
+from penstock.algo.encoders import Features, by_part
 from penstock.algo.network import Network, Noise
-from penstock.algo.own_modules import TOLERANCE, class_of, made_up_rows, refusal, shown
+from penstock.algo.own_modules import check_same, class_of, made_up_rows, refusal, rows_of, shown
 from penstock.algo.policies import Head, Inputs, Policy
 from penstock.algo.policy_modules import PolicyModule, PolicySpaces
 from penstock.errors import ConfigurationError
@@ -86,23 +86,22 @@ class OwnPolicy(Policy):
 
     def features_of_pairs(self, inputs: Inputs, burn_in: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """Yields pairs of features, as `Policy.features_of_pairs`, of a policy without states."""
-        leading, before = self._rows_encoded(self._by_part(self._prepared(inputs.observation)))
-        _, after = self._rows_encoded(self._by_part(self._prepared(inputs.following)))
+        leading, before = self._rows_encoded(self._prepared(inputs.observation))
+        _, after = self._rows_encoded(self._prepared(inputs.following))
         yield before.reshape(*leading, *before.shape[1:]), after.reshape(*leading, *after.shape[1:])
 
     def _step(self, prepared: Features, state: Tensor | None, begun: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        features, state = self._encoded(self._by_part(prepared), state, begun)
+        features, state = self._encoded(by_part(prepared), state, begun)
         return _in_float32(self.module.outputs, features), state
 
     def _evaluated(
         self, prepared: Features, inputs: Inputs, burn_in: int, *, bootstraps: bool
     ) -> tuple[Tensor, Tensor]:
-        parts = self._by_part(prepared)
         if self._state_size:
             assert inputs.state is not None and inputs.begun is not None
-            leading, features = self._unrolled(parts, inputs.state, inputs.begun, burn_in)
+            leading, features = self._unrolled(by_part(prepared), inputs.state, inputs.begun, burn_in)
         else:
-            leading, features = self._rows_encoded(parts)
+            leading, features = self._rows_encoded(prepared)
         value = _in_float32(self.module.value, features).reshape(leading)
         features = features.reshape(*leading, *features.shape[1:])
         acting = features[:, :-1] if bootstraps else features
@@ -110,11 +109,10 @@ class OwnPolicy(Policy):
         outputs = _in_float32(self.module.outputs, acting_rows)
         return outputs.reshape(*acting.shape[: len(leading)], *outputs.shape[1:]), value
 
-    def _rows_encoded(self, parts: tuple[Tensor, ...]) -> tuple[torch.Size, Tensor]:
-        """Returns the leading dimensions of rows of any number of dimensions, and features of these rows, [N, ...]."""
-        leading = parts[0].shape[: parts[0].ndim - self._dimensions]
-        rows = tuple(part.reshape(-1, *part.shape[len(leading) :]) for part in parts)
-        return leading, self._encoded(rows, None, None)[0]
+    def _rows_encoded(self, prepared: Features) -> tuple[torch.Size, Tensor]:
+        """Returns the leading dimensions of prepared observations, and features of their rows, [N, ...]."""
+        leading, rows = rows_of(prepared, self._dimensions)
+        return leading, self._encoded(tuple(rows), None, None)[0]
 
     def _unrolled(
         self, parts: tuple[Tensor, ...], state: Tensor, begun: Tensor, burn_in: int
@@ -141,25 +139,13 @@ class OwnPolicy(Policy):
         assert after is not None
         return features, after.float().unsqueeze(1)
 
-    def _by_part(self, prepared: Features) -> tuple[Tensor, ...]:
-        return (prepared,) if isinstance(prepared, Tensor) else prepared
-
     @torch.no_grad()
     def _tried(self, name: str, action: ActionHead) -> Head:
         """Calls all methods of the user's policy for made-up rows, and returns the head for its outputs."""
         rows = made_up_rows(self.observer, _ROWS)
         found = self._called(name, rows)
-        for count, other, what in (
-            (_ROWS, self._called(name, rows), "from call to call"),
-            (1, self._called(name, [row[:1] for row in rows]), "with the other rows"),
-        ):
-            pairs = zip(found, other, strict=True)
-            if not all(torch.allclose(one[:count], two, rtol=TOLERANCE, atol=TOLERANCE) for one, two in pairs):
-                raise refusal(
-                    name,
-                    f"returns other numbers for the same row {what}",
-                    "leave out dropout and batch normalisation, with which ratios of probabilities are wrong",
-                )
+        alone = self._called(name, [row[:1] for row in rows])
+        check_same(name, "numbers", found, again=self._called(name, rows), alone=alone)
         outputs = found[0]
         if type(self.module).distribution is PolicyModule.distribution:
             _check(name, "outputs", outputs, (_ROWS, action.outputs))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from penstock.algo.action_heads import ActionHead
 from penstock.algo.activations import implementations_of
 from penstock.algo.distributions import Joint, unpack_mask
-from penstock.algo.encoders import Activation, Features, Observer, encoder_layers, initialised
+from penstock.algo.encoders import Activation, Features, Observer, encoder_layers, initialised, of_parts
 from penstock.algo.memory import Memory, Unroll, by_rows
 from penstock.algo.moves import Moves
 from penstock.algo.network import LARGEST_MEAN, Network, Noise
@@ -344,8 +344,7 @@ class Policy(nn.Module):
 
     def _prepared(self, observation: tuple[Tensor, ...]) -> Features:
         """Returns the inputs of the encoders: one tensor, or one per leaf if there are several."""
-        prepared = self.prepared(observation)
-        return prepared[0] if len(prepared) == 1 else prepared
+        return of_parts(self.prepared(observation))
 
     def _after_trunk(self, features: Features) -> Features:
         # Without layers, the call of the module would cost as much as a small operation.

@@ -37,7 +37,7 @@ class CodeName(InWords):
     built_in: tuple[str, ...] = ()
 
     def __get_pydantic_core_schema__(self, source: Any, handler: pydantic.GetCoreSchemaHandler) -> CoreSchema:
-        """Returns the schema of the text, whose validator makes names absolute, and resolves those of extensions."""
+        """Returns the schema of the text. It makes names absolute, and resolves the names of extensions."""
         schema = no_info_after_validator_function(absolute, handler(source))
         if self.group is not None:
             resolve = functools.partial(resolved, group=self.group, built_in=self.built_in)
@@ -45,12 +45,14 @@ class CodeName(InWords):
         return no_info_before_validator_function(functools.partial(name_of, what=self.what), schema)
 
 
-def code_name(annotation: object) -> CodeName | None:
-    """Returns the mark in the type of a setting, or in a part of it; None if there is none."""
-    if isinstance(annotation, CodeName):
-        return annotation
-    parts = (*getattr(annotation, "__metadata__", ()), *typing.get_args(annotation))
-    return next(filter(None, map(code_name, parts)), None)
+def code_name(*annotations: object) -> CodeName | None:
+    """Returns the mark among the annotations of a setting, or in a part of them; None if there is none."""
+    for each in annotations:
+        if isinstance(each, CodeName):
+            return each
+        if found := code_name(*getattr(each, "__metadata__", ()), *typing.get_args(each)):
+            return found
+    return None
 
 
 def _read_optimizer(value: object) -> object:

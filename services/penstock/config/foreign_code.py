@@ -5,11 +5,12 @@ of a command that trains or serves. A run's `config.toml`, and the file of `pens
 code that they name is imported only if an own setting names it too, or the user trusts them.
 """
 
+import functools
 import re
-import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from penstock.config.code_names import CodeName, code_name
 from penstock.config.sections import Sections
@@ -23,13 +24,15 @@ _PLACE = re.compile(r"[/\\:.]")
 """Characters of a file's path, or of a module's name with an object in it. Environments may import such an argument."""
 
 
-def code_settings() -> dict[str, CodeName]:
+@functools.cache
+def code_settings() -> Mapping[str, CodeName]:
     """Returns the settings whose types say that they name code, by name."""
+    sections: Mapping[str, Any] = {name: each.annotation for name, each in Sections.model_fields.items()}
     return {
         f"{section}.{key}": mark
-        for section, of in Sections.model_fields.items()
-        for key, kind in typing.get_type_hints(of.annotation, include_extras=True).items()
-        if (mark := code_name(kind)) is not None
+        for section, of in sections.items()
+        for key, setting in of.model_fields.items()
+        if (mark := code_name(setting.annotation, *setting.metadata)) is not None
     }
 
 
@@ -37,9 +40,8 @@ _ON_END, _COPY_TO = "run.on_end", "checkpoint.copy_to"
 _OF_ENVIRONMENTS = tuple(
     f"environment.{key}" for key in ("id", "imports", "python", "kwargs", "training_kwargs", "variants", "wrappers")
 )
-_MARKED = code_settings()
 
-CODE = (*_OF_ENVIRONMENTS, *_MARKED, _COPY_TO, _ON_END)
+CODE = (*_OF_ENVIRONMENTS, *code_settings(), _COPY_TO, _ON_END)
 """Settings that may name code."""
 
 _HOW_TO_TRUST = (
@@ -86,14 +88,13 @@ def imported_by(settings: Sections) -> dict[str, object]:
 def named_code(settings: Sections) -> dict[str, tuple[str, ...]]:
     """Returns the names of classes and functions of users in the settings that are for them (`CodeName`)."""
     found = {}
-    for setting in _MARKED:
+    for setting in code_settings():
         section, _, key = setting.partition(".")
         value = getattr(getattr(settings, section), key)
+        names = value if isinstance(value, tuple) else (value,)
         # What Penstock has itself, such as a rule or a tracker, has no module.
-        if names := tuple(
-            each for each in (value if isinstance(value, tuple) else (value,)) if each and split(each)[0]
-        ):
-            found[setting] = names
+        if own := tuple(name for name in names if name and split(name)[0]):
+            found[setting] = own
     return found
 
 

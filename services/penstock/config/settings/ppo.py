@@ -60,11 +60,11 @@ class PPOConfig(Section):
     function of the rewards, values and ends of all steps of a batch that returns both, or a class whose instance is
     such a function (docs/change-the-algorithm.md). Unset: V-trace, which is GAE without v_trace."""
     intrinsic_reward: IntrinsicName | None = None
-    """Your own intrinsic rewards, in addition to those of the task: file.py:MyReward or my_package.my_module:MyReward.
-    It is a torch module whose outputs, one per step, are rewards that training lowers, such as errors of a prediction
-    (docs/change-the-algorithm.md). The learner trains it, and a critic for its rewards. Unset: none."""
+    """Your own intrinsic rewards, which are added to the task's: file.py:MyReward or my_package.my_module:MyReward. It
+    is a torch module that returns a reward for each step, such as the error of a prediction. Training lowers these
+    rewards (docs/change-the-algorithm.md). The learner trains it, and a critic for its rewards. Unset: none."""
     intrinsic_coefficient: NonNegativeFloat = 1.0
-    """Weight of the advantages of intrinsic_reward beside those of the task."""
+    """Factor of the advantages of intrinsic_reward before they are added to the task's advantages."""
     intrinsic_discount: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.99
     """Discount of the rewards of intrinsic_reward, which go on over the ends of episodes."""
     v_trace: bool = True

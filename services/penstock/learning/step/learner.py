@@ -146,12 +146,7 @@ class Learner:
             made = OwnOptimizer.of(optimizer, list(self.policy.parameters()), rate)
             chosen = made.executed(chosen, execution)
         self.optimizer: Optimizer = Adam(self.parameters, chosen.learning_rate(rate)) if made is None else made
-        advantage = None if ppo.advantage is None else OwnAdvantage(ppo.advantage, device)
-        estimate: Estimate | None = None if advantage is None else advantage.estimate
-        self._intrinsic: OwnIntrinsic | None = None
-        if ppo.intrinsic_reward is not None:
-            self._intrinsic = OwnIntrinsic(ppo.intrinsic_reward, self.policy, ppo, device, seed)
-            estimate = self._intrinsic.around(estimate or advantages.estimate)
+        estimate, of_estimates = self._estimate_of_users(seed)
         self._priority = None if sampling.priority is None else OwnPriority(sampling.priority, device)
         of_loss: tuple[str, ...] = ()
         if self._loss is not None and trial is not None:
@@ -161,8 +156,7 @@ class Learner:
             *of_loss,
             *(() if made is None else made.notices(chosen.name)),
             *(() if self._auxiliary is None else self._auxiliary.notices),
-            *(() if advantage is None else advantage.notices),
-            *(() if self._intrinsic is None else self._intrinsic.notices),
+            *of_estimates,
             *(() if self._priority is None else self._priority.notices),
         )
         # All are updated in place. A walk over the modules would cost as much as the sums of these tensors.
@@ -192,6 +186,19 @@ class Learner:
             return objective_of(policy, precision, device, burn_in), None
         objective, settings = self._loss.objective(policy, precision, device, burn_in), loss_settings(self._ppo, 0.0)
         return objective, try_loss(self._loss, objective, policy, self.parameters, settings, burn_in)
+
+    def _estimate_of_users(self, seed: int) -> tuple[Estimate | None, list[str]]:
+        """Returns the estimate of advantages with functions of the user's own, if there are any, and their notices."""
+        ppo, estimate, notices = self._ppo, None, []
+        if ppo.advantage is not None:
+            advantage = OwnAdvantage(ppo.advantage, self._device)
+            estimate, notices = advantage.estimate, advantage.notices
+        self._intrinsic: OwnIntrinsic | None = None
+        if ppo.intrinsic_reward is not None:
+            self._intrinsic = OwnIntrinsic(ppo.intrinsic_reward, self.policy, ppo, self._device, seed)
+            estimate = self._intrinsic.around(estimate or advantages.estimate)
+            notices = [*notices, *self._intrinsic.notices]
+        return estimate, notices
 
     @property
     def intrinsic_state(self) -> dict[str, Tensor]:
@@ -242,7 +249,8 @@ class Learner:
             further=[each.double() for each in further],
             own=self._own_statistics,
         )
-        statistics = dataclasses.replace(statistics, own={**statistics.own, **intrinsic})
+        if intrinsic:
+            statistics = dataclasses.replace(statistics, own={**statistics.own, **intrinsic})
         counts = batch.counts
         # Some of the segments of a batch with refused steps caused the refusal, and would otherwise be drawn again for
         # the following batches.

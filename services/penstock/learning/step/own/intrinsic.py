@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from penstock.algo import advantages
 from penstock.algo.advantages import Estimate, Estimates, backward_sum
+from penstock.algo.encoders import of_parts
 from penstock.algo.normalisation import RunningMoments
 from penstock.algo.own_modules import made_up_rows
 from penstock.algo.parameters import clip_gradient, flatten
@@ -129,7 +130,7 @@ class OwnIntrinsic:
         reward = torch.where(valid & reward.isfinite(), reward, 0.0)
         if batch.fresh_segments:
             self._returns.begin(self._discounted(reward)[fresh], at_once=True)
-        value = self._critic(_one_or_all(parts)).view(len(valid), steps + 1)
+        value = self._critic(of_parts(parts)).view(len(valid), steps + 1)
         mean = torch.where(fresh, reward, 0.0).sum() / fresh.sum().clamp(min=1)
         self._batch = _Batch(parts, action, fresh, reward * self._returns.scale(), value, mean)
 
@@ -139,9 +140,9 @@ class OwnIntrinsic:
         The critic learns from every sound step, and the module from the fresh ones, in the passes and minibatches of
         [ppo]. A step without a finite gradient is refused.
         """
-        batch, steps = self._batch, 0
+        batch, self._batch = self._batch, None
         assert batch is not None and batch.estimates is not None
-        self._batch, steps = None, batch.fresh.shape[1]
+        steps = batch.fresh.shape[1]
         known, target, fresh = batch.estimates.sound.flatten(), batch.estimates.target.flatten(), batch.fresh.flatten()
         rows = known.nonzero().squeeze(1)
         self._optimizer.set_learning_rate(learning_rate)
@@ -153,8 +154,8 @@ class OwnIntrinsic:
             for chosen in order.tensor_split(min(self._ppo.minibatches, len(rows))):
                 novelty = self._novelty(batch.parts, batch.action, chosen, steps)
                 trained = fresh[chosen]
-                observed = tuple(part[chosen + chosen.div(steps, rounding_mode="floor")] for part in batch.parts)
-                error = (self._critic(_one_or_all(observed)).squeeze(-1) - target[chosen]).square().mean()
+                observed = tuple(part[_observations(chosen, steps)] for part in batch.parts)
+                error = (self._critic(of_parts(observed)).squeeze(-1) - target[chosen]).square().mean()
                 loss = 0.5 * error + torch.where(trained, novelty, 0.0).sum() / trained.sum().clamp(min=1)
                 self._step(loss)
                 errors.append(error.detach())
@@ -189,7 +190,7 @@ class OwnIntrinsic:
 
     def _novelty(self, parts: tuple[Tensor, ...], action: tuple[Tensor, ...], rows: Tensor, steps: int) -> Tensor:
         """Returns the rewards, <float32>[N], of rows of [B T]."""
-        first = rows + rows.div(steps, rounding_mode="floor")
+        first = _observations(rows, steps)
         actions = tuple(leaf[rows] for leaf in action)
         found = self._function(
             Experience(
@@ -243,6 +244,6 @@ def _made(name: str, shapes: list[tuple[int, ...]]) -> nn.Module:
         ) from error
 
 
-def _one_or_all(parts: tuple[Tensor, ...]) -> Tensor | tuple[Tensor, ...]:
-    """Returns the input of encoders: one tensor, or one per part if there are several."""
-    return parts[0] if len(parts) == 1 else parts
+def _observations(rows: Tensor, steps: int) -> Tensor:
+    """Returns the numbers in [B (T + 1)] of the observations before rows of [B T]."""
+    return rows + rows.div(steps, rounding_mode="floor")
