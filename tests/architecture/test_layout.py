@@ -498,6 +498,12 @@ def test_no_function_takes_more_than_seven_positional_arguments(path: Path) -> N
             assert len(positional) <= MOST_POSITIONAL, f"{path.name}:{node.lineno} {node.name} takes {len(positional)}"
 
 
+@for_each("path", [path for path in SOURCES if path.name != "vector_wrapper.py"])
+def test_wrappers_of_vector_environments_need_no_new_gymnasium(path: Path) -> None:
+    """Gymnasium's take parameters from release 1.4 on, and Penstock admits 1.2."""
+    assert not re.search(r"\bVector\w*Wrapper\[", path.read_text())
+
+
 def test_modules_that_other_files_name_exist() -> None:
     files = [*ROOT.glob("Dockerfile.*"), *ROOT.glob("*.y*ml"), ROOT / "Makefile", *(ROOT / "deploy").rglob("*.*")]
     named = {

@@ -23,6 +23,7 @@ ELSEWHERE = {
     "acting/policies/tensor_actions.py": "unit/acting/policies/test_exported.py",
     "acting/policies/saved_policies.py": "unit/acting/policies/test_trained.py",
     "acting/environments/shared_generator.py": "unit/acting/environments/test_vectors.py",
+    "acting/environments/vector_wrapper.py": "unit/acting/environments/test_vectors.py",
     "acting/environments/single_environments.py": "unit/acting/test_failing_environments.py",
     "algo/activations.py": "unit/small/test_small_policy.py",
     "algo/network.py": "unit/small/test_small_policy.py",

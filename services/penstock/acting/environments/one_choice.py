@@ -10,10 +10,11 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from gymnasium.vector import VectorActionWrapper, VectorEnv
+from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
+from penstock.acting.environments.vector_wrapper import VectorWrapper
 from penstock.acting.values.masks import KEY, has_mask_leaf
 from penstock.errors import ConfigurationError
 
@@ -38,7 +39,7 @@ class OneChoice(gymnasium.ActionWrapper[Any, Any, Any]):
         return self._combinations(np.asarray(action))
 
 
-class OneChoiceVector(VectorActionWrapper[Any, Any, Any, Any]):
+class OneChoiceVector(VectorWrapper):
     """A vector environment with actions as `OneChoice`."""
 
     def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
@@ -48,9 +49,9 @@ class OneChoiceVector(VectorActionWrapper[Any, Any, Any, Any]):
         self.single_action_space = self._combinations.space
         self.action_space = batch_space(self.single_action_space, env.num_envs)
 
-    def actions(self, actions: Any) -> NDArray[np.integer]:
-        """Returns the choices, <int>[N, *shape], of the combinations, <int64>[N]."""
-        return self._combinations(actions)
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Takes combinations, <int64>[N]. The environment takes their choices, <int>[N, *shape]."""
+        return self.env.step(self._combinations(actions))
 
 
 class _Combinations:

@@ -6,14 +6,15 @@ others reset. The same seed would give different episodes after a change in the 
 
 import contextlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from gymnasium.error import Error
 from gymnasium.utils import seeding
-from gymnasium.vector import VectorEnv, VectorWrapper
+from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
+from penstock.acting.environments.vector_wrapper import VectorWrapper
 from penstock.acting.values.returned_values import column_of
 from penstock.errors import ConfigurationError
 
@@ -59,14 +60,7 @@ class _Streams:
         )
 
 
-if TYPE_CHECKING:
-    _Wrapper = VectorWrapper[Any, Any, Any]
-else:
-    # Generic from Gymnasium 1.4 on.
-    _Wrapper = VectorWrapper
-
-
-class SeparateGenerators(_Wrapper):
+class SeparateGenerators(VectorWrapper):
     """A vector environment with one seed per environment, like `SyncVectorEnv`.
 
     A vector environment that accepts a list or an array of seeds is used unchanged. Otherwise a stream per environment

@@ -3,23 +3,18 @@
 import functools
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-from gymnasium.vector import VectorEnv, VectorWrapper
+from gymnasium.vector import VectorEnv
 
 from penstock.acting.environments.checked_vector import CheckedVector
+from penstock.acting.environments.vector_wrapper import VectorWrapper
 from penstock.acting.values import faults
 from penstock.acting.values.leaves import flatten, mapped, row_of, unflatten
 from penstock.acting.values.returned_values import array_of, column_of
 from penstock.errors import ConfigurationError
 from penstock.types.spaces import EnvironmentSpec, Leaves
-
-if TYPE_CHECKING:
-    _Wrapper = VectorWrapper[Any, Any, Any]
-else:
-    # Generic from Gymnasium 1.4 on.
-    _Wrapper = VectorWrapper
 
 
 def takes_tensors(env: VectorEnv[Any, Any, Any]) -> bool:
@@ -34,7 +29,7 @@ def is_tensor(value: Any) -> bool:
     return hasattr(value, "detach")
 
 
-class TensorVector(_Wrapper):
+class TensorVector(VectorWrapper):
     """A vector environment whose actions are tensors on its device. It returns tensors, which are copied when used.
 
     All environments share one seed. Final observations in `info["final_obs"]` become those of ended episodes alone, by
