@@ -116,6 +116,7 @@ def training(env_id: str, minibatch: int) -> Callable[[], int]:
     room, gradient = random.standard_normal(len(network.room()), np.float32), np.zeros(network.size, np.float32)
 
     def step() -> int:
+        network.transpose()
         _products(network.layout, room, features, gradient)
         return minibatch
 

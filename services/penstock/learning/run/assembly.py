@@ -7,7 +7,7 @@ import torch
 
 from penstock.algo.network import Network
 from penstock.algo.spaces import encoders_of_new, shown_encoders
-from penstock.config import Config
+from penstock.config import Config, LearnerConfig
 from penstock.learning.durable import checkpoints
 from penstock.learning.durable.checkpoints import Recovered
 from penstock.learning.durable.episode_log import EpisodeLog
@@ -26,6 +26,7 @@ from penstock.learning.run.training import TrainingRun
 from penstock.learning.step.devices import export_gpu_metrics
 from penstock.learning.step.learner import Learner
 from penstock.runs.folder import RunFolder, find_checkpoint
+from penstock.small.compiled.minibatch import obstacle_of
 from penstock.telemetry import metrics
 from penstock.telemetry.logs import Logger
 from penstock.types.spaces import EnvironmentSpec
@@ -121,6 +122,14 @@ def core_is_faster(config: Config, spec: EnvironmentSpec, continued: Network | N
     return learner.execution == "direct" and learner.parameters.numel() * rows <= _WORK_OF_A_CORE
 
 
+def shown_execution(learner: Learner, settings: LearnerConfig, device: torch.device) -> str:
+    """Returns a short line with how gradient steps are executed, and why a CPU does not take the fastest ones."""
+    cause = ""
+    if settings.execution == "auto" and device.type == "cpu" and learner.execution != "direct":
+        cause = obstacle_of(learner.policy)
+    return f"gradient steps: {learner.execution}{cause and f', because {cause}'} (learner.execution)"
+
+
 def opened_learner(
     session: Session, spec: EnvironmentSpec, device: torch.device, lead: Lead, logger: Logger
 ) -> Learner:
@@ -147,7 +156,8 @@ def opened_learner(
         checkpoints.restore(learner, session.recovered.path)
     elif continued is not None:
         checkpoints.start_from(learner, continued)
-    for notice in (*learner.notices, shown_encoders(spec, learner.policy.network.encoders)):
+    encoders = shown_encoders(spec, learner.policy.network.encoders)
+    for notice in (*learner.notices, encoders, shown_execution(learner, config.learner, device)):
         session.statistics.notice(notice)
     return learner
 

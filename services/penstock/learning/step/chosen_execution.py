@@ -92,7 +92,7 @@ class ChosenExecution:
 
         The estimates have advantages of the user's own, if there are any.
         """
-        whole, name = policy.memory_shape is None, self.name
+        whole, name = policy.memory_shape is None, "eager" if self.name == "auto" else self.name
         descent = descent_by(name, step, minibatches=ppo.minibatches, whole=whole, ranks=self.ranks)
         by_torch = TorchExecution(
             name, policy, step, descent, ppo=ppo, device=self.device, precision=self.precision, estimate=estimate

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from penstock.algo.activations import implementations_of
 from penstock.algo.policies import Policy
 from penstock.algo.published import Description
+from penstock.small.compiled import passes
 from penstock.small.compiled.passes import BLOCK, LAYER, FlatLayout, Floats
 from penstock.small.layers import Layer
 from penstock.small.network import SmallNetwork
@@ -36,30 +37,34 @@ class FlatNetwork:
     def __init__(self, policy: Policy, parameters: nn.Parameter, network: SmallNetwork, sgemm: int) -> None:
         """Finds the layers of this network in the flat parameters. `sgemm` is the address of the product."""
         self._policy = policy
-        tensors, end = dict(policy.named_parameters()), 0
+        tensors, end, weights = dict(policy.named_parameters()), 0, 0
 
-        def placed(layer: Layer) -> tuple[int, ...]:
+        def placed(layer: Layer, *, hidden: bool = True) -> tuple[int, ...]:
             """Returns a `LAYER`, whose results and slopes get the next places in the memory."""
-            nonlocal end
+            nonlocal end, weights
             weight, bias = tensors.pop(f"{layer.name}.weight"), tensors.pop(f"{layer.name}.bias")
             assert weight.shape == (layer.outputs, layer.inputs), (layer, weight.shape)
             results, slopes = end, end + BLOCK * layer.outputs
             end = slopes + BLOCK * layer.outputs
-            positions = int(weight.storage_offset()), int(bias.storage_offset())
+            positions = int(weight.storage_offset()), int(bias.storage_offset()), weights
+            weights += layer.inputs * layer.outputs if hidden else 0
             return layer.inputs, layer.outputs, *positions, results, slopes
 
         hidden = np.array([[placed(layer) for layer in trunk] for trunk in network.trunks], LAYER)
+        ends = np.array([placed(layer, hidden=False) for layer in (network.actor, network.critic)], LAYER)
         self.layout = FlatLayout(
             parameters=parameters.detach().numpy(),
+            transposed=np.zeros(weights, np.float32),
             hidden=hidden,
-            ends=np.array([placed(network.actor), placed(network.critic)], LAYER),
+            ends=ends,
             scratch=end,
             activation=implementations_of(network.activation).number,
             sgemm=sgemm,
         )
         # Another parameter would have no gradient.
         assert tensors.keys() <= {"log_std"}, tensors.keys()
-        self._room = end + int(np.max(hidden["inputs"] * hidden["outputs"], initial=0))
+        widening = hidden[hidden["inputs"] < hidden["outputs"]]
+        self._room = end + int(np.max(widening["inputs"] * widening["outputs"], initial=0))
         self.size, self.outputs = parameters.numel(), network.actor.outputs
 
     @classmethod
@@ -76,10 +81,15 @@ class FlatNetwork:
         prepared = self._policy.observer.prepare(observation, self._policy.observation_moments)
         return torch.cat(prepared, -1) if len(prepared) > 1 else prepared[0]
 
+    def transpose(self) -> None:
+        """Reads the weights as they are now, for the functions of `passes` and `gradients`."""
+        passes.transpose(tuple(self.layout))
+
     def room(self) -> Floats:
         """Returns the memory for one block, which a thread passes to the functions of `passes` and `gradients`.
 
-        It holds the results of all layers, their slopes, and one hidden weight or its gradient.
+        It holds the results of all layers, their slopes, and the transposed gradient of a weight with
+        more outputs than inputs.
         """
         return np.zeros(self._room, np.float32)
 

@@ -202,11 +202,18 @@ class GaussianLoss:
 
 
 def policy_loss(policy: Policy, network: FlatNetwork) -> PolicyLoss | None:
-    """Returns the loss of a policy; None unless its actions are choices alone, or one vector that is not squashed."""
-    kinds = [_kind_of(space) for space in policy.spec.action.spaces]
-    if {*kinds} == {ChoiceLoss}:
-        return ChoiceLoss(policy, network)
-    return GaussianLoss(policy, network) if kinds == [GaussianLoss] and not policy.network.squash_actions else None
+    """Returns the loss of a policy; None if its actions have none here (`obstacle_of_actions`)."""
+    return None if obstacle_of_actions(policy) else _kind_of(policy.spec.action.spaces[0])(policy, network)
+
+
+def obstacle_of_actions(policy: Policy) -> str:
+    """Returns why actions have no loss here; empty for choices alone, and for one vector that is not squashed."""
+    spaces = policy.spec.action.spaces
+    if GaussianLoss not in map(_kind_of, spaces):
+        return ""
+    if len(spaces) > 1:
+        return "the action has a vector of numbers beside other parts"
+    return "policy.squash_actions is true" if policy.network.squash_actions else ""
 
 
 def _kind_of(space: Space) -> type[ChoiceLoss] | type[GaussianLoss]:

@@ -13,12 +13,14 @@ from torch import Tensor, nn
 
 from penstock.algo.distributions import unpack_mask
 from penstock.algo.policies import Inputs, Policy
+from penstock.algo.published import Description
 from penstock.small.compiled import gradients, passes
-from penstock.small.compiled.flat_network import FlatNetwork
-from penstock.small.compiled.losses import PolicyLoss, Rows, policy_loss
+from penstock.small.compiled.flat_network import FlatNetwork, sgemm_address
+from penstock.small.compiled.losses import PolicyLoss, Rows, obstacle_of_actions, policy_loss
 from penstock.small.compiled.part_threads import PartThreads
 from penstock.small.compiled.passes import BLOCK, Floats
 from penstock.small.compiled.row_losses import ROW, MinibatchSettings
+from penstock.small.network import obstacle
 
 _LEAST_ROWS = 2 * BLOCK
 """Rows of the smallest part but the last. Waking a thread takes as long as a quarter of it."""
@@ -78,6 +80,7 @@ class MinibatchGradient:
             part, room = parts[number], self._rooms[thread]
             sums[number] = self._loss.gradient(room, rows.part(part), settings, of_parts[number], log_probs[part])
 
+        self._network.transpose()
         self._threads.run(compute, len(parts))
         if len(parts) != 1:
             gradients.add_parts(of_parts, self.gradient)
@@ -105,11 +108,19 @@ class MinibatchGradient:
             part, room = parts[number], self._rooms[thread]
             passes.outputs_of(network, room, features[part], outputs[part], values[part])
 
+        self._network.transpose()
         self._threads.run(compute, len(parts))
         return outputs, values
 
     def _legal(self, mask: Tensor | None) -> NDArray[np.bool_]:
         return np.empty((0, 0), np.bool_) if mask is None else unpack_mask(mask, self._bits).numpy()
+
+
+def obstacle_of(policy: Policy) -> str:
+    """Returns why `MinibatchGradient.of` returns None for a policy; empty if it does not."""
+    if sgemm_address() is None:
+        return "the product of matrices was not found in NumPy's library"
+    return obstacle(Description(policy.spec, policy.network)) or obstacle_of_actions(policy)
 
 
 def _parts_of(count: int) -> list[slice]:

@@ -19,12 +19,14 @@ from penstock.algo.network import Network
 from penstock.algo.parameters import beginning_of, flatten
 from penstock.algo.policies import Inputs, Policy
 from penstock.algo.priorities import importance_weights, preferences, segment_priorities
-from penstock.config import PPOConfig
+from penstock.config import LearnerConfig, PPOConfig, SamplingConfig
 from penstock.learning.ranks.ranks import ALONE
+from penstock.learning.run.assembly import shown_execution
 from penstock.learning.step.adam import Adam
 from penstock.learning.step.direct_execution import DirectExecution
 from penstock.learning.step.execution import Descent, Eager
 from penstock.learning.step.gradient_steps import GradientStep, Steps, objective_of
+from penstock.learning.step.learner import Learner
 from penstock.small.compiled.losses import Coefficients
 from penstock.small.compiled.minibatch import MinibatchGradient
 from penstock.types.spaces import (
@@ -149,7 +151,7 @@ def policies(draw: st.DrawFn) -> Policy:
     tree = ACTIONS[action]
     bits = sum(tree.choices) if action in MASKABLE and draw(st.booleans()) else 0
     network = Network(
-        hidden_sizes=draw(st.sampled_from([(16, 16), (8,), (), (8, 16, 4)])),
+        hidden_sizes=draw(st.sampled_from([(16, 16), (8,), (), (8, 16, 4), (40, 24)])),
         trunk=draw(st.sampled_from(["separate", "shared"])),
         activation=draw(st.sampled_from(get_args(ActivationName))),
         state_dependent_std=draw(st.booleans()),
@@ -318,15 +320,35 @@ def test_a_learner_that_takes_direct_steps_learns_what_an_eager_one_learns(env_i
 
 
 @pytest.mark.parametrize(
-    "network",
-    [Network(memory="gru"), Network(encoders={"unit": "embedding"}), Network(squash_actions=True)],
-    ids=["memory", "embedding", "squashed"],
+    "network, actions, cause",
+    [
+        (Network(memory="gru"), "numbers", "policy.memory is 'gru'"),
+        (Network(encoders={"unit": "embedding"}), "numbers", "an observation has the encoder embedding"),
+        (Network(squash_actions=True), "numbers", "policy.squash_actions is true"),
+        (Network(), "choice and numbers", "the action has a vector of numbers beside other parts"),
+    ],
 )
-def test_other_networks_are_left_to_autograd(network: Network) -> None:
+def test_other_policies_are_left_to_autograd_for_a_reason_that_is_shown(
+    network: Network, actions: str, cause: str
+) -> None:
+    parts = Tree((*ACTIONS["choice"].leaves, Leaf(("x",), PLANE))) if actions not in ACTIONS else ACTIONS[actions]
     observation = Tree((Leaf(("a",), PLANE), Leaf(("unit",), DiscreteSpace(4))))
-    spec = EnvironmentSpec("Any-v0", observation, ACTIONS["numbers"])
-    policy = fresh_policy(spec, network=network)
-    assert MinibatchGradient.of(policy, flatten(policy), threads=1) is None
+    learner = Learner(
+        EnvironmentSpec("Any-v0", observation, parts),
+        network,
+        ppo=PPOConfig(minibatches=1),
+        sampling=SamplingConfig(),
+        device=CPU,
+        seed=0,
+    )
+    assert MinibatchGradient.of(learner.policy, learner.parameters, threads=1) is None
+    line = shown_execution(learner, LearnerConfig(), CPU)
+    assert line == f"gradient steps: eager, because {cause} (learner.execution)"
+
+
+def test_direct_steps_are_shown_without_a_reason() -> None:
+    line = shown_execution(make_learner(), LearnerConfig(), CPU)
+    assert line == "gradient steps: direct (learner.execution)"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
