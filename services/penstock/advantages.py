@@ -26,6 +26,12 @@ __all__ = ["Advantage", "Trajectories", "backward_sum", "v_trace"]
 class Trajectories:
     """All segments of a batch, before it is trained on: S segments of T steps, in the order of time.
 
+    For example, advantages (`ppo.advantage`) of single steps, and their targets::
+
+        def one_step(steps: penstock.Trajectories):
+            target = steps.reward + steps.discount * steps.next_value
+            return target - steps.value, target
+
     Every tensor is <float32>[S, T] on the learner's device unless noted, and 0 at steps that are not usable. None
     carries a gradient. A segment may have several episodes.
 

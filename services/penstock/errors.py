@@ -5,11 +5,27 @@ A message states what was received, what was expected, where, and what to do.
 
 
 class PenstockError(Exception):
-    """Base class of all exceptions that Penstock raises deliberately."""
+    """Base class of all exceptions that Penstock raises deliberately.
+
+    For example::
+
+        try:
+            outcome = penstock.evaluate("runs/first", episodes=20)
+        except penstock.PenstockError as error:
+            print(f"skipped: {error}")
+    """
 
 
 class ConfigurationError(PenstockError):
-    """A setting, file, environment or folder that the user must change. Commands exit with code 2."""
+    """A setting, file, environment or folder that the user must change. Commands exit with code 2.
+
+    For example::
+
+        try:
+            penstock.Config(epochs=0)
+        except penstock.ConfigurationError as error:
+            print(error)  # one line with the setting, its value and what it accepts
+    """
 
 
 class UnknownEnvironment(ConfigurationError):

@@ -25,6 +25,13 @@ __all__ = ["Inputs", "Joint", "Loss", "LossResult", "LossSettings", "Minibatch",
 class Minibatch:
     """Steps on which one gradient step is taken, with the policy's outputs for them.
 
+    For example, a loss (`learner.loss`) without a clip::
+
+        def unclipped(policy, batch: penstock.Minibatch, settings: penstock.LossSettings):
+            ratio = (batch.log_prob - batch.anchor_log_prob).exp()
+            values = batch.mean(batch.importance * (batch.value - batch.target).square())
+            return values - batch.mean(batch.policy_weight * ratio * batch.advantage)
+
     A row is a step, and [N] is one dimension. With `policy.memory`, a row is a segment, and [N] is [S, T]: S segments
     of T steps. Every tensor is <float32>[N] on the learner's device unless noted. The first three, and the parameters
     of the distribution, carry gradients.

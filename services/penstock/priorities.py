@@ -24,6 +24,11 @@ __all__ = ["Priority", "Segments", "mean_advantage"]
 class Segments:
     """All segments of a batch, before it is trained on: S segments of T steps, those with new steps first.
 
+    For example, a priority (`sampling.priority`) of segments with rewards::
+
+        def rewarded(segments: penstock.Segments):
+            return segments.value_error.abs().mean(1) + segments.reward.abs().amax(1)
+
     Every tensor is <float32>[S, T] on the learner's device unless noted, and 0 at steps that are not usable. None
     carries a gradient.
 

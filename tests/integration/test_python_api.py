@@ -11,7 +11,7 @@ import torch
 
 import penstock
 from penstock.runs.folder import RunFolder
-from tests.support.docstrings import examples
+from tests.support.docstrings import examples, trains
 from tests.support.services.processes import run
 
 SMALL: dict[str, Any] = {
@@ -99,8 +99,8 @@ def test_a_program_that_keeps_an_unfinished_stream_ends_its_run(tmp_path: Path) 
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("name", ["penstock.train", "penstock.stream"])
-def test_the_example_of_a_function_that_trains_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", [name for name, code in examples().items() if trains(code)])
+def test_an_example_that_trains_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("moviepy")
     monkeypatch.chdir(tmp_path)
     code = examples()[name].replace("50_000", "600")

@@ -1,17 +1,24 @@
 """The examples in the docstrings of the Python API."""
 
 import inspect
+import re
 import textwrap
 from collections.abc import Iterator
 
 import penstock
 
-_MARK = "For example::"
+_MARK = re.compile(r"For example(,.*)?::\n")
 
 
 def examples() -> dict[str, str]:
     """Returns the code of each example by the name of what it shows, such as penstock.Run or penstock.Config.load."""
-    return {name: _code(text) for name, text in _docstrings() if _MARK in text}
+    found = ((name, text, _MARK.search(text)) for name, text in _docstrings())
+    return {name: _code(text[mark.end() :]) for name, text, mark in found if mark}
+
+
+def trains(code: str) -> bool:
+    """Returns whether an example trains a run, which takes seconds with few steps."""
+    return any(call in code for call in ('penstock.train("', 'penstock.stream("'))
 
 
 def _docstrings() -> Iterator[tuple[str, str]]:
@@ -24,6 +31,6 @@ def _docstrings() -> Iterator[tuple[str, str]]:
 
 
 def _code(text: str) -> str:
-    lines = text.partition(_MARK)[2].splitlines()[1:]
+    lines = text.splitlines()
     end = next((number for number, line in enumerate(lines) if line and not line.startswith(" ")), len(lines))
     return textwrap.dedent("\n".join(lines[:end])).strip()

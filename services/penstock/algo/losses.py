@@ -18,6 +18,14 @@ from penstock.algo.advantages import ratio_of
 class LossSettings:
     """Coefficients of the loss. Each field is a setting of [ppo], which documents it.
 
+    For example, a loss (`learner.loss`) without an entropy bonus::
+
+        from penstock.losses import ppo
+
+        def without_bonus(policy, batch: penstock.Minibatch, settings: penstock.LossSettings):
+            loss, statistics = ppo(policy, batch, settings)
+            return loss + settings.entropy_coefficient * batch.mean(batch.entropy), statistics
+
     The metadata of a field that follows a schedule names the setting that selects the schedule. Such fields are scalar
     tensors in compiled and captured code, which would otherwise treat them as constants.
     """

@@ -171,6 +171,11 @@ class Run(os.PathLike[str]):
 class TrainedRun(Summary, Run):
     """A run that `penstock.train` has trained: the attributes of its `Summary`, and the methods of `Run`.
 
+    For example::
+
+        run = penstock.train("CartPole-v1", total_steps=50_000)
+        print(run.verdict, run.evaluation.return_mean, run.evaluate(episodes=20))
+
     `print` shows the result, and so does a notebook, with the learning curve.
     """
 

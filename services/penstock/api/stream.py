@@ -57,7 +57,14 @@ def stream(
 
 
 class Stream:
-    """Iterator over the records of a run that it trains. `penstock.stream` makes one. Used by one thread, once."""
+    """Iterator over the records of a run that it trains. `penstock.stream` makes one. Used by one thread, once.
+
+    For example::
+
+        records = penstock.stream("CartPole-v1", total_steps=50_000)
+        returns = [record["return_mean"] for record in records if record["kind"] == "evaluation"]
+        print(returns, records.run.verdict)
+    """
 
     def __init__(self, train: Callable[[Follower], TrainedRun]) -> None:
         """Takes the function that trains, and passes its records to another one."""

@@ -25,6 +25,12 @@ from penstock.types.spaces import MEMORY_PARTS
 class Config(Sections):
     """All settings of a run: the given values, and defaults for all others.
 
+    For example::
+
+        config = penstock.Config(env_id="Pendulum-v1", ppo={"epochs": 4}, seed=1)
+        config = config.changed(lr=1e-3)
+        print(config.ppo.learning_rate, config.to_toml())
+
     Takes sections, `Config(ppo={"epochs": 4})`, and settings by the names that options have, `Config(epochs=4)`. No
     preset is applied; `penstock.configure` chooses one, as `penstock train` does.
     """

@@ -31,6 +31,13 @@ _LEAST_CPU_S = 1.0
 class Interrupted(KeyboardInterrupt):
     """An interrupt ended the run after training had begun.
 
+    For example::
+
+        try:
+            penstock.train("CartPole-v1", total_steps=50_000)
+        except penstock.Interrupted as interrupted:
+            print(f"saved at {interrupted.saved_steps} steps; penstock.train(resume=True) continues")
+
     Attributes:
         saved_steps: Environment steps of the newest checkpoint; None if there is none.
         trained_steps: Environment steps trained, as last reported by the learner.

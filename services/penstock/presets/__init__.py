@@ -50,6 +50,11 @@ class Configured(NamedTuple):
 class Preset:
     """A preset that ships with Penstock.
 
+    For example::
+
+        for preset in penstock.list_presets():
+            print(preset.name, preset.environment, preset.total_steps, preset.threshold)
+
     Attributes:
         name: Name, for `penstock.preset` and `penstock.train(preset=...)`.
         environment: Id of its environment; None: it is for all.

@@ -12,6 +12,11 @@ from penstock.types.evaluation import InfoMetric, VariantReturns
 class Evaluation:
     """Episodes that a trained policy has played. `print` shows them as `penstock evaluate` does.
 
+    For example::
+
+        outcome = penstock.evaluate("runs/first", episodes=20, seed=1)
+        print(outcome.return_mean, outcome.return_std, max(outcome.steps))
+
     Attributes:
         env_id: Id of the environment.
         checkpoint: File of the policy.

@@ -86,7 +86,11 @@ def return_text(mean: float, std: float | None = None) -> str:
 class Metrics:
     """The metrics of a run.
 
-    Example: `metrics.evaluation["return_mean"]` over `metrics.evaluation["env_steps"]`.
+    For example::
+
+        metrics = penstock.load_metrics("runs/first")
+        steps, returns = metrics.evaluation["env_steps"], metrics.evaluation["return_mean"]
+        print(steps[returns.argmax()], metrics.training["entropy"][-1])
 
     Attributes:
         training: Columns of the records of training.

@@ -65,6 +65,11 @@ class VariantOutcome:
 class Summary:
     """The results of a run. `print` shows them in a few lines, as `penstock train` does at its end.
 
+    For example::
+
+        summary = penstock.Run("runs/first").summary
+        print(summary.verdict, summary.stopped, summary.env_steps, summary.evaluation.return_mean)
+
     Attributes:
         run_dir: Folder of the run.
         env_id: Gymnasium id of the environment.

@@ -1,7 +1,6 @@
 """Runs as objects, on a copy of a finished run: what they read lazily, what they refuse, and the API's examples."""
 
 import dataclasses
-import inspect
 import shutil
 import subprocess
 import sys
@@ -9,15 +8,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
+from gymnasium import spaces
 from gymnasium.envs.classic_control import CartPoleEnv
 
 import penstock
 from penstock.api.run import TrainedRun
+from penstock.config import SamplingConfig
+from penstock.learning.step.learner import Learner
 from penstock.runs.folder import RunFolder
 from penstock.runs.summary import Summary
-from tests.support.docstrings import examples
+from tests.support.docstrings import examples, trains
+from tests.support.training.training import make_batch, make_learner
 
 FINISHED = Path(__file__).parents[2] / "compatibility" / penstock.__version__ / "run"
 
@@ -151,8 +155,15 @@ def test_the_code_that_a_run_names_is_imported_only_if_trusted(run: penstock.Run
 
 
 EXAMPLES = examples()
-TRAINING = {"penstock.train", "penstock.stream"}
-"""Functions whose examples integration/test_python_api.py runs."""
+OF_LEARNER: dict[str, Callable[[Path], Learner]] = {
+    "penstock.LossSettings": lambda file: make_learner(loss=f"{file}:without_bonus"),
+    "penstock.Minibatch": lambda file: make_learner(loss=f"{file}:unclipped"),
+    "penstock.Segments": lambda file: make_learner(sampling=SamplingConfig(priority=f"{file}:rewarded")),
+    "penstock.Trajectories": lambda file: make_learner(advantage=f"{file}:one_step"),
+}
+"""Learners that use the examples that are functions of a learner, in a file."""
+HERE = sorted(name for name, code in EXAMPLES.items() if not trains(code) and name not in OF_LEARNER)
+"""Examples that run on a finished run. Those that train run in integration/test_python_api.py."""
 
 
 LONE = """
@@ -181,15 +192,32 @@ class MyEnv(CartPoleEnv):
     """The environment of a user."""
 
 
-def test_every_function_of_the_interface_has_an_example() -> None:
-    functions = {f"penstock.{name}" for name in penstock.__all__ if inspect.isfunction(getattr(penstock, name))}
-    assert functions <= EXAMPLES.keys() and functions > TRAINING
+class Spoken(gymnasium.Env[str, np.int64]):
+    """An environment that observes a text."""
+
+    observation_space, action_space = spaces.Text(9, charset="abcdefgh "), spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        return "abc def", {}
 
 
-@pytest.mark.parametrize("name", sorted(EXAMPLES.keys() - TRAINING))
+def test_every_name_of_the_interface_has_an_example() -> None:
+    assert {f"penstock.{name}" for name in penstock.__all__} <= EXAMPLES.keys()
+
+
+@pytest.mark.parametrize("name", OF_LEARNER)
+def test_an_example_of_a_function_of_the_learner_trains(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "own.py"
+    file.write_text(f"import penstock\n\n{EXAMPLES[name]}\n")
+    outcome = OF_LEARNER[name](file).train(make_batch(), 0.0)
+    assert np.isfinite(outcome.priorities).all() and outcome.statistics.learning.gradient_norm
+
+
+@pytest.mark.parametrize("name", HERE)
 def test_an_example_of_the_documentation_runs(run: penstock.Run, name: str) -> None:
     if ".film(" in EXAMPLES[name]:
         pytest.importorskip("moviepy")
     observation = np.zeros(4, np.float32)
     given = {"observation": observation, "observations": [observation] * 2, "policy": run.policy, "MyEnv": MyEnv}
+    given["env"] = Spoken()
     exec(compile(EXAMPLES[name], name, "exec"), {"penstock": penstock, **given})

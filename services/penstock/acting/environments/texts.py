@@ -23,6 +23,11 @@ _WORD = re.compile(r"\w+")
 class TextTokens(gymnasium.ObservationWrapper[Any, Any, Any]):
     """An environment whose texts are rows of integers, <int64>[length], in place of `Text` and similar spaces.
 
+    For example, where `env` has a mission or an instruction in its observations::
+
+        env = penstock.TextTokens(env, form="words", length=16)
+        observation, _ = env.reset(seed=1)
+
     Number 0 is no token, and fills a row after the last one. Upper and lower case are the same for words, and
     punctuation is left out.
     """

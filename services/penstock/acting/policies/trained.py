@@ -29,6 +29,14 @@ _SUFFIX = ".safetensors"
 class TrainedPolicy:
     """A trained policy that acts on single observations or on batches. Used by one thread.
 
+    For example::
+
+        policy, env = penstock.load_policy("runs/first"), penstock.make("runs/first")
+        (observation, _), ended = env.reset(seed=1), False
+        while not ended:
+            observation, _, terminated, truncated, _ = env.step(policy.act(observation))
+            ended = terminated or truncated
+
     An argument is one observation if its arrays have the shapes of the observation space, and a batch of N if all of
     them have one more dimension in front; the results have that dimension too. Images have channels first or last. A
     single observation may lack dimensions of size 1. Where environment.frame_stack is above 1, the last frames are

@@ -7,7 +7,7 @@ import torch
 
 from penstock.algo.network import Network
 from penstock.algo.spaces import encoders_of_new, shown_encoders
-from penstock.config import Config, LearnerConfig
+from penstock.config import Config
 from penstock.learning.durable import checkpoints
 from penstock.learning.durable.checkpoints import Recovered
 from penstock.learning.durable.episode_log import EpisodeLog
@@ -23,10 +23,10 @@ from penstock.learning.run.evaluations import Evaluations
 from penstock.learning.run.own_callbacks import OwnCallbacks
 from penstock.learning.run.session import Lead, LearnerParts, Session
 from penstock.learning.run.training import TrainingRun
+from penstock.learning.step.chosen_execution import shown_execution
 from penstock.learning.step.devices import export_gpu_metrics
 from penstock.learning.step.learner import Learner
 from penstock.runs.folder import RunFolder, find_checkpoint
-from penstock.small.compiled.minibatch import obstacle_of
 from penstock.telemetry import metrics
 from penstock.telemetry.logs import Logger
 from penstock.types.spaces import EnvironmentSpec
@@ -122,14 +122,6 @@ def core_is_faster(config: Config, spec: EnvironmentSpec, continued: Network | N
     return learner.execution == "direct" and learner.parameters.numel() * rows <= _WORK_OF_A_CORE
 
 
-def shown_execution(learner: Learner, settings: LearnerConfig, device: torch.device) -> str:
-    """Returns a short line with how gradient steps are executed, and why a CPU does not take the fastest ones."""
-    cause = ""
-    if settings.execution == "auto" and device.type == "cpu" and learner.execution != "direct":
-        cause = obstacle_of(learner.policy)
-    return f"gradient steps: {learner.execution}{cause and f', because {cause}'} (learner.execution)"
-
-
 def opened_learner(
     session: Session, spec: EnvironmentSpec, device: torch.device, lead: Lead, logger: Logger
 ) -> Learner:
@@ -157,7 +149,8 @@ def opened_learner(
     elif continued is not None:
         checkpoints.start_from(learner, continued)
     encoders = shown_encoders(spec, learner.policy.network.encoders)
-    for notice in (*learner.notices, encoders, shown_execution(learner, config.learner, device)):
+    executed = shown_execution(learner.execution, learner.policy, config.learner.execution)
+    for notice in (*learner.notices, encoders, executed):
         session.statistics.notice(notice)
     return learner
 

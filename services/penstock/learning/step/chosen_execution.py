@@ -18,7 +18,7 @@ from penstock.learning.step.direct_execution import DirectExecution
 from penstock.learning.step.execution import Execution, descent_by
 from penstock.learning.step.gradient_steps import GradientStep
 from penstock.learning.step.torch_execution import TorchExecution
-from penstock.small.compiled.minibatch import MinibatchGradient
+from penstock.small.compiled.minibatch import MinibatchGradient, obstacle_of
 
 _BY_TORCH = {"learner.loss", "learner.optimizer"}
 """Settings of functions of the user's own with which torch takes the gradient steps."""
@@ -106,3 +106,16 @@ class ChosenExecution:
     def _is_fast_on_cpu(self) -> bool:
         """Whether the fastest computation on a CPU is chosen. It rounds differently from torch's operations."""
         return self.name == "auto" and self.device.type == "cpu" and self.precision == "float32"
+
+
+def shown_execution(name: str, policy: Policy, setting: config.Execution) -> str:
+    """Returns a short line with the execution of gradient steps, and which part of a policy keeps a CPU from `direct`.
+
+    Args:
+        name: Name of the execution (`Execution.name`).
+        policy: The policy, on the learner's device.
+        setting: `learner.execution`.
+    """
+    on_cpu = next(policy.parameters()).device.type == "cpu"
+    cause = obstacle_of(policy) if on_cpu and setting == "auto" and name != "direct" else ""
+    return f"gradient steps: {name}{cause and f', because {cause}'} (learner.execution)"

@@ -19,10 +19,10 @@ from penstock.algo.network import Network
 from penstock.algo.parameters import beginning_of, flatten
 from penstock.algo.policies import Inputs, Policy
 from penstock.algo.priorities import importance_weights, preferences, segment_priorities
-from penstock.config import LearnerConfig, PPOConfig, SamplingConfig
+from penstock.config import PPOConfig, SamplingConfig
 from penstock.learning.ranks.ranks import ALONE
-from penstock.learning.run.assembly import shown_execution
 from penstock.learning.step.adam import Adam
+from penstock.learning.step.chosen_execution import shown_execution
 from penstock.learning.step.direct_execution import DirectExecution
 from penstock.learning.step.execution import Descent, Eager
 from penstock.learning.step.gradient_steps import GradientStep, Steps, objective_of
@@ -342,12 +342,13 @@ def test_other_policies_are_left_to_autograd_for_a_reason_that_is_shown(
         seed=0,
     )
     assert MinibatchGradient.of(learner.policy, learner.parameters, threads=1) is None
-    line = shown_execution(learner, LearnerConfig(), CPU)
+    line = shown_execution(learner.execution, learner.policy, "auto")
     assert line == f"gradient steps: eager, because {cause} (learner.execution)"
 
 
 def test_direct_steps_are_shown_without_a_reason() -> None:
-    line = shown_execution(make_learner(), LearnerConfig(), CPU)
+    learner = make_learner()
+    line = shown_execution(learner.execution, learner.policy, "auto")
     assert line == "gradient steps: direct (learner.execution)"
 
 
