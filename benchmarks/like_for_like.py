@@ -99,7 +99,7 @@ def penstock_command(work: Work) -> list[str | Path]:
         "actor.unroll-length": equal_work.SEGMENT_STEPS,
         "sampling.batch-segments": equal_work.ENVIRONMENTS,
         "sampling.fresh-fraction": 1,
-        "policy.hidden-sizes": ",".join(map(str, equal_work.HIDDEN)),
+        "policy.hidden-sizes": ",".join(map(str, work.hidden)),
         "policy.activation": "tanh",
         "policy.normalise-observations": "false",
         "policy.normalise-returns": "false",
@@ -136,11 +136,13 @@ def temporary(folder: Path) -> Mapping[str, str]:
     return {"TMPDIR": str(folder)}
 
 
-def run(system: str, env_id: str, minibatch: int, seed: int, seconds: float = SECONDS) -> Pace:
+def run(
+    system: str, env_id: str, minibatch: int, seed: int, seconds: float = SECONDS, units: int = equal_work.UNITS
+) -> Pace:
     """Measures a system in a folder of its own. Raises as `measure`."""
     with tempfile.TemporaryDirectory(prefix="bench-") as parent:
         folder = Path(parent) / "run"
         if system in PEERS:
             folder.mkdir()
         name = "journal.jsonl" if system in PEERS else "metrics.jsonl"
-        return measure(system, Work(env_id, minibatch, seed, folder / name), seconds)
+        return measure(system, Work(env_id, minibatch, seed, folder / name, units), seconds)

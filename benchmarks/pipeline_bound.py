@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from benchmarks.like_for_like import variables
 from benchmarks.observed import ROOT
 from benchmarks.peers import equal_work
-from benchmarks.peers.equal_work import ENVIRONMENTS, HIDDEN, VECTOR_ENVIRONMENTS
+from benchmarks.peers.equal_work import ENVIRONMENTS, UNITS, VECTOR_ENVIRONMENTS
 from penstock.algo.network import Network
 from penstock.algo.parameters import flatten
 from penstock.small.compiled import passes
@@ -81,7 +81,7 @@ def collecting(env_id: str) -> Callable[[], int]:
     inputs = environments.single_observation_space.shape[0]
     continuous = bool(environments.single_action_space.shape)
     outputs = environments.single_action_space.shape[0] if continuous else environments.single_action_space.n
-    weights = _weights((inputs, *HIDDEN, int(outputs)), random)
+    weights = _weights((inputs, UNITS, UNITS, int(outputs)), random)
     observation: NDArray[np.float32] = environments.reset(seed=0)[0]
 
     def step() -> int:
@@ -108,7 +108,7 @@ def training(env_id: str, minibatch: int) -> Callable[[], int]:
     The gradient of the loss by the outputs is given. The products and activations are those of direct gradient steps,
     which are the fastest that we know.
     """
-    hidden = Network(hidden_sizes=HIDDEN, normalise_observations=False, normalise_returns=False)
+    hidden = Network(hidden_sizes=(UNITS, UNITS), normalise_observations=False, normalise_returns=False)
     policy = fresh_policy(spec_of(env_id), network=hidden)
     network, random = FlatNetwork.of(policy, flatten(policy)), np.random.default_rng(0)
     assert network is not None

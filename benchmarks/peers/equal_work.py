@@ -18,8 +18,8 @@ ENVIRONMENTS = 64
 SEGMENT_STEPS = 64
 BATCH = ENVIRONMENTS * SEGMENT_STEPS
 EPOCHS = 2
-HIDDEN = (64, 64)
-"""Hidden layers, with tanh, of policy and value each."""
+UNITS = 64
+"""Units of each of the two hidden layers, with tanh, of policy and value each."""
 LEARNING_RATE = 1e-3
 DISCOUNT = 0.99
 TRACE_DECAY = 0.95
@@ -43,12 +43,19 @@ class Work(CommandLine):
         minibatch: Environment steps in a minibatch.
         seed: Seed of the run.
         journal: File of the run's journal.
+        units: Units of each hidden layer.
     """
 
     env_id: str = field(metadata={"choices": list(VECTOR_ENVIRONMENTS)})
     minibatch: int
     seed: int
     journal: Path
+    units: int = UNITS
+
+    @property
+    def hidden(self) -> tuple[int, int]:
+        """Units of the hidden layers of policy and value each."""
+        return self.units, self.units
 
     @property
     def minibatches(self) -> int:

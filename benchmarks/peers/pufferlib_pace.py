@@ -50,13 +50,13 @@ class Environments(pufferlib.PufferEnv):
 class Policy(torch.nn.Module):
     """Separate networks for policy and value, with the interface that PuffeRL expects."""
 
-    def __init__(self, environments: Environments) -> None:
+    def __init__(self, environments: Environments, hidden: tuple[int, ...]) -> None:
         super().__init__()
         observations = int(np.prod(environments.single_observation_space.shape or ()))
         self._continuous = bool(environments.single_action_space.shape)
         space: Any = environments.single_action_space
         outputs = int(space.shape[0]) if self._continuous else int(space.n)
-        self.actor, self.critic = _network(observations, outputs), _network(observations, 1)
+        self.actor, self.critic = (_network(observations, n, hidden) for n in (outputs, 1))
         self.log_std = torch.nn.Parameter(torch.zeros(1, outputs), requires_grad=self._continuous)
 
     def forward_eval(self, observation: torch.Tensor, state: object = None) -> tuple[Any, torch.Tensor]:
@@ -68,9 +68,9 @@ class Policy(torch.nn.Module):
     forward = forward_eval
 
 
-def _network(inputs: int, outputs: int) -> torch.nn.Sequential:
+def _network(inputs: int, outputs: int, hidden: tuple[int, ...]) -> torch.nn.Sequential:
     layers: list[torch.nn.Module] = []
-    for width in equal_work.HIDDEN:
+    for width in hidden:
         layers += [torch.nn.Linear(inputs, width), torch.nn.Tanh()]
         inputs = width
     return torch.nn.Sequential(*layers, torch.nn.Linear(inputs, outputs))
@@ -110,7 +110,10 @@ def main() -> None:
         return Environments(work, buf, seed)
 
     environments = pufferlib.vector.make(make, num_envs=1, backend=pufferlib.vector.Serial, seed=work.seed)
-    learner, journal = trainer(settings, environments, Policy(environments.driver_env)), work.open_journal()
+    learner, journal = (
+        trainer(settings, environments, Policy(environments.driver_env, work.hidden)),
+        work.open_journal(),
+    )
     while True:
         learner.evaluate()
         learner.train()

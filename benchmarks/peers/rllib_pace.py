@@ -32,7 +32,7 @@ def main() -> None:
         )
         .rl_module(
             model_config=DefaultModelConfig(
-                fcnet_hiddens=list(equal_work.HIDDEN), fcnet_activation="tanh", vf_share_layers=False
+                fcnet_hiddens=list(work.hidden), fcnet_activation="tanh", vf_share_layers=False
             )
         )
         .training(

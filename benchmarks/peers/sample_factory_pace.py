@@ -90,7 +90,7 @@ def settings_of(work: Work) -> dict[str, object]:
         "actor_critic_share_weights": False,
         "adaptive_stddev": False,
         "continuous_tanh_scale": 0.0,
-        "encoder_mlp_layers": list(equal_work.HIDDEN),
+        "encoder_mlp_layers": list(work.hidden),
         "nonlinearity": "tanh",
         "learning_rate": equal_work.LEARNING_RATE,
         "gamma": equal_work.DISCOUNT,

@@ -80,7 +80,7 @@ def main() -> None:
     """Trains until it is stopped."""
     work = Work.from_arguments()
     torch.set_num_threads(1)
-    hidden = list(equal_work.HIDDEN)
+    hidden = list(work.hidden)
     model = PPO(
         "MlpPolicy",
         GymnasiumVector(work),
