@@ -28,7 +28,6 @@ from penstock.algo.network import Network
 from penstock.algo.parameters import flatten
 from penstock.small.compiled import passes
 from penstock.small.compiled.flat_network import FlatNetwork
-from penstock.small.compiled.passes import BLOCK
 from tests.support.environments.tiny import spec_of
 from tests.support.training.policies import fresh_policy
 
@@ -125,8 +124,8 @@ def training(env_id: str, minibatch: int) -> Callable[[], int]:
 
 @numba.njit(nogil=True, error_model="numpy")
 def _products(network, room, features, gradient):  # type: ignore[no-untyped-def]
-    for begin in range(0, features.shape[0], BLOCK):
-        part = features[begin : begin + BLOCK]
+    for begin in range(0, features.shape[0], network.block):
+        part = features[begin : begin + network.block]
         passes.forward(network, room, part)
         passes.backward(network, room, part, gradient)
 

@@ -19,7 +19,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
-EXTRAS = ("test", "plot", "video", "atari", "gpu", "remote")
+EXTRAS = ("test", "plot", "video", "atari", "gpu", "remote", "tune")
 TESTS = ("tests/unit", "tests/contract", "tests/integration/test_train.py", "tests/integration/test_certified_run.py")
 
 

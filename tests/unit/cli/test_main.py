@@ -113,7 +113,9 @@ def test_a_service_ends_even_if_an_environment_left_threads(ends: str, code: int
     assert ("ZeroDivisionError" in end.stderr) == (code == 1)
 
 
-def test_a_service_logs_the_errors_of_grpc_and_a_command_does_not_print_them(tmp_path: Path) -> None:
+def test_a_service_logs_the_errors_of_grpc_and_a_command_does_not_print_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     script = """
         import os
         from penstock.cli import main
@@ -125,5 +127,6 @@ def test_a_service_logs_the_errors_of_grpc_and_a_command_does_not_print_them(tmp
         main._execute = lambda name, arguments: command(arguments)
         main.main()
     """
+    monkeypatch.delenv("GRPC_VERBOSITY", raising=False)
     for name, level in (("learner", "ERROR"), ("status", "NONE")):
         assert run(["-c", textwrap.dedent(script), name], tmp_path).stdout.strip() == level

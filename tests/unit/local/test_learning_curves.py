@@ -68,7 +68,7 @@ def test_each_number_of_training_is_drawn_under_a_name_that_records_have() -> No
     assert learning_curves._DETAILS.keys() - recorded == {"env_steps_per_s", "samples_per_insert"}
 
 
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error", "ignore::DeprecationWarning")
 def test_a_run_without_a_finished_episode_is_drawn_without_a_warning(run: RunFolder, tmp_path: Path) -> None:
     run.metrics.unlink()
     write(run.root, Record("training", 10, {"return_mean": None, "value_loss": 0.5, "fresh_lag_mean": 1.0}))

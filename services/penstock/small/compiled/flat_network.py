@@ -11,7 +11,7 @@ from penstock.algo.activations import implementations_of
 from penstock.algo.policies import Policy
 from penstock.algo.published import Description
 from penstock.small.compiled import passes
-from penstock.small.compiled.passes import BLOCK, LAYER, FlatLayout, Floats
+from penstock.small.compiled.passes import LAYER, FlatLayout, Floats, block_of
 from penstock.small.layers import Layer
 from penstock.small.network import SmallNetwork
 
@@ -37,6 +37,8 @@ class FlatNetwork:
     def __init__(self, policy: Policy, parameters: nn.Parameter, network: SmallNetwork, sgemm: int) -> None:
         """Finds the layers of this network in the flat parameters. `sgemm` is the address of the product."""
         self._policy = policy
+        layers = [layer for trunk in network.trunks for layer in trunk]
+        block = block_of(max((layer.inputs * layer.outputs for layer in layers), default=0))
         tensors, end, weights = dict(policy.named_parameters()), 0, 0
 
         def placed(layer: Layer, *, hidden: bool = True) -> tuple[int, ...]:
@@ -44,8 +46,8 @@ class FlatNetwork:
             nonlocal end, weights
             weight, bias = tensors.pop(f"{layer.name}.weight"), tensors.pop(f"{layer.name}.bias")
             assert weight.shape == (layer.outputs, layer.inputs), (layer, weight.shape)
-            results, slopes = end, end + BLOCK * layer.outputs
-            end = slopes + BLOCK * layer.outputs
+            results, slopes = end, end + block * layer.outputs
+            end = slopes + block * layer.outputs
             positions = int(weight.storage_offset()), int(bias.storage_offset()), weights
             weights += layer.inputs * layer.outputs if hidden else 0
             return layer.inputs, layer.outputs, *positions, results, slopes
@@ -57,6 +59,7 @@ class FlatNetwork:
             transposed=np.zeros(weights, np.float32),
             hidden=hidden,
             ends=ends,
+            block=block,
             scratch=end,
             activation=implementations_of(network.activation).number,
             sgemm=sgemm,

@@ -11,7 +11,7 @@ import numpy as np
 
 from penstock.machine.compiled_code import using
 from penstock.small.compiled import passes, row_losses
-from penstock.small.compiled.passes import BLOCK, NETWORK, FlatLayout, backward, forward, results_of, slopes_of
+from penstock.small.compiled.passes import NETWORK, FlatLayout, backward, forward, results_of, slopes_of
 from penstock.small.compiled.row_losses import ROWS, SETTINGS, MinibatchSettings, choice_loss, gaussian_loss, value_loss
 
 # numba's functions of types have no annotations.
@@ -59,8 +59,8 @@ def choice_gradient(network, memory, features, chosen_in, rows, settings, result
     layer, (gradient, log_probs) = network.ends[0], results
     gradient[:] = np.float32(0.0)
     policy, value, entropy = 0.0, 0.0, 0.0
-    for first in range(0, features.shape[0], BLOCK):
-        block = features[first : first + BLOCK]
+    for first in range(0, features.shape[0], network.block):
+        block = features[first : first + network.block]
         forward(network, memory, block)
         logits, slopes = results_of(memory, layer, block.shape[0]), slopes_of(memory, layer, block.shape[0])
         losses = choice_loss(logits, first, chosen_in, rows, settings, slopes, log_probs)
@@ -83,8 +83,8 @@ def gaussian_gradient(network, memory, features, drawn_from, rows, settings, res
     gradient[:] = np.float32(0.0)
     drawn = (actions, bounds, network.parameters[begin:end], gradient[begin:end])
     policy, value, entropy = 0.0, 0.0, 0.0
-    for first in range(0, features.shape[0], BLOCK):
-        block = features[first : first + BLOCK]
+    for first in range(0, features.shape[0], network.block):
+        block = features[first : first + network.block]
         forward(network, memory, block)
         outputs, slopes = results_of(memory, layer, block.shape[0]), slopes_of(memory, layer, block.shape[0])
         losses = gaussian_loss(outputs, first, drawn, rows, settings, slopes, log_probs)

@@ -18,12 +18,12 @@ from penstock.small.compiled import gradients, passes
 from penstock.small.compiled.flat_network import FlatNetwork, sgemm_address
 from penstock.small.compiled.losses import PolicyLoss, Rows, obstacle_of_actions, policy_loss
 from penstock.small.compiled.part_threads import PartThreads
-from penstock.small.compiled.passes import BLOCK, Floats
+from penstock.small.compiled.passes import BLOCKS, Floats
 from penstock.small.compiled.row_losses import ROW, MinibatchSettings
 from penstock.small.network import obstacle
 
-_LEAST_ROWS = 2 * BLOCK
-"""Rows of the smallest part but the last. Waking a thread takes as long as a quarter of it."""
+_LEAST_ROWS = max(BLOCKS)
+"""Rows of the smallest part but the last, and whole blocks. Waking a thread takes as long as a quarter of it."""
 
 _MOST_PARTS = 16
 """Bound on the parts of a minibatch, each of which has a gradient in memory."""
@@ -125,6 +125,5 @@ def obstacle_of(policy: Policy) -> str:
 
 def _parts_of(count: int) -> list[slice]:
     """Returns the parts of this number of rows, which do not depend on the number of threads."""
-    blocks = -(-count // BLOCK)
-    rows = max(_LEAST_ROWS, -(-blocks // _MOST_PARTS) * BLOCK)
+    rows = -(-count // (_MOST_PARTS * _LEAST_ROWS)) * _LEAST_ROWS
     return [slice(begin, min(begin + rows, count)) for begin in range(0, count, rows)]

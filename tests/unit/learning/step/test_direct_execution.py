@@ -151,7 +151,7 @@ def policies(draw: st.DrawFn) -> Policy:
     tree = ACTIONS[action]
     bits = sum(tree.choices) if action in MASKABLE and draw(st.booleans()) else 0
     network = Network(
-        hidden_sizes=draw(st.sampled_from([(16, 16), (8,), (), (8, 16, 4), (40, 24)])),
+        hidden_sizes=draw(st.sampled_from([(16, 16), (8,), (), (8, 16, 4), (40, 24), (264, 256)])),
         trunk=draw(st.sampled_from(["separate", "shared"])),
         activation=draw(st.sampled_from(get_args(ActivationName))),
         state_dependent_std=draw(st.booleans()),
@@ -166,7 +166,7 @@ def policies(draw: st.DrawFn) -> Policy:
     return policy
 
 
-@given(policies(), st.integers(1, 70), st.fixed_dictionaries(OPTION_VALUES), st.integers(0, 9))
+@given(policies(), st.one_of(st.integers(1, 70), st.just(300)), st.fixed_dictionaries(OPTION_VALUES), st.integers(0, 9))
 def test_the_gradient_is_that_of_autograd(policy: Policy, count: int, options: dict[str, Any], seed: int) -> None:
     settings = LossSettings(**options)
     if count == 1:

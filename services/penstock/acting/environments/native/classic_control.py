@@ -85,6 +85,10 @@ class MovingEnvironments(VectorEnv[Any, Any, Any]):
         return np.ascontiguousarray(np.array([self._motion.begin(self._generators[row]) for row in rows]).T)
 
 
+_PRODUCT = (np.float32(1.0) * 1.0).dtype
+"""Type of the product of a float32 number and one of Python's, as in the originals: float64 before NumPy 2."""
+
+
 class Pendulum:
     """The equations of Gymnasium's Pendulum-v1. The state is the angle and its speed."""
 
@@ -104,7 +108,7 @@ class Pendulum:
     def advance(self, state: Numbers, action: NDArray[Any]) -> tuple[Numbers, NDArray[Any], NDArray[np.bool_]]:
         """Applies a torque, <float32>[N, 1], for one step."""
         angle, speed = state
-        torque = np.clip(action[:, 0], -self._MAX_TORQUE, self._MAX_TORQUE)
+        torque = np.clip(action[:, 0], -self._MAX_TORQUE, self._MAX_TORQUE).astype(_PRODUCT, copy=False)
         distance = ((angle + np.pi) % (2 * np.pi)) - np.pi
         costs = _square(distance) + 0.1 * _square(speed) + 0.001 * _square(torque)
         gravity = 3 * self._g / (2 * self._LENGTH) * np.sin(angle)

@@ -133,5 +133,5 @@ def test_wrong_arguments_are_refused_in_one_line(arguments: dict[str, Any], reas
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_squares_are_rounded_as_those_of_single_numbers(dtype: type) -> None:
     numbers: NDArray[Any] = np.random.default_rng(0).uniform(-30.0, 30.0, 20_000).astype(dtype)
-    expected = np.array([number**2 for number in numbers])
+    expected = np.array([number ** dtype(2) for number in numbers])
     np.testing.assert_array_equal(classic_control._square(numbers), expected)
