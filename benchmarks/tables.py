@@ -18,6 +18,7 @@ from typing import Any
 
 from benchmarks import charts, forms_tables, gpu_tables, loop_results, many_actors_tables, zoo_report
 from benchmarks.loop_results import Goal
+from benchmarks.wide_layers import LEAST_PACE, ratios_of
 from tests.support.results.result_files import (
     PAGE_OF_CHANGES,
     Index,
@@ -91,6 +92,35 @@ def like_for_like(document: Document) -> str:
             "How each system deviates from the common work:",
             "",
             *(f"- {TITLES[system]}: {text}" for system, text in document["deviations"].items()),
+        ]
+    )
+
+
+def wide_layers(document: Document) -> str:
+    """Returns pace and CPU time of each system on the same work, one row for each width of the hidden layers."""
+    systems, rows = list(dict.fromkeys(case["system"] for case in document["cases"])), []
+    for units in dict.fromkeys(case["units"] for case in document["cases"]):
+        ours, *peers = (case for case in document["cases"] if case["units"] == units)
+        cells = [
+            f"{ours[name]:,.{digits}f}, "
+            + ", ".join(f"{peer[name]:,.{digits}f} ({ours[name] / peer[name]:.{of_ratio}f})" for peer in peers)
+            for name, digits, of_ratio in (("env_steps_per_s", 0, 1), ("cpu_s_per_million_steps", 1, 2))
+        ]
+        met = ratios_of(document["cases"], units)[0] >= LEAST_PACE[units]
+        goal = f"{LEAST_PACE[units]:g}" if met else f"**{LEAST_PACE[units]:g}**"
+        rows.append(f"| {units}x{units} | {goal} | {' | '.join(cells)} |")
+    names = "; ".join(TITLES[system].strip("*") for system in systems)
+    rounds = min(len(case["rounds"]) for case in document["cases"])
+    return "\n".join(
+        [
+            f"Systems: {names}. In brackets is Penstock's number over the peer's, and in bold a goal for the ratio to"
+            " the fastest peer that was missed:",
+            "",
+            "| layers | goal | steps/s | CPU seconds per million steps |",
+            "|---|---|---|---|",
+            *rows,
+            "",
+            f"{_source(document)} {_count(rounds, 'round')} ([result file](../results/wide_layers.json)).",
         ]
     )
 
@@ -648,6 +678,7 @@ PARTS: Mapping[str, tuple[str, str, Callable[[Document], str]]] = {
     "replay of random bytes": (SPEED, "replay_pixel.json", replay("replay_pixel.json")),
     "origin of the loops": (SPEED, "loop.json", origin),
     "like for like": (SPEED, "loop.json", like_for_like),
+    "wide layers": (SPEED, "wide_layers.json", wide_layers),
     "as people run them": (SPEED, "loop.json", as_people_run),
     "data path": (SPEED, "loop.json", data_path),
     "goals of the loops": (SPEED, "loop.json", goals),
