@@ -91,8 +91,8 @@ class FlatNetwork:
     def room(self) -> Floats:
         """Returns the memory for one block, which a thread passes to the functions of `passes` and `gradients`.
 
-        It holds the results of all layers, their slopes, and the transposed gradient of a weight with
-        more outputs than inputs.
+        It holds the results of all layers, their slopes, and the transposed gradient of a weight with more outputs than
+        inputs.
         """
         return np.zeros(self._room, np.float32)
 

@@ -125,5 +125,5 @@ def obstacle_of(policy: Policy) -> str:
 
 def _parts_of(count: int) -> list[slice]:
     """Returns the parts of this number of rows, which do not depend on the number of threads."""
-    rows = -(-count // (_MOST_PARTS * _LEAST_ROWS)) * _LEAST_ROWS
+    rows = max(1, -(-count // (_MOST_PARTS * _LEAST_ROWS))) * _LEAST_ROWS
     return [slice(begin, min(begin + rows, count)) for begin in range(0, count, rows)]

@@ -28,7 +28,8 @@ from penstock.learning.step.execution import Descent, Eager
 from penstock.learning.step.gradient_steps import GradientStep, Steps, objective_of
 from penstock.learning.step.learner import Learner
 from penstock.small.compiled.losses import Coefficients
-from penstock.small.compiled.minibatch import MinibatchGradient
+from penstock.small.compiled.minibatch import MinibatchGradient, _parts_of
+from penstock.small.compiled.passes import BLOCKS
 from penstock.types.spaces import (
     ActivationName,
     BoxSpace,
@@ -344,6 +345,13 @@ def test_other_policies_are_left_to_autograd_for_a_reason_that_is_shown(
     assert MinibatchGradient.of(learner.policy, learner.parameters, threads=1) is None
     line = shown_execution(learner.execution, learner.policy, "auto")
     assert line == f"gradient steps: eager, because {cause} (learner.execution)"
+
+
+@pytest.mark.parametrize("count", [0, 1, 256, 257, 4096, 4097, 100_000])
+def test_parts_of_a_minibatch_have_whole_blocks_of_any_size(count: int) -> None:
+    parts = _parts_of(count)
+    assert len(parts) <= 16 and [row for part in parts for row in range(part.start, part.stop)] == list(range(count))
+    assert all((part.stop - part.start) % max(BLOCKS) == 0 for part in parts[:-1])
 
 
 def test_direct_steps_are_shown_without_a_reason() -> None:
