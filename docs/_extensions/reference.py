@@ -24,6 +24,7 @@ from pydantic_core import PydanticUndefined
 from penstock.config import Config, Section
 from penstock.config.answers import ANSWERS
 from penstock.config.names import ALIASES
+from penstock.config.sections import described
 from penstock.presets import described_presets
 from penstock.telemetry import metrics
 
@@ -98,7 +99,7 @@ def settings_page() -> str:
 def _setting(section: str, key: str, field: FieldInfo) -> str:
     default = field.default if field.default is not PydanticUndefined else field.default_factory
     shown = "unset" if default is None else repr(default)
-    text = _escaped(" ".join((field.description or "").split()))
+    text = _escaped(described(f"{section}.{key}"))
     return f"`{section}.{key}` (default: `{shown}`)\n: {text}"
 
 

@@ -17,6 +17,7 @@ from penstock.acting.policies.inference import PolicyRunner
 from penstock.acting.values.spaces import segment_schema
 from penstock.config import Config, setting_names
 from penstock.config.foreign_code import CODE, FileNames, code_settings
+from penstock.config.sections import described
 from penstock.learning.step.batches import to_tensors
 from penstock.learning.step.gradient_steps import Steps
 from penstock.losses import Minibatch
@@ -67,9 +68,7 @@ def test_every_setting_is_read(name: str) -> None:
 
 @for_each("name", setting_names())
 def test_every_setting_is_documented(name: str) -> None:
-    section, key = name.split(".")
-    model: Any = Config.model_fields[section].annotation
-    assert model.model_fields[key].description, f"{name} needs a docstring with its unit and meaning"
+    assert described(name), f"{name} needs a docstring with its unit and meaning"
 
 
 def validates_a_name_of_code(annotation: object) -> bool:

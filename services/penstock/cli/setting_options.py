@@ -11,7 +11,7 @@ from penstock.config import Config
 from penstock.config.answers import ANSWERS
 from penstock.config.names import ALIASES, SHORT, short_names, spelled, suggestions
 from penstock.config.removed import reason_of
-from penstock.config.sections import fields
+from penstock.config.sections import described, fields
 from penstock.config.setting_types import is_list, is_table, read_table
 from penstock.config.wanted import is_flag, wanted
 from penstock.errors import ConfigurationError
@@ -136,19 +136,18 @@ def _add_setting(group: argparse._ArgumentGroup, name: str, field: FieldInfo, de
     text = argparse.SUPPRESS
     if defaults is not None:
         value = shown(getattr(getattr(defaults, section), key))
-        description = " ".join((field.description or "").split())
-        text = f"{description} ({wanted(field)}) [{value}]".replace("%", "%%")
+        text = f"{described(name)} ({wanted(field)}) [{value}]".replace("%", "%%")
     shown_names = [name, *(each for each, setting in SHORT.items() if setting == name)]
     hidden = [each for each in short_names(name) if each not in shown_names]
     accumulates = is_list(field.annotation) or is_table(field.annotation)
-    for names, described in ((shown_names, text), (hidden, argparse.SUPPRESS)):
+    for names, shown_text in ((shown_names, text), (hidden, argparse.SUPPRESS)):
         if names:
             group.add_argument(
                 *map(option, names),
                 dest=name,
                 metavar=key.upper(),
                 action="append" if accumulates else "store",
-                help=described,
+                help=shown_text,
             )
 
 

@@ -12,7 +12,7 @@ from penstock.config.settings.policy import PolicyConfig
 from penstock.config.settings.ppo import PPOConfig
 from penstock.config.settings.run import RunConfig, TelemetryConfig, TrackingConfig, TrainConfig
 from penstock.config.settings.sampling import SamplingConfig
-from penstock.config.settings.section import Constant, Section
+from penstock.config.settings.section import Constant, Section, texts_of
 from penstock.config.settings.security import SecurityConfig
 from penstock.config.settings.services import ActorConfig, LearnerConfig, ReplayConfig
 from penstock.gate_law import least_store
@@ -22,9 +22,7 @@ class Sections(Constant):
     """The sections, with derived settings filled in; `Config` also checks that they fit together."""
 
     # The arguments of an environment may be infinite.
-    model_config = pydantic.ConfigDict(
-        frozen=True, extra="forbid", use_attribute_docstrings=True, ser_json_inf_nan="constants"
-    )
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
 
     run: RunConfig = RunConfig()
     environment: EnvironmentConfig = EnvironmentConfig()
@@ -134,6 +132,17 @@ def fields() -> dict[str, FieldInfo]:
         assert isinstance(field.annotation, type) and issubclass(field.annotation, Section)
         found |= {f"{section}.{key}": each for key, each in field.annotation.model_fields.items()}
     return found
+
+
+def described(name: str) -> str:
+    """Returns what a setting, section.key, is: the text below it in the source, in one line; empty if there is none."""
+    section, _, key = name.partition(".")
+    model = Sections.model_fields[section].annotation
+    assert isinstance(model, type) and issubclass(model, Section)
+    texts: dict[str, str] = {}
+    for parent in reversed(model.__mro__):
+        texts |= texts_of(parent) if issubclass(parent, Section) else {}
+    return " ".join(texts.get(key, "").split())
 
 
 def setting_names() -> list[str]:
