@@ -304,9 +304,12 @@ class Study:
         import optuna
 
         seed = int(np.random.SeedSequence([self._seed, number]).generate_state(1)[0])
-        sampler: optuna.samplers.BaseSampler = optuna.samplers.TPESampler(
-            seed=seed, multivariate=False, constant_liar=True
-        )
+        with warnings.catch_warnings():
+            # Before Optuna 5, a line about `constant_liar` for the user, who did not choose it.
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            sampler: optuna.samplers.BaseSampler = optuna.samplers.TPESampler(
+                seed=seed, multivariate=False, constant_liar=True
+            )
         own = values_in(self.base, self.space) if number == 0 else self.space
         if number == 0:
             fixed = {name: _encoded(self.space[name], value) for name, value in own.items()}
