@@ -29,7 +29,7 @@ SYSTEMS = ("penstock", "sb3", "pufferlib")
 ENV_ID = "CartPole-v1"
 MINIBATCH = 512
 LEAST_PACE = {64: 5.0, 128: 3.5, 256: 2.2, 512: 1.5}
-"""Smallest ratio of Penstock's steps/s to those of the fastest peer, by units of a hidden layer."""
+"""Goal for the ratio of Penstock's steps/s to the fastest peer's, by units of a hidden layer."""
 
 
 def case_of(units: int, system: str, paces: list[Pace]) -> dict[str, Any]:
@@ -40,8 +40,9 @@ def case_of(units: int, system: str, paces: list[Pace]) -> dict[str, Any]:
 
 
 def ratios_of(cases: list[dict[str, Any]], units: int) -> tuple[float, float]:
-    """Returns Penstock's steps/s over those of the fastest peer, and its CPU time over the least; 0 and infinity if a
-    system has no result.
+    """Returns two ratios: Penstock's steps/s to the fastest peer's, and its CPU time per step to the least of a peer.
+
+    They are 0 and infinity if a system has no result.
     """
     ours, *peers = (case for case in cases if case["units"] == units)
     if any(case["env_steps_per_s"] is None for case in (ours, *peers)):

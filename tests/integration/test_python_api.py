@@ -48,6 +48,7 @@ def streamed(tmp_path_factory: pytest.TempPathFactory) -> Streamed:
 
 
 def test_a_stream_that_is_left_early_ends_the_run_with_its_summary(streamed: Streamed) -> None:
+    assert {record["kind"] for record in streamed.records} == {"training", "evaluation"}
     trained = streamed.run
     assert trained.stopped == "callback" and trained.env_steps >= streamed.records[-1]["env_steps"]
     assert penstock.TrainedRun.of(trained.summary) == trained and not RunFolder(Path(trained)).services.exists()

@@ -87,7 +87,7 @@ def check_same(
 ) -> None:
     """Raises `ConfigurationError` if results for rows, [N, ...] each, depend on more than the rows.
 
-    They are compared with those of a second call, and of the first row `alone`.
+    `again` are the results of a second call with the same rows, and `alone` those of a call with the first row.
     """
     for others, count, how in (again, None, "from call to call"), (alone, 1, "with the other rows"):
         for one, other in zip(first, others, strict=True):

@@ -139,10 +139,7 @@ def described(name: str) -> str:
     section, _, key = name.partition(".")
     model = Sections.model_fields[section].annotation
     assert isinstance(model, type) and issubclass(model, Section)
-    texts: dict[str, str] = {}
-    for parent in reversed(model.__mro__):
-        texts |= texts_of(parent) if issubclass(parent, Section) else {}
-    return " ".join(texts.get(key, "").split())
+    return " ".join(texts_of(model).get(key, "").split())
 
 
 def setting_names() -> list[str]:

@@ -60,8 +60,7 @@ class Section(Constant):
 def texts_of(section: type[Section]) -> dict[str, str]:
     """Returns the text below each setting in the source of a section.
 
-    Help and documentation read them. Pydantic would read all of them at each import, which takes
-    a quarter of its time.
+    Help and documentation need them. Pydantic would read them at each import, which takes a quarter of its time.
     """
     (found,) = ast.parse(inspect.getsource(section)).body
     assert isinstance(found, ast.ClassDef)

@@ -29,9 +29,11 @@ _TILE = 16
 LAYER = np.dtype(
     [(name, np.int64) for name in ("inputs", "outputs", "weight", "bias", "transposed", "results", "slopes")]
 )
-"""A linear layer: its numbers of inputs and outputs, the positions of weight and bias among the parameters, of a hidden
-layer's transposed weight among those of the network, and of a block's results (of a hidden layer, after its activation)
-and their gradients in the memory."""
+"""A linear layer: its numbers of inputs and outputs, and the positions of its arrays.
+
+`weight` and `bias` are among the parameters. `transposed`, for hidden layers only, is among the transposed weights.
+`results`, after the activation of a hidden layer, and `slopes`, their gradients, are in the memory for one block.
+"""
 
 # Numbers of activations, as in `algo.activations`.
 _TANH = 0
