@@ -53,6 +53,7 @@ IMPORT_OF_USERS = {
 }
 """Modules that import what a name of a user names."""
 
+STARTS = {f"subprocess.{name}" for name in ("Popen", "run", "call", "check_call", "check_output")}
 SETTINGS = {"load_toml", "Config.load", "read_recorded", "read_settings"}
 READ_SETTINGS = {
     "config/configuration.py",  # `Config.load` marks what the file names
@@ -112,6 +113,14 @@ def test_no_data_is_executed_and_files_are_written_in_one_way(path: Path) -> Non
         assert not shell, ast.unparse(call)
         if name not in MAY_WRITE:
             assert not writes(function, call), ast.unparse(call)
+
+
+@for_each("path", FILES)
+def test_processes_are_started_with_a_copy_of_the_variables(path: Path) -> None:
+    """Without it, a variable that another thread sets meanwhile may move the list, and the start fails (`EFAULT`)."""
+    for function, call in calls(ast.parse(path.read_text())):
+        if function in STARTS:
+            assert any(keyword.arg == "env" for keyword in call.keywords), ast.unparse(call)
 
 
 def test_every_exception_to_the_rule_for_writing_is_needed() -> None:

@@ -162,6 +162,8 @@ def _read_variables(path: Path) -> dict[str, str]:
 def _docker(*words: str) -> "subprocess.CompletedProcess[str]":
     """Runs a docker command. Returns no output, and `_NO_ANSWER`, if it is not installed or does not respond."""
     try:
-        return subprocess.run(["docker", *words], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+        return subprocess.run(
+            ["docker", *words], env=os.environ.copy(), capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return subprocess.CompletedProcess(words, _NO_ANSWER, "", "")

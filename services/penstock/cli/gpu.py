@@ -1,5 +1,6 @@
 """Checks whether torch can use a GPU and, if it can't, finds the cause."""
 
+import os
 import shutil
 import subprocess
 
@@ -34,7 +35,9 @@ def _ask_driver() -> tuple[bool | None, str]:
         return None, ""
     query = [command, "--query-gpu=name,driver_version", "--format=csv,noheader"]
     try:
-        answer = subprocess.run(query, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+        answer = subprocess.run(
+            query, env=os.environ.copy(), capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         return False, f"nvidia-smi does not answer ({error})"
     lines = (answer.stdout if answer.returncode == 0 else answer.stderr or answer.stdout).splitlines()

@@ -34,6 +34,7 @@ class Guard:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
+            env=os.environ.copy(),
             start_new_session=True,
         )
 

@@ -148,7 +148,8 @@ def obstacle(target: str | None) -> str:
         reason = "" if answered else failure
     else:
         word = (target.split() or [""])[0]
-        known = subprocess.run(["/bin/sh", "-c", 'command -v -- "$0"', word], capture_output=True, check=False)
+        search = ["/bin/sh", "-c", 'command -v -- "$0"', word]
+        known = subprocess.run(search, env=os.environ.copy(), capture_output=True, check=False)
         reason = f"no command {word!r}" if known.returncode and _PLAIN_WORD.fullmatch(word) else ""
     return f"run.on_end: the end of the run would not be sent to {_shown(target)} now: {reason}" if reason else ""
 

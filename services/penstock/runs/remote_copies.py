@@ -7,6 +7,7 @@ whatever it waits for, also if the learner is dead by then. `check` is for comma
 
 import contextlib
 import json
+import os
 import re
 import shutil
 import signal
@@ -76,7 +77,13 @@ def called(arguments: list[str], given: bytes, longest_s: int) -> tuple[bytes, s
     command = [sys.executable, "-m", "penstock.runs.remote_copies", str(longest_s), *arguments]
     try:
         ended = subprocess.run(
-            command, input=given, capture_output=True, timeout=longest_s + _GRACE_S, start_new_session=True, check=False
+            command,
+            input=given,
+            capture_output=True,
+            timeout=longest_s + _GRACE_S,
+            env=os.environ.copy(),
+            start_new_session=True,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         return b"", f"no answer within {longest_s} s"

@@ -1,10 +1,12 @@
 """Child processes of a run: groups, logs and deaths. Small programs take the place of services."""
 
+import os
 import signal
 import sys
 import textwrap
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -80,6 +82,19 @@ def test_a_child_that_ignores_sigterm_is_killed_with_its_group(run: Run) -> None
     child.end(0.1)
     assert child.exit_code == -signal.SIGKILL
     wait_for(lambda: not is_alive(forked), "the end of the forked process")
+
+
+def test_a_guard_starts_while_another_thread_changes_the_variables() -> None:
+    """Without a copy of them, a fifth of the starts failed with `EFAULT`."""
+    with ThreadPoolExecutor(1) as pool:
+        guards = pool.submit(lambda: [Guard(0.0) for _ in range(30)])
+        while not guards.done():
+            for number in range(7):
+                os.environ[f"PENSTOCK_TEST_{number}"] = "x"
+            for number in range(7):
+                del os.environ[f"PENSTOCK_TEST_{number}"]
+    for guard in guards.result():
+        guard.close()
 
 
 def test_groups_end_when_the_process_that_started_them_is_killed(tmp_path: Path) -> None:

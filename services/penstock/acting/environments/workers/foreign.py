@@ -58,6 +58,7 @@ class ForeignEnvironment(gymnasium.Env[Any, Any]):
                 self._process = subprocess.Popen(
                     [python, str(Path(foreign_worker.__file__)), str(theirs.fileno()), str(os.getpid())],
                     stdin=subprocess.DEVNULL,
+                    env=os.environ.copy(),
                     pass_fds=[theirs.fileno()],
                 )
         except OSError as error:

@@ -255,6 +255,7 @@ class _Worker:
                 self._process = subprocess.Popen(
                     [sys.executable, "-Pm", _MODULE, str(theirs.fileno()), str(os.getpid())],
                     stdin=subprocess.DEVNULL,
+                    env=os.environ.copy(),
                     pass_fds=[theirs.fileno()],
                 )
         except OSError as error:
