@@ -1,7 +1,7 @@
 """`make bench-security`: what certificates and Unix sockets cost a whole run, in CPU time and in pace.
 
 Runs of CartPole and Pong with their presets, whose services and actors are on two hosts of a simulated cluster, in
-plain text and with certificates in turn: on one host, streams move to local sockets after the handshake, which would
+plain text and with certificates in turn: on one host, streams move to Unix sockets after the handshake, which would
 hide the cost of encryption. Runs of CartPole on one host use loopback and Unix sockets in turn. The result is
 build/bench/security.json. It needs root and `ip` of iproute2.
 """

@@ -54,12 +54,15 @@ def main() -> None:
     parser.add_argument("--capacity-bytes", type=int, default=2**30)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
+        "--distant", action="store_true", help="connect as from another host, by TCP, and cut connections too"
+    )
+    parser.add_argument(
         "--folder", type=Path, help="parent folder for the store (default: the system's temporary folder)"
     )
     arguments = parser.parse_args()
     console = Console()
     with tempfile.TemporaryDirectory(dir=arguments.folder, prefix="penstock-torture-") as folder:
-        options = Options(arguments.seconds, arguments.capacity_bytes, arguments.seed)
+        options = Options(arguments.seconds, arguments.capacity_bytes, arguments.seed, distant=arguments.distant)
         report = Torture(Path(folder), options, lambda line: console.print(line, highlight=False)).play()
     # asdict turns a Counter into pairs.
     report.kills, report.events = dict(report.kills), dict(report.events)

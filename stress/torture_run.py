@@ -9,6 +9,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from penstock.rpc.loop import LoopThread
 from penstock.types.replay import SamplingPlan
 from tests.support.machine.timing import PATIENCE_S, Bound
 from tests.support.segments.store_view import StoreState
+from tests.support.services.another_host import Links, as_from_another_host
 from tests.support.torture.actor import TortureActor
 from tests.support.torture.content import SCHEMA
 from tests.support.torture.learner import TortureLearner
@@ -34,6 +36,9 @@ LEAST_MASS_RATIO = 0.99
 
 A learner's death makes no segment older.
 """
+
+_CUT_S = 1.0
+"""Longest time in seconds between two cuts of a connection."""
 
 _JUMPS = (0, 0, 1, 2, 20, 101)
 """Differences between a learner's first version and the previous learner's last: after a kill, or a lost page cache."""
@@ -52,6 +57,7 @@ class Options:
         ready_multiple: Largest ratio of the median restart to the first start, which has an empty store.
         least_p: Smallest permitted p-value of the counts of draws; a p-value above 1 - least_p is also a violation.
         least_restarts: Kills continue beyond `seconds` until the service has been ready this many times.
+        distant: Whether clients connect by TCP, as from another host. Windows are in messages, and connections are cut.
         least_commits: Kills continue beyond `seconds` until this many batches were committed.
     """
 
@@ -64,6 +70,7 @@ class Options:
     least_p: float = 0.001
     least_restarts: int = 0
     least_commits: int = 0
+    distant: bool = False
 
 
 @dataclass(slots=True)
@@ -124,7 +131,9 @@ class Torture:
         self._random = random.Random(options.seed)
         self._ledger = Ledger()
         self._proportions = Proportions(np.random.default_rng(options.seed))
-        self._service = ReplayProcess(folder / "store", options.capacity_bytes, self._ledger)
+        unstaged = ("--replay.staging-bytes", "0") if options.distant else ()
+        self._service = ReplayProcess(folder / "store", options.capacity_bytes, self._ledger, options=unstaged)
+        self._links: Links | None = None
         self._report = Report(options)
         self._thread = LoopThread()
         self._actors: list[TortureActor] = []
@@ -134,16 +143,17 @@ class Torture:
 
     def play(self) -> Report:
         """Starts, fills, kills and ends; leaves no process behind."""
-        try:
-            self._begin()
-            self._fill()
-            end = time.monotonic() + self._options.seconds
-            while time.monotonic() < end or self._is_too_short():
-                self._round()
-                self._progress()
-            self._end()
-        finally:
-            self._abandon()
+        with as_from_another_host() if self._options.distant else nullcontext() as self._links:
+            try:
+                self._begin()
+                self._fill()
+                end = time.monotonic() + self._options.seconds
+                while time.monotonic() < end or self._is_too_short():
+                    self._round()
+                    self._progress()
+                self._end()
+            finally:
+                self._abandon()
         return self._conclude()
 
     # Phases
@@ -205,7 +215,11 @@ class Torture:
             if sending.wait(3.0):
                 time.sleep(self._random.uniform(0.0, 0.01))
                 return "within a window of parts"
-        time.sleep(alive_s)
+        end = time.monotonic() + alive_s
+        while (left := end - time.monotonic()) > 0.0:
+            time.sleep(min(left, self._random.uniform(0.0, _CUT_S)))
+            if self._links is not None and self._links.cut(self._random):
+                self._ledger.events["connections cut"] += 1
         return "at a random time"
 
     def _replace_clients(self, probability: float) -> None:

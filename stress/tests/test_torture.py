@@ -9,7 +9,8 @@ from stress.torture_run import Options, Torture
 pytestmark = pytest.mark.nightly
 
 
-def test_repeated_kills_of_the_service_violate_no_guarantee(tmp_path: Path) -> None:
+@pytest.mark.parametrize("distant", [False, True], ids=["same_host", "distant"])
+def test_repeated_kills_of_the_service_violate_no_guarantee(tmp_path: Path, distant: bool) -> None:
     options = Options(
         14.0,
         capacity_bytes=24 * 2**20,
@@ -20,6 +21,7 @@ def test_repeated_kills_of_the_service_violate_no_guarantee(tmp_path: Path) -> N
         least_p=1e-6,
         least_restarts=2,
         least_commits=11,
+        distant=distant,
     )
     report = Torture(tmp_path, options, print).play()
     assert report.violations == []
@@ -27,3 +29,4 @@ def test_repeated_kills_of_the_service_violate_no_guarantee(tmp_path: Path) -> N
     assert len(report.ready_s) >= 2
     assert report.found[-1].segments > 100
     assert report.events["commits"] > 10
+    assert not distant or report.events["connections cut"] > 1

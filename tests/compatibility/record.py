@@ -89,7 +89,7 @@ class Proxy(grpc.GenericRpcHandler):
         with self._lock:
             noted = self._kept.setdefault((method, len(self._kept)), [])
         stub: Any = self._channel.stream_stream(method)
-        # With these a service recognises a proxy, and does not move the stream to a local socket, past the proxy.
+        # With these a service recognises a proxy, and does not move the stream to a direct socket, past the proxy.
         own = [(key, value) for key, value in context.invocation_metadata() if key.startswith("penstock-")]
         call = stub(self._noted(noted, method, "request", requests), metadata=own)
         context.add_callback(call.cancel)

@@ -16,7 +16,7 @@ import grpc
 from google.protobuf.message import Message
 
 from penstock.rpc import methods
-from penstock.rpc.local_socket import MAX_MESSAGE_BYTES
+from penstock.rpc.direct_socket import MAX_MESSAGE_BYTES
 from penstock.rpc.service import Method
 from penstock.security.credentials import Credentials
 from penstock.security.roles import Role

@@ -74,7 +74,7 @@ def presented(server: LiveServer, client: Files) -> int:
     return x509.load_der_x509_certificate(found).serial_number
 
 
-@pytest.mark.parametrize("mapped", [False, True], ids=["by gRPC", "by local sockets"])
+@pytest.mark.parametrize("mapped", [False, True], ids=["in messages", "mapped"])
 def test_segments_and_batches_pass_unchanged(certified: Certified, tmp_path: Path, *, mapped: bool) -> None:
     with Loopback(certified["learner"]) as learner, Loopback(certified["actor"]) as actor:
         server = learner.replay(credentials=certified["replay"], folder=tmp_path / "store" if mapped else None)

@@ -20,8 +20,8 @@ from penstock.rpc.clients.batch_source import ReplayBatchSource
 from penstock.rpc.clients.evaluation_work import EvaluationWork
 from penstock.rpc.clients.membership import Membership
 from penstock.rpc.clients.segment_sink import ReplaySegmentSink
+from penstock.rpc.direct_socket import MAX_MESSAGE_BYTES
 from penstock.rpc.health import is_serving
-from penstock.rpc.local_socket import MAX_MESSAGE_BYTES
 from penstock.rpc.server import serve_health_only
 from penstock.rpc.service import Method
 from penstock.types.run import Weights

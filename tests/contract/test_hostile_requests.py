@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from penstock.rpc import methods
 from penstock.rpc.contract import stamped
-from penstock.rpc.local_socket import MAX_MESSAGE_BYTES
+from penstock.rpc.direct_socket import MAX_MESSAGE_BYTES
 from penstock.rpc.permissions import REQUEST_BYTES
 from penstock.rpc.service import Method
 from penstock.types.block import Column, Schema

@@ -17,7 +17,7 @@ from tests.support.services.servers import Loopback, pass_windows, plan_with
 PLAN = plan_with(batch_segments=2, fresh_segments=2)
 
 
-@pytest.mark.parametrize("folder", [False, True], ids=["by gRPC", "by a local socket"])
+@pytest.mark.parametrize("folder", [False, True], ids=["in messages", "mapped"])
 @pytest.mark.parametrize("place", ["127.0.0.2", "::1", "localhost", "file"])
 def test_windows_and_batches_pass_at_every_kind_of_address(
     loopback: Loopback, tmp_path: Path, place: str, folder: bool

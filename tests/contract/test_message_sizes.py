@@ -11,7 +11,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from penstock.rpc import methods, service
-from penstock.rpc.local_socket import MAX_MESSAGE_BYTES
+from penstock.rpc.direct_socket import MAX_MESSAGE_BYTES
 from penstock.rpc.permissions import PERMISSIONS, REQUEST_BYTES
 from penstock.rpc.service import Method
 from penstock.types.replay import MAX_BATCH_SEGMENTS, MAX_SLOTS

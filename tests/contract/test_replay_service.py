@@ -1,3 +1,4 @@
+import asyncio
 import hashlib
 import random
 import secrets
@@ -17,6 +18,7 @@ from penstock.errors import InvalidSegment, SchemaMismatch
 from penstock.replay.store.ring_store import RingStore
 from penstock.rpc import methods
 from penstock.rpc.clients.segment_sink import ReplaySegmentSink
+from penstock.rpc.servicers import append
 from penstock.telemetry import metrics
 from penstock.types.block import Column, Extent, Schema
 from penstock.types.replay import Batch, Grant, SamplingPlan
@@ -114,6 +116,42 @@ def test_windows_and_batches_larger_than_a_message_travel_in_parts(loopback: Loo
     actor.end()
     assert sizes[0] == 4
     assert sizes[-1] == 8
+
+
+def test_a_window_for_which_its_actor_waits_is_acknowledged_at_once(
+    loopback: Loopback, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(append, "ANSWERED_WITHIN_S", 2.0 * PATIENCE_S)
+    server = loopback.replay()
+    loopback.source(server, plan_with(batch_segments=2, fresh_segments=2, off_policy_degree=1))
+    sink = loopback.sink(0, server)
+    for first in (1, 3):
+        # There is no further grant with which the acknowledgement of the second window could go.
+        until(lambda: sink.next_grant(0.5), "a grant")
+        sink.send(make_window(first))
+    assert sink.drain(PATIENCE_S)
+
+
+def test_acknowledgements_go_with_grants_again_once_the_actor_does_not_wait() -> None:
+    async def run() -> None:
+        outbox = append.Outbox(0, None)
+        outbox.take()
+        outbox.acknowledge(1)
+        assert not outbox._filled.is_set()
+        outbox.hurry(True)
+        assert (await outbox.next()).stored_sequence == 1
+        outbox.acknowledge(2)
+        owed = [outbox.owes]
+        assert (await outbox.next()).stored_sequence == 2
+        assert [*owed, outbox.owes] == [True, False]
+        outbox.hurry(False)
+        outbox.acknowledge(3)
+        assert not outbox._filled.is_set()
+        outbox.grant(Grant(1, 0))
+        answer = await outbox.next()
+        assert (answer.stored_sequence, len(answer.grants)) == (3, 1)
+
+    asyncio.run(run())
 
 
 def test_a_client_with_protobuf_alone_appends_samples_and_commits(loopback: Loopback) -> None:

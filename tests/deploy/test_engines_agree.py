@@ -41,6 +41,9 @@ OWN: dict[str, set[str]] = {
         "telemetry.ready_file",
         "replay.health_listen",
         "learner.health_listen",
+        # A NetworkPolicy admits ports by their number.
+        "replay.stream_port",
+        "learner.stream_port",
         # As in a swarm.
         "learner.device",
         # It tells a pod its node and its name.

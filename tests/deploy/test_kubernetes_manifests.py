@@ -51,7 +51,7 @@ CONNECTIONS = {
         ("tools", "replay"),
     )
     # `penstock health` says whether a connection is possible.
-    for port in ("grpc", "health")
+    for port in ("grpc", "health", "streams")
 }
 """Connections inside a run, by the components that open and accept them."""
 
@@ -91,8 +91,11 @@ def test_a_service_listens_where_its_ports_and_probes_say(overlay: str, pod: Pod
     if pod.component in SERVERS:
         # The others serve nothing but their health, in plain text.
         serving["health"] = section.health_listen
-    assert pod.ports == {name: split(address)[1] for name, address in serving.items()} | {
-        "metrics": section.metrics_port
+    streams = {"streams": section.stream_port} if pod.component in SERVERS else {}
+    assert pod.ports == {
+        **{name: split(address)[1] for name, address in serving.items()},
+        **streams,
+        "metrics": section.metrics_port,
     }
     assert {split(address)[0] for address in serving.values()} | {config.telemetry.metrics_host} == {"0.0.0.0"}
     probes = [pod.container[kind] for kind in ("startupProbe", "readinessProbe", "livenessProbe")]

@@ -118,7 +118,7 @@ def test_nothing_but_metrics_listens_at_a_port(active: Active) -> None:
     assert len(active.ports) == len(SERVICES)
 
 
-def test_streams_between_the_services_still_move_to_local_sockets(active: Active) -> None:
+def test_streams_between_the_services_still_move_to_unix_sockets(active: Active) -> None:
     offering = 3
     joined, appending, sampling = 2, 2, 2
     assert active.moved == offering + joined + appending + sampling

@@ -63,7 +63,8 @@ def serving(session: Session, service: Service) -> Iterator[RunServices]:
             more_methods=RunSnapshotServicer(snapshots, public_key).behaviours,
         )
         server = servicer.server
-        thread.run(server.start(settings.listen, config.telemetry.ready_file, settings.health_listen))
+        ready_file = config.telemetry.ready_file
+        thread.run(server.start(settings.listen, ready_file, settings.health_listen, settings.stream_port))
         stack.callback(lambda: thread.run(server.stop()))
         disk_watch = DiskWatch(session.folder.root, lambda sound: thread.run(server.report_storage(sound)))
         stack.callback(disk_watch.close)

@@ -64,7 +64,9 @@ async def _serve(config: Config, service: Service, buffer: ReplayBuffer, snapsho
         credentials=service.credentials,
     )
     async with contextlib.AsyncExitStack() as stack:
-        await servicer.server.start(settings.listen, config.telemetry.ready_file, settings.health_listen)
+        await servicer.server.start(
+            settings.listen, config.telemetry.ready_file, settings.health_listen, settings.stream_port
+        )
         stack.push_async_callback(servicer.server.stop)
         service.check_names(servicer.place.addresses)
         if settings.address_file:

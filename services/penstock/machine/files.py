@@ -13,6 +13,8 @@ import math
 import os
 import secrets
 import stat
+import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -157,6 +159,26 @@ def restored_after(error: type[Exception], *paths: Path) -> Iterator[None]:
                 else:
                     write_atomically(path, data)
         raise
+
+
+@contextlib.contextmanager
+def briefly_in_a_file(data: bytes) -> Iterator[str]:
+    """Yields the path of a private file with this content, for a library that reads files alone, until the block ends.
+
+    It is in memory where the system can do that.
+    """
+    if sys.platform == "linux":
+        descriptor = os.memfd_create("penstock")
+        path = f"/proc/self/fd/{descriptor}"
+    else:
+        descriptor, path = tempfile.mkstemp()
+    try:
+        os.write(descriptor, data)
+        yield path
+    finally:
+        os.close(descriptor)
+        if sys.platform != "linux":
+            Path(path).unlink()
 
 
 def write_json(path: Path, value: object, mode: int = PRIVATE_FILE) -> None:

@@ -11,10 +11,11 @@ from google.protobuf.message import Message
 
 from penstock.errors import Unavailable
 from penstock.machine.addresses import target
-from penstock.rpc import local_socket
+from penstock.rpc import direct_offers
 from penstock.rpc.contract import check_contract, claimed, contract_of, stamped
+from penstock.rpc.direct_offers import Called, Offer
+from penstock.rpc.direct_socket import MAX_MESSAGE_BYTES, DirectSocket, SocketEnded
 from penstock.rpc.errors import from_rpc
-from penstock.rpc.local_socket import MAX_MESSAGE_BYTES, LocalSocket, Offer, SocketEnded
 from penstock.rpc.proofs import prove
 from penstock.rpc.server import KEEPALIVE
 from penstock.rpc.service import CHALLENGE, Method, serialise, unwrap
@@ -34,7 +35,7 @@ _CHALLENGE_S = 5.0
 """Seconds to wait for a challenge, which servers of older contracts do not send; their refusal names the remedy."""
 
 _STATUS_S = 5.0
-"""Seconds within which a call ends after its local socket."""
+"""Seconds within which a call ends after its direct socket."""
 
 _OPTIONS = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -70,30 +71,34 @@ def connect(address: str, credentials: "Credentials | None" = None, service: Rol
 class Stream:
     """Client side of a stream. The first message of either side carries the contract number.
 
-    Later messages use a local socket if the server offers one that exists on this host.
+    Later messages use a direct socket if the server offers one that can be reached.
     """
 
-    def __init__(self, call: Any, method: Method, key: bytes = b"") -> None:
-        """Takes over a call of this method. With a run's `key`, its first request proves that key."""
+    def __init__(self, call: Any, method: Method, key: bytes = b"", called: Called | None = None) -> None:
+        """Takes over a call of this method. With a run's `key`, its first request proves that key.
+
+        The stream may move to a direct socket of the server that was `called`.
+        """
+        self._called = called
         self._call, self._method, self._key, self._begun = call, method, key, False
         self._read = method.read_response or method.response.FromString
-        self._local: LocalSocket | None = None
+        self._direct: DirectSocket | None = None
         self._finished = False
         self._opened = asyncio.Event()
-        # A request must not be sent by gRPC after its requests have been ended for those in the local socket.
+        # A request must not be sent by gRPC after its requests have been ended for those in the direct socket.
         self._writing = asyncio.Lock()
         self._responses = self._checked()
 
     async def is_local(self) -> bool:
-        """Waits for the first response. Returns whether the stream has moved to a local socket by then."""
+        """Waits for the first response. Returns whether the stream has moved to a socket of this host by then."""
         await self._opened.wait()
-        return self._local is not None
+        return self._direct is not None and self._direct.is_local
 
     async def write(self, message: Message | bytes) -> None:
         """Sends the next request."""
         async with self._writing:
-            if self._local is not None:
-                await self._local.write(serialise(message))
+            if self._direct is not None:
+                await self._direct.write(serialise(message))
                 return
             begun, self._begun = self._begun, True
             if begun:
@@ -104,30 +109,32 @@ class Stream:
                 prove(self._method, await self._challenge(), message, self._key)
             await self._call.write(stamped(message))
 
-    def write_now(self, message: bytes) -> bool:
-        """Sends the next request at once, from any thread, if the stream has moved to a local socket.
+    def write_now(self, messages: Sequence[bytes]) -> bool:
+        """Sends the next requests at once, from any thread, if the stream has moved to a direct socket with room.
 
-        Returns False if it has not. Raises `SocketEnded` if it has ended. The caller must write nothing else meanwhile.
+        Returns False if it does neither. Raises `SocketEnded` if it has ended. The caller must write nothing else
+        meanwhile.
         """
-        if self._local is None:
+        if self._direct is None or self._direct.is_behind:
             return False
-        self._local.send(message)
+        for message in messages:
+            self._direct.send(message)
         return True
 
     async def done_writing(self) -> None:
         """Signals that no more requests follow."""
         async with self._writing:
             self._finished = True
-            if self._local is not None:
-                self._local.finish()
+            if self._direct is not None:
+                self._direct.finish()
             else:
                 await self._call.done_writing()
 
     def cancel(self) -> None:
         """Cancels the stream."""
         self._call.cancel()
-        if self._local is not None:
-            self._local.close()
+        if self._direct is not None:
+            self._direct.close()
 
     def __aiter__(self) -> AsyncIterator[Any]:
         return self._responses
@@ -156,32 +163,34 @@ class Stream:
             yield response
             if received == by_grpc:
                 break
-        if self._local is not None:
-            while (data := await self._local.read()) is not None:
+        if self._direct is not None:
+            while (data := await self._direct.read()) is not None:
                 yield self._read(data)
             try:
                 async with asyncio.timeout(_STATUS_S):
                     # Raises the call's error, if it ended with one.
                     await anext(responses, None)
             except TimeoutError:
-                raise SocketEnded("the server ended the local socket and not the call") from None
+                raise SocketEnded("the server ended the direct socket and not the call") from None
 
     async def _move(self) -> int:
-        """Moves the stream to the server's local socket, if possible.
+        """Moves the stream to the server's direct socket, if possible.
 
         Returns the number of responses that come by gRPC; 0 if all do.
         """
         offer = Offer.of(tuple(await self._call.initial_metadata()))
-        connected = await local_socket.connect(offer) if offer is not None else None
+        connected = (
+            await direct_offers.connect(offer, self._called) if offer is not None and self._called is not None else None
+        )
         if connected is None:
             return 0
-        local, by_grpc = connected
+        direct, by_grpc = connected
         # The end of a call by its keepalive, for example, must also end the wait for messages.
-        self._call.add_done_callback(lambda call: local.close_soon())
+        self._call.add_done_callback(lambda call: direct.close_soon())
         async with self._writing:
-            self._local = local
+            self._direct = direct
             if self._finished:
-                local.finish()
+                direct.finish()
             else:
                 await self._call.done_writing()
         return by_grpc
@@ -190,7 +199,7 @@ class Stream:
 def open_stream(
     channel: grpc.aio.Channel,
     method: Method,
-    address: str = "",
+    called: Called | None = None,
     *,
     identity: int = 0,
     key: bytes = b"",
@@ -198,13 +207,13 @@ def open_stream(
 ) -> Stream:
     """Opens a bidirectional stream, which waits until the peer is reachable unless `wait_for_ready` is False.
 
-    It may move to a local socket if the `address` of the channel is given. `identity` identifies the service. With a
+    It may move to a direct socket if what the channel has `called` is given. `identity` identifies the service. With a
     run's `key`, the first request proves that key.
     """
     read = method.read_response or method.response.FromString
     call = channel.stream_stream(method.path, request_serializer=serialise, response_deserializer=read)
-    metadata = (*(local_socket.called(address) if address else ()), *claimed(identity))
-    return Stream(call(wait_for_ready=wait_for_ready, metadata=metadata), method, key)
+    metadata = (*(called.metadata() if called is not None else ()), *claimed(identity))
+    return Stream(call(wait_for_ready=wait_for_ready, metadata=metadata), method, key, called)
 
 
 async def call_unary(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from penstock.errors import PermissionDenied
 from penstock.rpc import methods
-from penstock.rpc.local_socket import MAX_MESSAGE_BYTES
+from penstock.rpc.direct_socket import MAX_MESSAGE_BYTES
 from penstock.rpc.service import Method, ServicerContext
 from penstock.security.roles import Role
 from penstock.telemetry import logs

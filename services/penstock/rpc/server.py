@@ -6,15 +6,16 @@ import resource
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import grpc
 
 from penstock.errors import ConfigurationError
 from penstock.machine.addresses import LOOPBACK, Address, target
+from penstock.rpc.direct_offers import DirectListener, Offer
+from penstock.rpc.direct_socket import MAX_MESSAGE_BYTES
 from penstock.rpc.health import STORAGE
 from penstock.rpc.health_service import MOST_BYTES, MOST_WATCHES, HealthService
-from penstock.rpc.local_socket import MAX_MESSAGE_BYTES, LocalListener, Offer
 from penstock.rpc.permissions import REQUEST_BYTES, Callers
 from penstock.rpc.ready_file import ReadyFile
 from penstock.rpc.service import Capacity, Context, Handler, Method, Reception, handler
@@ -72,19 +73,19 @@ class Server:
         behaviours: Mapping[Method, Callable[..., Awaitable[Any]]],
         *,
         max_streams: int,
-        local: bool = False,
+        direct: bool = False,
         identity: Callable[[], int] = lambda: 0,
         credentials: "Credentials | None" = None,
     ) -> None:
         """Creates the server of these methods, each with its coroutine function, without starting it.
 
-        Concurrent calls above `max_streams`, apart from health checks, get RESOURCE_EXHAUSTED. If `local` is true,
-        streams of clients on this host may move to a local socket. Calls for a service with another `identity` get
+        Concurrent calls above `max_streams`, apart from health checks, get RESOURCE_EXHAUSTED. If `direct` is true,
+        streams may move to a direct socket. Calls for a service with another `identity` get
         UNAVAILABLE; 0: the service has none. With `credentials`, clients connect by TLS and must have a certificate of
         the same run, whose role must allow the call.
         """
         self._credentials = credentials
-        self._local = LocalListener() if local else None
+        self._direct = DirectListener(credentials) if direct else None
         # The other half of the file descriptors is for files.
         connections = min(_MOST_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
         calls = max_streams + MOST_WATCHES + _SPARE_CALLS
@@ -121,14 +122,23 @@ class Server:
         self._probed: grpc.aio.Server | None = None
         self.address = self.health_address = Address(LOOPBACK)
 
-    async def start(self, listen: str, ready_file: str | None = None, health_listen: str | None = None) -> None:
+    async def start(
+        self,
+        listen: str,
+        ready_file: str | None = None,
+        health_listen: str | None = None,
+        stream_port: int | Literal["auto"] = "auto",
+    ) -> None:
         """Starts to serve at an address and reports so, also in `ready_file`, which is touched until `stop`.
 
-        At `health_listen`, if given, it serves the health service alone, without TLS.
+        At `health_listen`, if given, it serves the health service alone, without TLS. Streams of other hosts may move
+        to a direct socket at `stream_port`; 0: they may not.
 
         Raises `ConfigurationError` if an address is not available or the file can't be written.
         """
         self.address = self._listen(self._server, listen, "listen", self._credentials)
+        if self._direct is not None and stream_port != 0:
+            self._direct.listen(self.address, None if stream_port == "auto" else stream_port)
         if health_listen is not None:
             self._probed = _health_server(self._health)
             self.health_address = self._listen(self._probed, health_listen, "health_listen", None)
@@ -163,8 +173,8 @@ class Server:
         if self._ready is not None:
             self._ready.close()
         await self._report_health(serving=False)
-        if self._local is not None:
-            self._local.close()
+        if self._direct is not None:
+            self._direct.close()
         await self._server.stop(_DRAIN_S)
         if self._probed is not None:
             await self._probed.stop(None)
@@ -174,9 +184,9 @@ class Server:
             await asyncio.wait(ending, timeout=_DRAIN_S)
 
     def _offered(self, context: Context) -> contextlib.AbstractContextManager[Offer | None]:
-        if self._local is None:
+        if self._direct is None:
             return contextlib.nullcontext()
-        return self._local.offered(tuple(context.call.invocation_metadata() or ()), self.address, context.move)
+        return self._direct.offered(tuple(context.call.invocation_metadata() or ()), self.address, context.move)
 
     async def report_storage(self, sound: bool) -> None:
         """Reports in the health of `STORAGE` whether the service's disk can be written."""

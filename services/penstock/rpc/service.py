@@ -15,8 +15,9 @@ from google.protobuf.message import DecodeError, Message
 from penstock.errors import ConfigurationError, InvalidSegment, Overloaded, PenstockError, Unavailable
 from penstock.machine.addresses import client_host
 from penstock.rpc.contract import check_contract, check_identity, contract_of, stamped
+from penstock.rpc.direct_offers import Offer
+from penstock.rpc.direct_socket import DirectSocket, SocketEnded
 from penstock.rpc.errors import is_passing, to_status, trailing_metadata
-from penstock.rpc.local_socket import LocalSocket, Offer
 from penstock.telemetry import logs, metrics
 from penstock.types.location import Origin
 
@@ -55,7 +56,7 @@ class Context:
 
     Attributes:
         call: gRPC's object for the call.
-        local: Local socket to which the stream has moved; None while all messages are sent by gRPC.
+        direct: Direct socket to which the stream has moved; None while all messages are sent by gRPC.
         opened: Whether the first request has been read.
         challenge: Challenge that the client was sent, to which its proof answers; empty in a unary call.
     """
@@ -63,7 +64,7 @@ class Context:
     def __init__(self, call: ServicerContext) -> None:
         self.call, self.opened = call, False
         self.challenge = b""
-        self.local: LocalSocket | None = None
+        self.direct: DirectSocket | None = None
         self._written = 0
 
     def peer(self) -> str:
@@ -86,21 +87,21 @@ class Context:
 
     async def write(self, message: Message | bytes) -> None:
         """Sends the next response of a stream."""
-        if self.local is not None:
-            await self.local.write(serialise(message))
+        if self.direct is not None:
+            await self.direct.write(serialise(message))
             return
         self._written += 1
         await self.call.write(message if self._written > 1 else stamped(message))
 
-    def move(self, local: LocalSocket) -> int:
+    def move(self, direct: DirectSocket) -> int:
         """Directs all later responses to this socket. Returns the number of responses by gRPC, with one in transit."""
-        self.local = local
+        self.direct = direct
         return self._written
 
     def leave(self) -> None:
-        """Ends the stream's local socket, if there is one, after the responses."""
-        if self.local is not None:
-            self.local.end()
+        """Ends the stream's direct socket, if there is one, after the responses."""
+        if self.direct is not None:
+            self.direct.end()
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +247,7 @@ def handler(
     """Returns the gRPC handler of a servicer's function, (request or requests, context) -> response or None.
 
     Each of its calls occupies room in `capacity`, its first message arrives by `reception`, and no message is longer
-    than `most_bytes`. A stream of requests runs in the context `offered`, which has the local socket that it may use.
+    than `most_bytes`. A stream of requests runs in the context `offered`, which has the direct socket that it may use.
     Calls that are meant for a service with another `identity` are refused. `admit` checks the client, and returns the
     seconds after which it must connect again; None: never.
     """
@@ -288,6 +289,8 @@ def handler(
             if isinstance(error, grpc.aio.BaseError):
                 # The client is gone or this server has stopped. gRPC has cancelled this call or is about to.
                 await _cancellation()
+                if isinstance(error, SocketEnded):
+                    error = Unavailable("the connection that carried the stream was lost; the client opens it again")
             if not isinstance(error, PenstockError):
                 code = grpc.StatusCode.UNKNOWN
                 raise
@@ -305,7 +308,7 @@ def handler(
 
 
 async def _begin(method: Method, context: Context, offer: Offer | None, stay: contextlib.ExitStack) -> None:
-    """Sends the metadata that a client needs before its stream: the local socket, and the challenge for its proof."""
+    """Sends the metadata that a client needs before its stream: the direct socket, and the challenge for its proof."""
     metadata: list[tuple[str, str]] = []
     if offer is not None:
         stay.callback(context.leave)
@@ -328,8 +331,8 @@ async def _read_all(
         yield message
         async for request in requests:
             yield read(request)
-    if context.local is not None:
-        while (data := await context.local.read()) is not None:
+    if context.direct is not None:
+        while (data := await context.direct.read()) is not None:
             yield read(data)
 
 
@@ -344,8 +347,8 @@ async def opening_message(requests: AsyncIterator[T]) -> T:
 
 async def write_whole(context: Context, message: Message | bytes) -> None:
     """Writes a whole message even when cancelled, because gRPC accepts no other message or status meanwhile."""
-    if context.local is not None:
-        # A local socket takes the whole message before it waits.
+    if context.direct is not None:
+        # A direct socket takes the whole message before it waits.
         await context.write(message)
         return
     writing = asyncio.ensure_future(context.write(message))

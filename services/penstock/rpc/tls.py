@@ -4,14 +4,18 @@ A server takes the certificate that is current at each handshake, and a client a
 need no restart.
 """
 
+import functools
 from typing import TYPE_CHECKING
 
 import grpc
 
 from penstock.machine import installation
+from penstock.machine.files import briefly_in_a_file
 from penstock.security.roles import Identity, Role
 
 if TYPE_CHECKING:
+    import ssl
+
     from penstock.security.certificate import Certificate
     from penstock.security.credentials import Credentials
 
@@ -72,12 +76,35 @@ def client_credentials(certificate: "Certificate") -> grpc.ChannelCredentials:
     return grpc.ssl_channel_credentials(certificate.authority_pem, certificate.key_pem, certificate.certificate_pem)
 
 
+@functools.lru_cache(1)
+def server_context(certificate: "Certificate") -> "ssl.SSLContext":
+    """Returns the context of a server's direct sockets, whose clients must have a certificate of the authority."""
+    import ssl
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.verify_mode = ssl.CERT_REQUIRED
+    return _with(context, certificate)
+
+
+@functools.lru_cache(1)
+def client_context(certificate: "Certificate") -> "ssl.SSLContext":
+    """Returns the context of a client's direct sockets, which verifies the server and its `expected_name`."""
+    import ssl
+
+    return _with(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), certificate)
+
+
+def expected_name(credentials: "Credentials", service: Role, host: str) -> str:
+    """Returns the name that the certificate of a service of this role, called at this host, must have."""
+    # A certificate names its role, so that it fits any address at which the service is reached.
+    return host if credentials.by_address else Identity(credentials.identity.run, service).server_name
+
+
 def channel_options(credentials: "Credentials", service: Role) -> Options:
     """Returns the options of a channel to a service of this role: the name that its certificate must have."""
     if credentials.by_address:
         return ()
-    # A certificate names its role, so that it fits any address at which the service is reached.
-    return (("grpc.ssl_target_name_override", Identity(credentials.identity.run, service).server_name),)
+    return (("grpc.ssl_target_name_override", expected_name(credentials, service, "")),)
 
 
 def explained(details: str, *, certified: bool) -> str:
@@ -90,6 +117,18 @@ def explained(details: str, *, certified: bool) -> str:
         return ""
     meanings = _MEANINGS if certified else _PLAIN_MEANINGS
     return next((meaning for parts, meaning in meanings if any(part in lowered for part in parts)), "")
+
+
+def _with(context: "ssl.SSLContext", certificate: "Certificate") -> "ssl.SSLContext":
+    """Gives a context this certificate and its authority."""
+    import ssl
+
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.load_verify_locations(cadata=certificate.authority_pem.decode())
+    # The library reads a key from a file alone, and those on the disk may belong to another certificate by now.
+    with briefly_in_a_file(certificate.certificate_pem + certificate.key_pem) as path:
+        context.load_cert_chain(path)
+    return context
 
 
 def _configuration(certificate: "Certificate") -> grpc.ServerCertificateConfiguration:

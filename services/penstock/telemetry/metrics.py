@@ -53,6 +53,11 @@ RPC_HANDLED = Counter(
 RPC_SECONDS = Histogram(
     "grpc_server_handling_seconds", "Duration of an RPC, in seconds.", _RPC_LABELS, buckets=_LATENCY_BUCKETS_S
 )
+STREAM_CONNECTIONS = Counter(
+    "penstock_stream_connections",
+    "Connections to direct sockets, by kind of socket and whether a stream moved to them.",
+    ("socket", "result"),
+)
 # A stream lasts as long as its client, so its speed is measured per answer.
 STREAM_SECONDS = Histogram(
     "penstock_stream_answer_seconds",

@@ -69,10 +69,9 @@ class Places:
 
 def places(schema: Schema, segments: int, forms: Forms | None = None) -> Places:
     """Returns the places of the columns of `segments` segments that have these forms."""
-    sizes = [segments * width for width in schema.column_bytes]
     if forms is None:
-        offsets, total = layout(schema, segments)
-        return Places(offsets, tuple(sizes), total)
+        return _raw_places(schema, segments)
+    sizes = [segments * width for width in schema.column_bytes]
     ends = np.zeros((segments + 1, len(encodable(schema))), np.int64)
     np.cumsum(encoded_sizes(schema, forms), axis=0, out=ends[1:])
     starts = {position: np.ascontiguousarray(ends[:, index]) for index, position in enumerate(encodable(schema))}
@@ -80,6 +79,13 @@ def places(schema: Schema, segments: int, forms: Forms | None = None) -> Places:
         sizes[position] = int(column_starts[-1])
     offsets, total = _offsets(sizes)
     return Places(offsets, tuple(sizes), total, forms, starts)
+
+
+@functools.lru_cache(maxsize=64)
+def _raw_places(schema: Schema, segments: int) -> Places:
+    sizes = tuple(segments * width for width in schema.column_bytes)
+    offsets, total = _offsets(sizes)
+    return Places(offsets, sizes, total)
 
 
 def _offsets(sizes: Sequence[int]) -> tuple[tuple[int, ...], int]:

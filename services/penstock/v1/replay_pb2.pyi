@@ -41,12 +41,14 @@ class OpenAppend(_message.Message):
     def __init__(self, schema: _Optional[_Union[_block_pb2.Schema, _Mapping]] = ..., slot: _Optional[int] = ..., incarnation: _Optional[int] = ..., window_segments: _Optional[int] = ..., run: _Optional[int] = ..., replay_token: _Optional[bytes] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("steps", "round_trip_windows")
+    __slots__ = ("steps", "round_trip_windows", "waits")
     STEPS_FIELD_NUMBER: _ClassVar[int]
     ROUND_TRIP_WINDOWS_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FIELD_NUMBER: _ClassVar[int]
     steps: int
     round_trip_windows: int
-    def __init__(self, steps: _Optional[int] = ..., round_trip_windows: _Optional[int] = ...) -> None: ...
+    waits: bool
+    def __init__(self, steps: _Optional[int] = ..., round_trip_windows: _Optional[int] = ..., waits: bool = ...) -> None: ...
 
 class Window(_message.Message):
     __slots__ = ("first_sequence", "version", "environments", "staged_in", "staged_checksum", "block")

@@ -6,6 +6,7 @@ payload is appended unchanged. Any protobuf client can parse the result.
 """
 
 import ctypes
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -60,7 +61,8 @@ def clear_gaps(where: Places, start: int, into: NDArray[np.uint8]) -> None:
         where.sizes, where.offsets, (*where.offsets[1:], where.total_bytes), strict=True
     ):
         end = offset + size
-        into[max(end - start, 0) : max(following - start, 0)] = 0
+        if end < following:
+            into[max(end - start, 0) : max(following - start, 0)] = 0
 
 
 def heads(schema: Schema, segments: int, where: Places | None = None) -> Iterator[tuple[block_pb2.Block, slice]]:
@@ -85,21 +87,35 @@ def heads(schema: Schema, segments: int, where: Places | None = None) -> Iterato
         yield head, slice(start, min(start + MAX_PART_BYTES, where.total_bytes))
 
 
+@functools.lru_cache(maxsize=64)
+def raw_heads(schema: Schema, segments: int) -> tuple[tuple[bytes, slice], ...]:
+    """Returns what `heads` yields for raw columns, with serialised blocks: the same for all windows."""
+    return tuple((head.SerializeToString(), part) for head, part in heads(schema, segments))
+
+
 def blank_message(heads_outermost_first: Sequence[bytes], size: int) -> tuple[bytes, NDArray[np.uint8]]:
     """Allocates a serialised message and its uninitialised payload, <uint8>[size], to be written before any other use.
 
-    Each of the nested heads, outermost first, lacks its final field, which is the next head or the payload. gRPC
-    accepts only `bytes`, and creating one from a filled buffer would copy it. CPython permits the creator of a bytes
-    object to fill it until other code uses it (PyBytes_FromStringAndSize with NULL).
+    Each of the nested heads, outermost first, lacks its final field, which is the next head or the payload.
     """
     prefix = b""
     for head in reversed(heads_outermost_first):
         prefix = head + _FINAL_FIELD_TAG + _varint(size + len(prefix)) + prefix
-    message = ctypes.pythonapi.PyBytes_FromStringAndSize(None, len(prefix) + size)
-    memory = (ctypes.c_ubyte * len(message)).from_address(id(message) + _BYTES_HEADER)
-    content = np.frombuffer(memoryview(memory).cast("B"), np.uint8)
-    content[: len(prefix)] = np.frombuffer(prefix, np.uint8)
-    return message, content[len(prefix) :]
+    message, memory = blank(len(prefix) + size)
+    memory[: len(prefix)] = prefix
+    return message, np.frombuffer(memory, np.uint8)[len(prefix) :]
+
+
+def blank(size: int) -> tuple[bytes, memoryview]:
+    """Allocates uninitialised bytes, and their memory, which is to be written before any other use of them.
+
+    gRPC accepts only `bytes`, and creating them from a filled buffer would copy it. CPython permits the creator of a
+    bytes object to fill it until other code uses it (PyBytes_FromStringAndSize with NULL).
+    """
+    message: bytes = ctypes.pythonapi.PyBytes_FromStringAndSize(None, size)
+    # The view is valid only as long as the message.
+    memory = (ctypes.c_ubyte * size).from_address(id(message) + _BYTES_HEADER)
+    return message, memoryview(memory).cast("B")
 
 
 def _varint(value: int) -> bytes:
@@ -246,8 +262,10 @@ class BlockReader:
         """Limits payloads to `max_bytes` bytes, and blocks to exactly `segments` segments unless it is None."""
         self._max_bytes, self._segments = max_bytes, segments
         self._head: block_pb2.Block | None = None
+        self._schema: Schema | None
         self._places = Places((), (), 0)
         self._filled = 0
+        self._known, self._schema, self._whole = b"", None, block_pb2.Block()
 
     def add(self, schema: Schema, message: bytes | memoryview, staged: NDArray[np.uint8] | None = None) -> BlockPart:
         """Takes the next serialised block. Part 0 starts a new block, even if the last one is incomplete.
@@ -257,7 +275,9 @@ class BlockReader:
         above `max_bytes`.
         """
         head_bytes, payload = split_final(message)
-        head = block_pb2.Block.FromString(head_bytes)
+        # Successive raw blocks of one part have equal heads.
+        is_known = head_bytes == self._known and schema is self._schema
+        head = self._whole if is_known else block_pb2.Block.FromString(head_bytes)
         if staged is not None:
             if payload is not None:
                 raise _malformed("a staged block has a payload")
@@ -265,7 +285,12 @@ class BlockReader:
         else:
             data = np.frombuffer(payload if payload is not None else b"", np.uint8)
         if head.part == 0:
-            self._places = self._checked(schema, head)
+            if not is_known:
+                self._places = self._checked(schema, head)
+                if head.parts == 1 and not head.forms:
+                    self._known, self._schema, self._whole = head_bytes, schema, head
+                else:
+                    self._known = b""
             self._head, self._filled = head, 0
         else:
             self._check_follows(head)

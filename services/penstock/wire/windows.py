@@ -1,6 +1,6 @@
 """Conversion of an actor's stream: its opening, windows, heartbeats and the staging area, and the responses."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,6 +94,7 @@ class Heartbeat:
 
     steps: int
     round_trip_windows: int = 0
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,11 +158,15 @@ def decoded_window(head: WindowHead, schema: Schema, messages: Sequence[bytes]) 
 
 def _blank_requests(head: WindowHead, schema: Schema, where: Places) -> Iterator[tuple[bytes, int, NDArray[np.uint8]]]:
     """Yields the request of each part, the part's offset in the payload, and the part, <uint8>[...], to be written."""
-    for block_head, part in block.heads(schema, head.segments, where):
+    if where.forms is None:
+        parts: Iterable[tuple[bytes, slice]] = block.raw_heads(schema, head.segments)
+    else:
+        parts = ((each.SerializeToString(), part) for each, part in block.heads(schema, head.segments, where))
+    for block_head, part in parts:
         message = _window_head(head)
-        if block_head.part:
+        if part.start:
             message.ClearField("environments")
-        heads = [b"", message.SerializeToString(), block_head.SerializeToString()]
+        heads = [b"", message.SerializeToString(), block_head]
         request, payload = block.blank_message(heads, part.stop - part.start)
         block.clear_gaps(where, part.start, payload)
         yield request, part.start, payload

@@ -67,7 +67,7 @@ def open_to_others(paths: Iterable[Path], sockets: Iterable[Path] = ()) -> list[
 
 
 def answer_to_others(address: str, message: bytes) -> bytes:
-    """Returns the first bytes that a local socket answers to a message of another user; empty if it hangs up.
+    """Returns the first bytes that a Unix socket answers to a message of another user; empty if it hangs up.
 
     An abstract address begins with a null byte. The test is skipped without root.
     """

@@ -90,7 +90,7 @@ def check_system(system: str = platform.system()) -> Finding:
     if system == "Linux":
         return Finding("system", True, detail)
     return Finding(
-        "system", None, f"{detail}: not tried; services load one by one, and no data passes them by local sockets"
+        "system", None, f"{detail}: not tried; services load one by one, and streams move to ports, not to Unix sockets"
     )
 
 

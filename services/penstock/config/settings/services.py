@@ -39,6 +39,10 @@ class ReplayConfig(Section):
     health_listen: ListenAddress | None = None
     """Address of a second gRPC server, for health checks alone and without TLS, as listen: for probes that have no
     certificate, such as Kubernetes' probes. Unset: none."""
+    stream_port: MetricsPort = "auto"
+    """Port, on the host of listen, to which the streams of other hosts move from gRPC, for less than half of the
+    processor time; with certificates, by TLS. auto: any free port. 0: none. Where a firewall closes it, streams stay
+    with gRPC."""
     advertise: Names = ()
     """Names by which others reach it, in order of preference: hosts, or host:port if its port is another one for them.
     A list, or separated by commas. Unset: the host of listen, or the host's own name where that is 0.0.0.0 or [::]."""
@@ -107,6 +111,8 @@ class LearnerConfig(Section):
     """Address of its gRPC server, as replay.listen."""
     health_listen: ListenAddress | None = None
     """Address of a second gRPC server, for health checks alone, as replay.health_listen. Unset: none."""
+    stream_port: MetricsPort = "auto"
+    """Port for the streams of other hosts, as replay.stream_port."""
     advertise: Names = ()
     """Names by which others reach it, as replay.advertise. It writes them into the run's folder."""
     metrics_port: MetricsPort = 9432

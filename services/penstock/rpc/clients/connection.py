@@ -28,6 +28,7 @@ from penstock.rpc.channel import (
     translated,
 )
 from penstock.rpc.clients.absence import Absence
+from penstock.rpc.direct_offers import Called
 from penstock.rpc.errors import is_passing
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.proofs import prove
@@ -234,13 +235,13 @@ class PersistentStream(Connection):
             self._task.cancel()
         self._task = asyncio.create_task(self._keep_open())
 
-    def open_stream(self, method: Method, *, local: bool = True, key: bytes = b"") -> Stream:
+    def open_stream(self, method: Method, *, direct: bool = True, key: bytes = b"") -> Stream:
         """Opens a stream of this method at the present address, which proves the run's `key` if there is one.
 
-        It may move to a local socket if `local` is true.
+        It may move to a direct socket if `direct` is true.
         """
-        address = self.address if local else ""
-        return open_stream(self.channel, method, address, identity=self.identity, key=key, wait_for_ready=False)
+        called = Called(self.address, self.service, self.thread.credentials) if direct else None
+        return open_stream(self.channel, method, called, identity=self.identity, key=key, wait_for_ready=False)
 
     async def reach(self) -> grpc.aio.Channel:
         """Returns the stream's channel. Raises `Unavailable` if there is none."""

@@ -64,7 +64,7 @@ class EvaluationWork:
 
         # The learner sends tasks of a broken stream again on this one, so their results are dropped.
         self._results = asyncio.Queue()
-        call = self._stream.open_stream(methods.RUN_EVALUATIONS, local=False)
+        call = self._stream.open_stream(methods.RUN_EVALUATIONS, direct=False)
         opening = wire.encode_evaluator_hello(self._hello)
         await exchange(call, opening, beside=(lambda: self._write_results(call),), take=take)
 

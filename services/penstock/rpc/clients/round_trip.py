@@ -33,7 +33,7 @@ class RoundTrip:
     async def watch(self, stream: Stream) -> None:
         """Measures until it is cancelled: several times at first, then every ten seconds.
 
-        Does not measure if `stream`, on the same channel, has moved to a local socket.
+        Does not measure if `stream`, on the same channel, has moved to a socket of this host.
         """
         self._set(0.0)
         if await stream.is_local():

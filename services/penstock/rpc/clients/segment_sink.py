@@ -8,7 +8,8 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from penstock.errors import ConfigurationError, DamagedWindow, NotReady, PenstockError, PlaceLost, Unavailable
 from penstock.replay.store.staging import SLOTS, StagingSlots
@@ -16,7 +17,7 @@ from penstock.rpc import methods
 from penstock.rpc.channel import Backoff, Stream
 from penstock.rpc.clients.connection import PersistentStream
 from penstock.rpc.clients.round_trip import RoundTrip
-from penstock.rpc.local_socket import SocketEnded
+from penstock.rpc.direct_socket import SocketEnded
 from penstock.rpc.loop import LoopThread
 from penstock.telemetry import logs, metrics
 from penstock.types.block import Schema
@@ -34,6 +35,7 @@ _MAX_UNACKNOWLEDGED = 2 * MAX_ROUND_TRIP_WINDOWS
 """Limit on windows kept until they are stored; of staged windows, the slots. It exceeds the windows of a round trip and
 those whose acknowledgement waits for a grant, so that an actor does not wait for it."""
 
+_SMALL_BYTES = 2**17
 _HEARTBEAT_S = 1.0
 _SEND_PATIENCE_S = 60.0
 
@@ -57,6 +59,11 @@ class _Pending:
             block.pack(sent.contents, where, 0, payload)
             self._window = sent.within(payload)
             self._checksum = staged_checksum(self._window.contents)
+
+    @property
+    def is_small(self) -> bool:
+        """Whether the window is in messages that take less time to send than it takes to wake the loop."""
+        return self._staging is None and sum(map(len, self._messages)) <= _SMALL_BYTES
 
     def is_in(self, staging: StagingSlots | None) -> bool:
         """Returns whether the window occupies a slot of this staging area."""
@@ -127,6 +134,7 @@ class ReplaySegmentSink:
         self._staging: StagingSlots | None = None
         self._noted_messages = self._distrusts_staging = False
         self._wake = asyncio.Event()
+        self._waits = False
         # Windows that the loop has not written completely to the open stream.
         self._unsent: deque[_Pending] = deque()
         self._call: Stream | None = None
@@ -149,7 +157,9 @@ class ReplaySegmentSink:
         good.
         """
         with self._lock:
-            self._stream.wait_for(lambda: self._has_room, _SEND_PATIENCE_S)
+            if not self._has_room:
+                with self._waiting():
+                    self._stream.wait_for(lambda: self._has_room, _SEND_PATIENCE_S)
             self._stream.check()
             if not self._has_room:
                 raise Unavailable(
@@ -178,15 +188,14 @@ class ReplaySegmentSink:
         return len(self._pending) < (_MAX_UNACKNOWLEDGED if self._staging is None else SLOTS)
 
     def _send_now(self, pending: _Pending) -> bool:
-        """Sends a staged window from this thread, which saves waking the loop, unless others wait to be sent.
+        """Sends a small window from this thread, which saves waking the loop, unless others wait to be sent.
 
         Returns whether it is sent. The caller holds the lock.
         """
-        if self._call is None or self._unsent or not pending.is_in(self._staging):
+        if self._call is None or self._unsent or not (pending.is_in(self._staging) or pending.is_small):
             return False
         try:
-            [message] = pending.messages(self._staging, self._codecs)
-            return self._call.write_now(message)
+            return self._call.write_now(pending.messages(self._staging, self._codecs))
         except SocketEnded:
             # The stream is about to break. The next one sends pending windows.
             return True
@@ -194,8 +203,20 @@ class ReplaySegmentSink:
     def drain(self, timeout_s: float) -> bool:
         """Waits up to `timeout_s` until all sent windows are stored. Returns whether they are."""
         with self._lock:
-            self._stream.wait_for(lambda: not self._pending, timeout_s)
+            if self._pending and timeout_s > 0.0:
+                with self._waiting():
+                    self._stream.wait_for(lambda: not self._pending, timeout_s)
             return not self._pending
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        """Has the service acknowledge windows at once. The caller holds the lock, and one thread at a time waits."""
+        self._waits = True
+        self._thread.call(self._wake.set)
+        try:
+            yield
+        finally:
+            self._waits = False
 
     def close(self) -> None:
         """Ends the stream. Its grants return to the gate."""
@@ -345,8 +366,8 @@ class ReplaySegmentSink:
         return int(min(MAX_ROUND_TRIP_WINDOWS, self._round_trip.seconds / max(self._window_s(), self._sending_s)))
 
     async def _write(self, call: Stream) -> None:
-        """Writes windows and, every second without one or with other news of the round trip, heartbeats."""
-        told, due = 0, time.monotonic() + _HEARTBEAT_S
+        """Writes windows and heartbeats: every second without a window or with other news, and before a wait."""
+        told, due = (0, False), time.monotonic() + _HEARTBEAT_S
         while True:
             self._check_identity()
             self._wake.clear()
@@ -359,9 +380,10 @@ class ReplaySegmentSink:
                         await self._wake.wait()
                 except TimeoutError:
                     idle = True
-            if idle or (time.monotonic() >= due and self._round_trip_windows != told):
-                told, due = self._round_trip_windows, time.monotonic() + _HEARTBEAT_S
-                await call.write(wire.encode_heartbeat(wire.Heartbeat(self._steps(), told)))
+            news = (self._round_trip_windows, self._waits)
+            if idle or (self._waits and not told[1]) or (time.monotonic() >= due and news != told):
+                told, due = news, time.monotonic() + _HEARTBEAT_S
+                await call.write(wire.encode_heartbeat(wire.Heartbeat(self._steps(), *news)))
 
     async def _write_window(self, call: Stream) -> None:
         started = time.monotonic()

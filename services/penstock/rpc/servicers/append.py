@@ -37,7 +37,8 @@ ANSWERED_WITHIN_S = 0.1
 class Outbox:
     """Messages owed to an actor's stream. Acknowledgements and grants accumulate while it writes.
 
-    An acknowledgement waits briefly for a grant to go with it, because a message costs more than its content.
+    An acknowledgement for which the actor does not wait goes with the next grant, or after `ANSWERED_WITHIN_S`, because
+    a message costs more than its content.
     """
 
     def __init__(self, stored_sequence: int, staging: StagingOffer | None) -> None:
@@ -46,17 +47,25 @@ class Outbox:
         self._staging_proof: int | None = None
         self._codecs: tuple[Codec, ...] = ENCODINGS
         self._returned = 0
-        self._recalled = False
+        self._recalled = self._hurries = self._acknowledges = False
         self._due: asyncio.TimerHandle | None = None
         self._filled = asyncio.Event()
         self.granted = asyncio.Event()
         self._filled.set()
 
     def acknowledge(self, sequence: int) -> None:
-        """Sends the last stored sequence soon."""
-        self._stored_sequence = sequence
-        if self._due is None:
+        """Sends the last stored sequence soon, or at once if the actor waits for it."""
+        self._stored_sequence, self._acknowledges = sequence, True
+        if self._hurries:
+            self._filled.set()
+        elif self._due is None:
             self._due = asyncio.get_running_loop().call_later(ANSWERED_WITHIN_S, self._filled.set)
+
+    def hurry(self, waits: bool) -> None:
+        """Notes whether the actor waits for acknowledgements."""
+        self._hurries = waits
+        if waits and self.owes:
+            self._filled.set()
 
     def grant(self, grant: Grant) -> None:
         """Sends a grant."""
@@ -89,11 +98,12 @@ class Outbox:
     @property
     def owes(self) -> bool:
         """Whether an acknowledgement was not sent yet."""
-        return self._due is not None
+        return self._acknowledges
 
     def take(self) -> replay_pb2.AppendSegmentsResponse:
         """Removes the content and returns it as a message."""
         self._filled.clear()
+        self._acknowledges = False
         if self._due is not None:
             self._due.cancel()
             self._due = None
@@ -296,8 +306,9 @@ class _Stream:
     def take_small(self, request: wire.AppendRequest) -> None:
         """Processes a heartbeat, or the client's proof of the staging area."""
         match wire.decode_append_request(request, staged=self._staging is not None):
-            case wire.Heartbeat(steps, round_trip_windows):
+            case wire.Heartbeat(steps, round_trip_windows, waits):
                 self.intake.heard(time.monotonic(), steps, round_trip_windows)
+                self.outbox.hurry(waits)
             case wire.StagingProof(number):
                 assert self._staging is not None
                 answer = self._staging.answer(number)

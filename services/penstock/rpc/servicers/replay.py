@@ -66,8 +66,7 @@ class ReplayServicer:
             # In addition to the actors' streams: the learner's, commits, health checks and status queries.
             max_streams=max_actors + 64,
             identity=lambda: int(buffer.store.session.identity),
-            # Without a folder nothing is shared with clients on this host, as with those on others.
-            local=buffer.store.folder is not None,
+            direct=True,
             credentials=credentials,
         )
 

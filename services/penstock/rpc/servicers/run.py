@@ -180,7 +180,7 @@ class RunServicer:
         return Server(
             behaviours,
             max_streams=max_actors + 64,
-            local=True,
+            direct=True,
             identity=lambda: self.identity,
             credentials=self._thread.credentials,
         )
