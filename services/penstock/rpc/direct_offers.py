@@ -323,12 +323,12 @@ class DirectListener:
                             connection = await secured(context, connection, server_side=True)
                     direct = DirectSocket(connection, most_bytes=_SECRET_BYTES)
                     secret = await direct.read()
-                    move = self._expected.pop(secret, None) if secret is not None else None
-                    if move is not None and not direct.is_local:
+                    if secret in self._expected and not direct.is_local:
                         # The client ends a stream that may have moved, so it must know that this server can move it.
                         direct.send(_READY)
-                        if await direct.read() != _READY:
-                            move = None
+                        secret = secret if await direct.read() == _READY else None
+                    # The stream may have ended meanwhile, or moved to another connection.
+                    move = self._expected.pop(secret, None) if secret is not None else None
                 if move is not None:
                     direct.trust()
                     direct.send(_COUNT.pack(move(direct)))

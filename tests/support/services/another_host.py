@@ -1,6 +1,7 @@
 """Clients of this process as on another host: they find no Unix socket of a server, and connect to its port."""
 
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from random import Random
@@ -9,24 +10,29 @@ from penstock.rpc import direct_offers
 
 
 class Links:
-    """The connections to ports that clients of this process have made."""
+    """The connections to ports that clients of this process have made. Any thread may cut one."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._made: list[socket.socket] = []
 
     def cut(self, random: Random) -> bool:
         """Cuts one of the open connections, which neither side has ended. Returns whether there was one."""
-        self._made = [each for each in self._made if each.fileno() >= 0]
-        if not self._made:
+        with self._lock:
+            self._made = [each for each in self._made if each.fileno() >= 0]
+            open_ones = list(self._made)
+        if not open_ones:
             return False
         with suppress(OSError):
-            random.choice(self._made).shutdown(socket.SHUT_RDWR)
+            random.choice(open_ones).shutdown(socket.SHUT_RDWR)
         return True
 
     async def dial(self, host: str, port: int) -> socket.socket:
         """Connects as clients do."""
-        self._made.append(await _DIAL(host, port))
-        return self._made[-1]
+        made = await _DIAL(host, port)
+        with self._lock:
+            self._made.append(made)
+        return made
 
 
 _DIAL = direct_offers._dialled
