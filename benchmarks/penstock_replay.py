@@ -15,9 +15,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -39,6 +39,7 @@ from penstock.types.run import Assignment
 from penstock.v1 import replay_pb2
 from penstock.wire import batches as wire
 from tests.support.segments.random_segments import PIXEL, VECTOR, random_columns
+from tests.support.services.another_host import as_from_another_host
 from tests.support.services.ports import free_ports
 
 PATIENCE_S = 30.0
@@ -90,7 +91,7 @@ FRAMES_ONCE = replace(
 """T = 32 steps of 84 x 84 uint8 observations, of which a learner stacks four: 255 kB."""
 
 CASES = ("sample", "sample_same_host", "insert", "insert_same_host", "priorities")
-"""Measured operations, over gRPC, or over the path used on one host alone (shared memory)."""
+"""Measured operations, over TCP, or over the path used on one host alone (shared memory)."""
 
 SETTINGS = {
     "vector": Setting(VECTOR, 128 * 2**20, (128, 512), (256, 1024, 2048), 256),
@@ -239,8 +240,10 @@ def windows_of(pool: Columns, size: int) -> list[Columns]:
 
 
 @contextmanager
-def service(capacity_bytes: int, folder: Path | None, place: Place) -> Iterator[tuple[str, int]]:
-    """Runs a replay service, and yields its address and process id."""
+def service(
+    capacity_bytes: int, folder: Path | None, place: Place, options: Sequence[str] = ()
+) -> Iterator[tuple[str, int]]:
+    """Runs a replay service with these options, and yields its address and process id."""
     address = f"{place.host}:{free_ports(1)[0]}"
     command = [
         *place.prefix,
@@ -253,6 +256,7 @@ def service(capacity_bytes: int, folder: Path | None, place: Place) -> Iterator[
     ]
     command += ["--replay.metrics-port", "0", "--replay.capacity-bytes", str(capacity_bytes)]
     command += ["--replay.folder", str(folder)] if folder is not None else []
+    command += options
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
         try:
@@ -272,13 +276,13 @@ def measure(case: str, segment: str, seconds: float, place: Place, *, batch: int
     """Measures one configuration."""
     mapped = case.endswith("same_host")
     with tempfile.TemporaryDirectory() as folder:
-        # Without a folder there is nothing to map, so all columns go over gRPC.
-        store = Path(folder) if mapped else None
-        with service(SETTINGS[segment].capacity_bytes, store, place) as (address, pid):
+        # Without a folder there is nothing to map, so all columns go over TCP.
+        store, seen_from = (Path(folder), nullcontext()) if mapped else (None, as_from_another_host())
+        with seen_from, service(SETTINGS[segment].capacity_bytes, store, place) as (address, pid):
             load = Load(segment, address, batch=batch, window=window)
             if case.startswith("sample"):
                 load.sample(0.5)
-                assert load.source.reads == ("mapped store" if mapped else "gRPC"), load.source.reads
+                assert load.source.reads == ("mapped store" if mapped else "messages"), load.source.reads
             before, carried, started = cpu_s(pid), place.bytes_carried(), time.monotonic()
             if case == "priorities":
                 count, spent, used = load.commit(seconds, lambda: cpu_s(pid))

@@ -53,7 +53,7 @@ class Comparison:
     @property
     def survives(self) -> str:
         """Systems whose segments survive a kill of the service in this comparison."""
-        # Without a folder, so that columns go over gRPC, the store is in memory. The peer's always is.
+        # Without a folder, so that columns go over TCP, the store is in memory. The peer's always is.
         return "Penstock's" if self.case.endswith("same_host") else "neither"
 
 
@@ -75,7 +75,7 @@ COMPARISONS = (
     Comparison("sample_same_host", "sample", "pixel", 2.0),
     Comparison("insert_same_host", "insert", "pixel", 1.5),
 )
-"""What is alike on both sides comes first: all columns over gRPC."""
+"""What is alike on both sides comes first: all columns over TCP."""
 
 LINK_GOAL = 3.0
 """Smallest ratio for frames over a limited link."""

@@ -80,7 +80,7 @@ def test_segments_and_batches_pass_unchanged(certified: Certified, tmp_path: Pat
         server = learner.replay(credentials=certified["replay"], folder=tmp_path / "store" if mapped else None)
         source = learner.source(server, PLAN)
         pass_windows(actor.sink(0, server), source, 5)
-        assert source.reads == ("mapped store" if mapped else "gRPC")
+        assert source.reads == ("mapped store" if mapped else "messages")
 
 
 def test_unix_sockets_take_certificates_too(certified: Certified, tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def encoded_window(**options: int) -> EncodedWindow:
     return encoded
 
 
-@pytest.mark.parametrize("reads", ["gRPC", "mapped store"])
+@pytest.mark.parametrize("reads", ["messages", "mapped store"])
 def test_windows_sent_encoded_arrive_as_they_were(loopback: Loopback, tmp_path: Path, reads: str) -> None:
     folder = tmp_path if reads == "mapped store" else None
     server = loopback.replay(folder=folder, schema=FRAMES, rows=30, staging_bytes=0)
@@ -66,7 +66,7 @@ def test_windows_sent_encoded_arrive_as_they_were(loopback: Loopback, tmp_path: 
         sample("penstock_replay_received_raw_bytes_total") - received[1],
     )
     assert decoded == raw and wire < 0.6 * raw
-    if reads == "gRPC":
+    if reads == "messages":
         assert sample("penstock_replay_sent_raw_bytes_total") - sent[1] == raw
         assert sample("penstock_replay_sent_bytes_total") - sent[0] < 0.6 * raw
 
@@ -321,7 +321,7 @@ def test_malformed_forms_are_refused(loopback: Loopback, forge: Callable[[block_
     assert loopback.replay_status(server).counts.stored == 0
 
 
-@pytest.mark.parametrize("reads", ["gRPC", "mapped store"])
+@pytest.mark.parametrize("reads", ["messages", "mapped store"])
 def test_a_learner_masks_a_segment_that_a_fault_has_damaged(loopback: Loopback, tmp_path: Path, reads: str) -> None:
     folder = tmp_path if reads == "mapped store" else None
     server = loopback.replay(folder=folder, schema=FRAMES, rows=30, staging_bytes=0)

@@ -54,7 +54,7 @@ def test_without_a_folder_batches_arrive_over_grpc(loopback: Loopback) -> None:
     until(lambda: sink.next_grant(0.5), "a grant")
     sink.send(make_window())
     until(lambda: source.next(0.5), "a batch")
-    assert source.reads == "gRPC"
+    assert source.reads == "messages"
 
 
 def test_a_folder_of_the_same_name_with_another_store_is_not_read(loopback: Loopback, tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_batches_arrive_in_messages_if_only_the_folder_is_shared_and_not_the_mem
     server = loopback.replay(folder=tmp_path / "store", staging_bytes=0)
     source, sink = loopback.source(server, plan_with(batch_segments=2, fresh_segments=2)), loopback.sink(0, server)
     pass_windows(sink, source, 3)
-    assert source.reads == "gRPC"
+    assert source.reads == "messages"
     assert sample("penstock_learner_reads_mapped_store") == 0
     assert [event for event, _ in notes if event.endswith("not used")] == ["mapped store not used"]
 
@@ -231,6 +231,6 @@ def test_columns_are_received_where_the_device_reads_them(
         assert_same_columns(batch.columns, window.columns)
         assert pages.hold(batch)
         source.commit(batch, np.ones(segments)).result(PATIENCE_S)
-    assert source.reads == ("mapped store" if mapped else "gRPC")
+    assert source.reads == ("mapped store" if mapped else "messages")
     # One of each batch that is not yet released; the next one may have been requested.
     assert len(pages.arrays) <= 3

@@ -222,7 +222,7 @@ LEARNER_DEVICE = Gauge(
     "penstock_learner_device_info", "1, with the kind of device that the learner trains on: cpu or cuda.", ("device",)
 )
 LEARNER_MAPPED = Gauge(
-    "penstock_learner_reads_mapped_store", "1 if batches are read from the mapped store, 0 if by gRPC."
+    "penstock_learner_reads_mapped_store", "1 if batches are read from the mapped store, 0 if in messages."
 )
 LEARNER_SHARD_MASS = Gauge(
     "penstock_learner_shard_mass_share", "Share of the mass in the last draw, by shard.", ("shard",)
@@ -355,7 +355,7 @@ ACTOR_VERSION = Gauge("penstock_actor_policy_version", "Policy version with whic
 ACTOR_WEIGHTS_AGE = Gauge(
     "penstock_actor_weights_age_seconds", "Seconds since the newest weights arrived; +Inf before the first."
 )
-ACTOR_STAGES = Gauge("penstock_actor_stages_windows", "1 if windows are sent in shared memory, 0 if by gRPC.")
+ACTOR_STAGES = Gauge("penstock_actor_stages_windows", "1 if windows are sent in shared memory, 0 if in messages.")
 ACTOR_NUMPY = Gauge("penstock_actor_acts_in_numpy", "1 if actions are computed in NumPy, 0 if in torch.")
 ACTOR_UNACKNOWLEDGED = Gauge("penstock_actor_unacknowledged_windows", "Windows sent and not acknowledged.")
 RECONNECTIONS = Counter("penstock_reconnections", "Streams that were reopened, by peer.", ("peer",))

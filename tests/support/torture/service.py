@@ -137,7 +137,7 @@ class ReplayProcess:
         """End of the log."""
         return self.log[-2000:]
 
-    # A learner reads the columns itself if it can see the store's records; otherwise they arrive over gRPC.
+    # A learner reads the columns itself if it can see the store's records; otherwise they arrive in messages.
 
     def view(self) -> StoreView | None:
         """Returns the current store; None while it has no schema."""

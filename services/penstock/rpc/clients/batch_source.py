@@ -51,7 +51,7 @@ class ReplayBatchSource:
             newest commit (`CommitLedger.newest`) and from the requests on the open stream
             (`SamplingStream.next_request`).
         heard_at: Time of the last message on the open stream, by `time.monotonic`; minus infinity while none is open.
-        reads: Transport of the columns: "mapped store" or "gRPC"; empty before the stream is ready.
+        reads: Transport of the columns: "mapped store" or "messages"; empty before the stream is ready.
     """
 
     def __init__(
@@ -250,7 +250,7 @@ class ReplayBatchSource:
             self._noted_refusal = True
             logs.note("mapped store not used", reason=stream.refusal)
         if stream.ready:
-            self.reads = "mapped store" if stream.reader else "gRPC"
+            self.reads = "mapped store" if stream.reader else "messages"
             metrics.LEARNER_MAPPED.set(stream.reader is not None)
         self._wanted.set()
 

@@ -184,7 +184,7 @@ class ShardedBatchSource:
 
     @property
     def reads(self) -> str:
-        """Transports of the columns: "mapped store", "gRPC" or both."""
+        """Transports of the columns: "mapped store", "messages" or both."""
         return ", ".join(sorted({source.reads for source in self._sources}))
 
     @property
