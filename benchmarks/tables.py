@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import charts, forms_tables, gpu_tables, loop_results, many_actors_tables, zoo_report
+from benchmarks import charts, forms_tables, gpu_tables, insertion_tables, loop_results, many_actors_tables, zoo_report
 from benchmarks.loop_results import Goal
 from benchmarks.wide_layers import LEAST_PACE, ratios_of
 from tests.support.results.result_files import (
@@ -603,6 +603,14 @@ def _replay_row(case: Case) -> str:
     return f"| {' | '.join(cells)} |"
 
 
+def insertion(document: Document) -> str:
+    """Returns the rates of insertion by writer processes, beside the peer's."""
+    return (
+        f"{insertion_tables.insertion(document)}\n\n{_source(document)} {_count(document['rounds'], 'round')} of"
+        f" {document['seconds']:g} s ([result file](../results/insertion.json))."
+    )
+
+
 def distant_actors(document: Document) -> str:
     """Returns the pace of distant actors compared with near ones, and what the link permits."""
     cases = document["cases"]
@@ -675,6 +683,7 @@ PARTS: Mapping[str, tuple[str, str, Callable[[Document], str]]] = {
     "replay of frames": (SPEED, "replay_frames.json", replay("replay_frames.json")),
     "replay over a link": (SPEED, "replay_link.json", replay("replay_link.json")),
     "replay of vectors": (SPEED, "replay_vector.json", replay("replay_vector.json")),
+    "insertion": (SPEED, "insertion.json", insertion),
     "replay of random bytes": (SPEED, "replay_pixel.json", replay("replay_pixel.json")),
     "origin of the loops": (SPEED, "loop.json", origin),
     "like for like": (SPEED, "loop.json", like_for_like),

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks import frames
+from benchmarks.insertion import Case, of_penstock
 from benchmarks.peers.place import Place, add_arguments, place_of
 from benchmarks.peers.reverb_segments import segment_kind
 from benchmarks.penstock_replay import SETTINGS, windows_of
@@ -71,3 +72,10 @@ def test_what_is_alike_on_both_sides_comes_first_and_the_rest_says_so() -> None:
     assert all(
         ("same host only" in comparison.name) != each for comparison, each in zip(COMPARISONS, alike, strict=True)
     )
+
+
+@pytest.mark.parametrize("way", ["tcp", "tls", "grpc", "mapped"])
+def test_writers_insert_in_each_way(way: str) -> None:
+    measured = of_penstock(Case("vector", 2, 8, (way,)), way, 0.5)
+    assert measured.per_s > 0.0
+    assert 0.0 < measured.median_ms <= measured.slow_ms

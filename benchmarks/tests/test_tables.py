@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import charts
+from benchmarks import charts, insertion_tables
 from benchmarks.tables import (
     IMAGES,
     RESULTS,
@@ -159,3 +159,16 @@ def test_the_pace_of_distant_actors_is_shown_beside_what_the_link_permits() -> N
         ["0.72", "0.73"],
         ["0.96", "1.00"],
     ]
+
+
+@pytest.mark.parametrize(
+    ("way", "ratio", "goal"),
+    [("tcp", 1.6, "1.5, met"), ("tcp", 1.4, "1.5, **missed**"), ("tls", 1.1, "1.05, met"), ("grpc", 0.5, "")],
+)
+def test_insertion_is_compared_with_the_goal_of_its_way(way: str, ratio: float, goal: str) -> None:
+    measured = {"per_s": 1.0, "service_us": 20.0, "writers_us": 30.0, "median_ms": 1.0, "slow_ms": 4.0}
+    row = {"segment": "vector", "writers": 4, "window": 8, "way": way, "ratio": ratio, "penstock": measured}
+    shown = insertion_tables.insertion({"rows": [{**row, "reverb": {**measured, "writers_us": 80.0}}]})
+    assert (
+        shown.splitlines()[-1] == f"| `vector` | 4 | 8 | {way} | {ratio:.2f} | {goal} | 50, 100 | 1.0, 4.0; 1.0, 4.0 |"
+    )

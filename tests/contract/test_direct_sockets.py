@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from penstock.errors import Overloaded, PenstockError, Unavailable
+from penstock.errors import InvalidSegment, Overloaded, PenstockError, Unavailable
 from penstock.rpc import direct_offers, methods
 from penstock.rpc.channel import Stream, connect, open_stream, translated
 from penstock.rpc.direct_offers import Called, Offer
@@ -238,6 +238,35 @@ def test_a_direct_socket_that_breaks_ends_the_stream(loopback: Loopback, credent
 
     with pytest.raises(Unavailable), contextlib.suppress(TimeoutError):
         loopback.thread.run(write(), PATIENCE_S)
+
+
+@pytest.mark.parametrize(
+    ("sent", "reason"),
+    [
+        (b"\xff" * 100, "malformed message"),
+        (bytes([122, 100]), "it ends within a field"),
+        ((2**31).to_bytes(4, "little"), f"it has {2**31} bytes"),
+    ],
+    ids=["no_message", "half_a_field", "too_long"],
+)
+def test_a_malformed_message_ends_the_stream_with_its_reason(
+    loopback: Loopback, credentials: dict[Role, Credentials], sent: bytes, reason: str
+) -> None:
+    server = loopback._serve(DirectMethods(echo, credentials))
+    call, responses = moved_stream(loopback, server)
+    direct = call._direct
+    assert direct is not None
+    framed = sent if len(sent) == 4 else len(sent).to_bytes(4, "little") + sent
+
+    async def send() -> None:
+        with direct._lock:
+            direct._send_or_keep(framed)
+
+    loopback.thread.run(send())
+    received, error = end_of(loopback, responses)
+    assert received == []
+    assert isinstance(error, InvalidSegment)
+    assert reason in str(error)
 
 
 def test_a_cancelled_stream_ends_at_the_server(loopback: Loopback, credentials: dict[Role, Credentials]) -> None:

@@ -60,6 +60,10 @@ _SILENT_FOR_S = 60.0
 _IDLE_S, _PROBE_S, _PROBES = 5, 5, 2
 """Keepalive of TCP, as of gRPC's connection beside: seconds until the first probe and between probes, and probes."""
 
+_STUCK_S = 120
+"""Seconds after which a connection ends whose peer takes no more bytes: it was lost, as by a middlebox that forgot it,
+or it waits, as a service for a learner. A stream that opens again continues; one that is stuck would never."""
+
 
 @dataclass(frozen=True, slots=True)
 class Called:
@@ -373,7 +377,7 @@ def _tune(connection: socket.socket) -> None:
         ("TCP_KEEPIDLE", _IDLE_S),
         ("TCP_KEEPINTVL", _PROBE_S),
         ("TCP_KEEPCNT", _PROBES),
-        ("TCP_USER_TIMEOUT", 1_000 * (_IDLE_S + _PROBES * _PROBE_S)),
+        ("TCP_USER_TIMEOUT", 1_000 * _STUCK_S),
     ):
         # Not every system has each of them.
         if hasattr(socket, name):
