@@ -36,7 +36,8 @@ def insertion(document: Document) -> str:
 
 def _row(row: Mapping[str, Any]) -> str:
     ours, theirs = row["penstock"], row["reverb"]
-    costs = [f"{each['service_us'] + each['writers_us']:,.3g}" for each in (ours, theirs)]
+    sums = [each["service_us"] + each["writers_us"] for each in (ours, theirs)]
+    costs = [f"{cost:,.3g}" if cost < 1_000 else f"{cost:,.0f}" for cost in sums]
     waits = [f"{each['median_ms']:.1f}, {each['slow_ms']:.1f}" for each in (ours, theirs)]
     cells = (
         f"`{row['segment']}`",
