@@ -128,8 +128,11 @@ async def connect(offer: Offer, called: Called) -> tuple[DirectSocket, int] | No
         return None
     began = time.monotonic()
     found = await _attempt(_to_port(*place, called), offer.secret)
-    if found is None and time.monotonic() - began >= _HANDSHAKE_S:
-        _silent[place] = time.monotonic()
+    now = time.monotonic()
+    if found is None and now - began >= _HANDSHAKE_S:
+        for former in [each for each, noted in _silent.items() if now - noted >= _SILENT_FOR_S]:
+            del _silent[former]
+        _silent[place] = now
     return found
 
 
@@ -316,7 +319,6 @@ class DirectListener:
         direct: DirectSocket | None = None
         admitted = False
         try:
-            move = None
             with contextlib.suppress(TimeoutError, InvalidSegment, SocketEnded, OSError):
                 async with asyncio.timeout(_HANDSHAKE_S):
                     connection.setblocking(False)
@@ -335,6 +337,7 @@ class DirectListener:
                     move = self._expected.pop(secret, None) if secret is not None else None
                 if move is not None:
                     direct.trust()
+                    # If the connection was lost meanwhile, so is the stream, which ends when it writes to it.
                     direct.send(_COUNT.pack(move(direct)))
                     admitted = True
         finally:

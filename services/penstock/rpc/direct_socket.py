@@ -122,7 +122,7 @@ class DirectSocket:
     async def write(self, message: bytes) -> None:
         """Sends a message, and waits while too much is unsent. Raises as `send`."""
         self.send(message)
-        while sum(map(len, self._unsent)) > _UNSENT_BYTES:
+        while self._bytes_unsent() > _UNSENT_BYTES:
             self._sent.clear()
             await self._sent.wait()
 
@@ -202,6 +202,10 @@ class DirectSocket:
     @property
     def _most_unread(self) -> int:
         return _UNREAD_BYTES if self._most_bytes == MAX_MESSAGE_BYTES else 1
+
+    def _bytes_unsent(self) -> int:
+        with self._lock:
+            return sum(map(len, self._unsent))
 
     def _send_or_keep(self, *pieces: bytes) -> None:
         """Sends pieces after the unsent ones. The caller holds the lock."""

@@ -40,9 +40,8 @@ class ReplayConfig(Section):
     """Address of a second gRPC server, for health checks alone and without TLS, as listen: for probes that have no
     certificate, such as Kubernetes' probes. Unset: none."""
     stream_port: MetricsPort = "auto"
-    """Port, on the host of listen, to which the streams of other hosts move from gRPC, for less than half of the
-    processor time; with certificates, by TLS. auto: any free port. 0: none. Where a firewall closes it, streams stay
-    with gRPC."""
+    """Port, on the host of listen, to which the streams of other hosts move from gRPC, which takes more processor time;
+    with certificates, by TLS. auto: any free port. 0: none. Where a firewall closes it, streams stay with gRPC."""
     advertise: Names = ()
     """Names by which others reach it, in order of preference: hosts, or host:port if its port is another one for them.
     A list, or separated by commas. Unset: the host of listen, or the host's own name where that is 0.0.0.0 or [::]."""
