@@ -89,6 +89,8 @@ def test_heartbeats_without_steps_do_not_keep_grants_and_the_other_actor_continu
 
     until(taken, "its window to be stored")
     actor.end()
+    # Otherwise it may be stuck with a grant that it does not use any more.
+    sink.close()
     steps = itertools.count(5)
 
     def steps_on() -> bool:
