@@ -373,6 +373,28 @@ def test_a_stream_stays_with_grpc_if_the_port_does_not_lead_to_its_server(
 
 
 @pytest.mark.parametrize("way", ["tcp", "tls"], indirect=True)
+def test_a_stream_that_ends_while_its_connection_is_made_ends_as_it_would(
+    loopback: Loopback, credentials: dict[Role, Credentials]
+) -> None:
+    server = loopback._serve(DirectMethods(echo, credentials))
+    listener = server.server._direct
+    assert listener is not None
+
+    class Once(dict[bytes, Any]):
+        """Forgets a secret as soon as it was found, as when its stream ends then."""
+
+        def __contains__(self, secret: object) -> bool:
+            found = super().__contains__(secret)
+            if found:
+                del self[secret]  # type: ignore[arg-type]
+            return found
+
+    listener._expected = Once()
+    assert talk(loopback, server) == list(range(MESSAGES))
+    assert server.moved == 0
+
+
+@pytest.mark.parametrize("way", ["tcp", "tls"], indirect=True)
 def test_a_stream_does_not_move_to_another_server_of_its_run(
     loopback: Loopback, way: str, credentials: dict[Role, Credentials]
 ) -> None:

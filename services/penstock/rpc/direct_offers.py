@@ -44,7 +44,7 @@ _NAME = "penstock-"
 _MOST_STRANGERS = 64
 """Limit on connections that have not sent their secret yet."""
 
-_READY = b""
+_READY, _NOT_MOVED = b"", b"\0"
 _COUNT = struct.Struct("<Q")
 _CREDENTIALS = struct.Struct("3i")
 """Process, user and group at the other end of a connection (unix(7))."""
@@ -148,7 +148,7 @@ async def _attempt(connecting: Coroutine[Any, Any, socket.socket], secret: bytes
                 moving = True
                 direct.send(_READY)
             answer = await direct.read() if moving else None
-            moving = moving and not direct.is_local
+            moving = moving and not direct.is_local and answer != _NOT_MOVED
             count = answer if answer is not None and len(answer) == _COUNT.size else None
     except (OSError, ValueError, SocketEnded, InvalidSegment):
         # A TimeoutError is an OSError.
@@ -332,8 +332,11 @@ class DirectListener:
                     if secret in self._expected and not direct.is_local:
                         # The client ends a stream that may have moved, so it must know that this server can move it.
                         direct.send(_READY)
-                        secret = secret if await direct.read() == _READY else None
-                    # The stream may have ended meanwhile, or moved to another connection.
+                        if await direct.read() != _READY:
+                            secret = None
+                        elif secret not in self._expected:
+                            # The stream has ended meanwhile, or moved to another connection.
+                            direct.send(_NOT_MOVED)
                     move = self._expected.pop(secret, None) if secret is not None else None
                 if move is not None:
                     direct.trust()

@@ -10,7 +10,7 @@ A stream opens by gRPC, and its errors and its end come by gRPC. In between, its
    another server, the stream stays with gRPC.
 3. The server answers with the number of responses that it has sent by gRPC. All later ones are sent by the socket, and
    the client reads them once it has read those. By TCP, both sides say first that they are ready: a client that gets no
-   number after that ends the stream, because responses may be lost.
+   number after that ends the stream, because responses may be lost, unless the server says that it has not moved.
 4. The client signals the end of its requests by gRPC and sends later ones by the socket. The server reads these once
    gRPC's have ended. Messages of either direction therefore keep their order.
 
