@@ -1,15 +1,14 @@
 """`make bench-insertion`: insertion by several writer processes over TCP, by windows of real actors, beside Reverb's.
 
-Each writer is a process, as in a real deployment, and server and writers share this machine's cores. The ways of
-Penstock are those of a distant actor (tcp, and tls with certificates), without the stream port (grpc), and of an actor
-on the same host (mapped). A Reverb writer has no windows: it sends single items, many at once. All ways of a case are
-measured in turn in each round, and the table has medians. Latencies are those of writers that wait for each insertion.
+Each writer is a process, as in a real deployment, and server and writers share this machine's cores. A Penstock actor
+on another host sends by tcp, by tls with certificates, or by grpc if the stream port is closed; one on the same host
+sends through shared memory (mapped). A Reverb writer sends single items, many at once. Each round measures all ways of
+a case in turn, and the table has medians. For the latencies, each writer waits until an insertion is acknowledged.
 """
 
 import argparse
 import json
 import os
-import secrets
 import statistics
 import subprocess
 import sys
@@ -28,13 +27,12 @@ from benchmarks import frames
 from benchmarks.peers.environment import peer_python
 from benchmarks.peers.place import Place
 from benchmarks.peers.reverb_segments import segment_kind
-from benchmarks.penstock_replay import SETTINGS, service
+from benchmarks.penstock_replay import SETTINGS, plan_of, service
 from penstock.rpc.clients.batch_source import ReplayBatchSource
 from penstock.rpc.loop import LoopThread
 from penstock.security.certificate import Files
 from penstock.security.credentials import Credentials
 from penstock.security.roles import Role
-from penstock.types.replay import SamplingPlan
 from tests.support.results.provenance import of_this_run
 from tests.support.services.certificates import certificates_of
 
@@ -137,19 +135,6 @@ def started(commands: list[list[str]]) -> Iterator[list["subprocess.Popen[str]"]
 def of_penstock(case: Case, way: str, seconds: float) -> Measured:
     """Measures one way of a case."""
     setting = SETTINGS[case.segment]
-    plan = SamplingPlan(
-        session=secrets.randbits(62) + 1,
-        next_batch=0,
-        batch_segments=2,
-        fresh_segments=0,
-        off_policy_degree=1,
-        publish_interval=1,
-        alpha=0.6,
-        epsilon=1e-3,
-        half_life=1e6,
-        max_staleness=2**31,
-        min_replay_segments=1,
-    )
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         files: dict[Role, Files] = certificates_of(folder / "certificates") if way == "tls" else {}
@@ -165,7 +150,7 @@ def of_penstock(case: Case, way: str, seconds: float) -> Measured:
         stack.callback(thread.close)
         source = ReplayBatchSource(thread, address, setting.schema, prefetch_batches=1)
         stack.callback(source.close)
-        source.open(plan)
+        source.open(plan_of(2))
         share = int(1.1 * setting.capacity_bytes / setting.schema.segment_bytes / case.writers) + 1
         command = [sys.executable, "-m", "benchmarks.penstock_writer", "--address", address, "--segment", case.segment]
         command += ["--window", str(case.window), "--segments", str(share)]

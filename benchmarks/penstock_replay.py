@@ -105,25 +105,30 @@ PRIORITIES = 4096
 LEASES = 60
 
 
+def plan_of(batch: int) -> SamplingPlan:
+    """Returns a plan for batches of this many seen segments, under which windows never wait for a learner."""
+    return SamplingPlan(
+        session=secrets.randbits(62) + 1,
+        next_batch=0,
+        batch_segments=batch,
+        fresh_segments=0,
+        off_policy_degree=1,
+        publish_interval=1,
+        alpha=0.6,
+        epsilon=1e-3,
+        half_life=1e6,
+        max_staleness=2**31,
+        min_replay_segments=1,
+    )
+
+
 class Load:
     """A service with a full store, one learner and two actors."""
 
     def __init__(self, segment: str, address: str, *, batch: int, window: int) -> None:
         setting = SETTINGS[segment]
         self.batch, self.window = batch, window
-        self.plan = SamplingPlan(
-            session=secrets.randbits(62) + 1,
-            next_batch=0,
-            batch_segments=batch,
-            fresh_segments=0,
-            off_policy_degree=1,
-            publish_interval=1,
-            alpha=0.6,
-            epsilon=1e-3,
-            half_life=1e6,
-            max_staleness=2**31,
-            min_replay_segments=1,
-        )
+        self.plan = plan_of(batch)
         self._address, self._thread = address, LoopThread()
         self.source = ReplayBatchSource(self._thread, address, setting.schema, prefetch_batches=PREFETCH)
         self._sinks = [

@@ -1,19 +1,16 @@
 """One writer process of `insertion.py`: an actor that collects nothing and sends windows of a pool.
 
-It fills the store, prints a line, and then obeys lines of its input: `insert SECONDS` prints the segments that were
-stored, their seconds and this process's CPU seconds; `wait SECONDS` sends one window at a time and prints the
-milliseconds from each window to its acknowledgement.
+`peers/writer_lines.py` has the lines that it obeys.
 """
 
 import argparse
 import contextlib
-import json
-import sys
 import time
 from pathlib import Path
 
 import numpy as np
 
+from benchmarks.peers.writer_lines import obey
 from benchmarks.penstock_replay import PATIENCE_S, SETTINGS, pool_of, windows_of
 from penstock.process.service import keep_freed_memory
 from penstock.rpc.clients.segment_sink import ReplaySegmentSink
@@ -103,11 +100,7 @@ def main() -> None:
     keep_freed_memory()
     with as_from_another_host() if arguments.distant else contextlib.nullcontext():
         writer = Writer(arguments)
-        writer.fill(arguments.segments)
-        print("ready", flush=True)
-        for line in sys.stdin:
-            what, _, seconds = line.partition(" ")
-            print(json.dumps({"insert": writer.insert, "wait": writer.wait}[what](float(seconds))), flush=True)
+        obey(writer, arguments.segments)
         writer.close()
 
 

@@ -1,17 +1,16 @@
 """One writer process of `insertion.py` for Reverb: the older `Writer`, which is its fastest (`reverb_replay.py`).
 
-It obeys the lines that `penstock_writer.py` obeys, and prints the same.
+`writer_lines.py` has the lines that it obeys.
 """
 
 import argparse
-import json
-import sys
 import time
 
 import numpy as np
 import reverb
 
 from benchmarks.peers.reverb_segments import segment_kind
+from benchmarks.peers.writer_lines import obey
 
 _IN_FLIGHT = {"vector": 1000, "frames": 64, "frames_once": 64, "pixel": 8}
 """Items in flight of the fastest writer for each kind of segment."""
@@ -69,11 +68,7 @@ def main() -> None:
     parser.add_argument("--segments", type=int, required=True, help="segments of this writer with which it begins")
     arguments = parser.parse_args()
     writer = Writer(arguments.address, arguments.segment, arguments.table)
-    writer.fill(arguments.segments)
-    print("ready", flush=True)
-    for line in sys.stdin:
-        what, _, seconds = line.partition(" ")
-        print(json.dumps({"insert": writer.insert, "wait": writer.wait}[what](float(seconds))), flush=True)
+    obey(writer, arguments.segments)
     writer.close()
 
 
