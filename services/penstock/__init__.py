@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from penstock.acting.policies.trained import TrainedPolicy as TrainedPolicy
     from penstock.acting.policies.trained import load_policy as load_policy
     from penstock.advantages import Trajectories as Trajectories
+    from penstock.api.demonstrations import Recording as Recording
+    from penstock.api.demonstrations import record_demonstrations as record_demonstrations
     from penstock.api.run import Run as Run
     from penstock.api.run import TrainedRun as TrainedRun
     from penstock.api.run import evaluate as evaluate
@@ -58,6 +60,7 @@ _HOMES = {
     "Minibatch": "penstock.losses",
     "PenstockError": "penstock.errors",
     "Preset": "penstock.presets",
+    "Recording": "penstock.api.demonstrations",
     "Run": "penstock.api.run",
     "Segments": "penstock.priorities",
     "Stream": "penstock.api.stream",
@@ -74,6 +77,7 @@ _HOMES = {
     "load_policy": "penstock.acting.policies.trained",
     "make": "penstock.apps.environments",
     "preset": "penstock.presets",
+    "record_demonstrations": "penstock.api.demonstrations",
     "stream": "penstock.api.stream",
     "train": "penstock.api.training",
 }
@@ -88,6 +92,7 @@ __all__ = [
     "Minibatch",
     "PenstockError",
     "Preset",
+    "Recording",
     "Run",
     "Segments",
     "Stream",
@@ -104,6 +109,7 @@ __all__ = [
     "load_policy",
     "make",
     "preset",
+    "record_demonstrations",
     "stream",
     "train",
 ]

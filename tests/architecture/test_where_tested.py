@@ -7,6 +7,7 @@ PACKAGE = ROOT / "services" / "penstock"
 TESTS = ROOT / "tests"
 
 ELSEWHERE = {
+    "acting/demonstrating.py": "unit/api/test_record_demonstrations.py",
     "acting/environments/checked_vector.py": "unit/acting/test_failing_environments.py",
     "acting/environments/environment_check.py": "contract/test_environment_check.py",
     "acting/values/faults.py": "unit/acting/test_failing_environments.py",
@@ -29,6 +30,7 @@ ELSEWHERE = {
     "algo/network.py": "unit/small/test_small_policy.py",
     "algo/published.py": "unit/algo/test_weights.py",
     "algo/spaces.py": "unit/algo/test_policies.py",
+    "api/demonstrations.py": "unit/api/test_record_demonstrations.py",
     "api/training.py": "unit/test_api.py",
     "apps/actor.py": "integration/test_services.py",
     "cli/commands/reset_version.py": "unit/replay/store/test_resetting.py",
@@ -53,6 +55,7 @@ ELSEWHERE = {
     "priorities.py": "unit/learning/step/own/test_own_priority.py",
     "learning/step/own/code.py": "unit/learning/step/own/test_own_loss.py",
     "machine/cores.py": "unit/local/test_actor_count.py",
+    "apps/demonstrations.py": "unit/api/test_record_demonstrations.py",
     "apps/environments.py": "unit/acting/environments/test_played.py",
     "apps/episodes.py": "unit/api/test_run.py",
     "apps/evaluator.py": "integration/test_services.py",
@@ -209,6 +212,7 @@ ELSEWHERE = {
     "small/compiled/passes.py": "unit/learning/step/test_direct_execution.py",
     "small/compiled/row_losses.py": "unit/learning/step/test_direct_execution.py",
     "types/block.py": "unit/wire/test_block.py",
+    "types/demonstrations.py": "unit/runs/test_demonstration_file.py",
     "types/evaluation.py": "contract/test_evaluation_service.py",
     "types/location.py": "unit/wire/test_location.py",
     "types/records.py": "unit/learning/test_declared_statistics.py",

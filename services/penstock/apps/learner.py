@@ -5,6 +5,7 @@ import dataclasses
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 from penstock.apps.earlier_session import opened_session, prepared_folder
 from penstock.apps.learner_services import RunServices, serving
@@ -17,12 +18,14 @@ from penstock.learning.run.assembly import opened_learner, training_run
 from penstock.learning.run.session import Lead, LearnerParts, Session
 from penstock.learning.run.training import Conclusion
 from penstock.learning.step.batches import BatchFeed, check_schema
+from penstock.learning.step.demonstrations import DemonstratedSegments
 from penstock.learning.step.devices import payload_memory, prepared_device
 from penstock.learning.step.learner import Learner
 from penstock.machine.files import restored_after, write_atomically
 from penstock.process.service import Service, show_run
 from penstock.rpc.clients.batch_source import ReplayBatchSource
 from penstock.rpc.clients.sharded_source import ShardedBatchSource, open_batch_source
+from penstock.runs import demonstration_file
 from penstock.runs.end import RunEnd
 from penstock.runs.services_file import replay_peers
 from penstock.runs.summary import Summary
@@ -113,11 +116,12 @@ def _awaited_learner(own: _Leading, opened: Callable[[EnvironmentSpec], Learner]
 def _train(own: _Leading, learner: Learner) -> Conclusion:
     """Trains until the run is done or the service is stopped."""
     session, services = own.session, own.services
+    demonstrated = _demonstrated(own, learner)
     with (
         showing_errors(own.service),
         restored_after(ConfigurationError, session.folder.config),
         failing_after_a_batch(session.statistics),
-        contextlib.closing(BatchFeed(learner.parameters.device)) as feed,
+        contextlib.closing(BatchFeed(learner.parameters.device, demonstrated)) as feed,
         contextlib.closing(_batch_source(own, learner, feed)) as source,
     ):
         if not own.service.supervised:
@@ -174,6 +178,22 @@ def _all_awaited_are_here(own: _Leading) -> bool:
     found = own.services.watch.connected_actors()
     own.session.statistics.waits(f"{Awaited.ACTORS}: {found} of {awaited} are connected (train.await_actors)")
     return found >= awaited
+
+
+def _demonstrated(own: _Leading, learner: Learner) -> DemonstratedSegments | None:
+    """Reads the demonstrations that are added to batches; None if there are none. Raises `ConfigurationError`."""
+    config, schema = own.session.config, own.services.roster.schema
+    if config.sampling.demonstrations is None:
+        return None
+    if own.lead.link is not None:
+        raise ConfigurationError(
+            "sampling.demonstrations can't be used with several ranks of the learner; start it without torchrun"
+        )
+    assert schema is not None
+    found = demonstration_file.read(Path(config.sampling.demonstrations))
+    segments = DemonstratedSegments.of(found, config.sampling, schema, learner.policy, config.run.seed)
+    own.session.statistics.notice(segments.notice)
+    return segments
 
 
 def _batch_source(own: _Leading, learner: Learner, feed: BatchFeed) -> ReplayBatchSource | ShardedBatchSource:

@@ -292,6 +292,12 @@ RunOrCheckpoint = Annotated[
     pydantic.AfterValidator(os.path.abspath),
     InWords("the folder of a run or a .safetensors file"),
 ]
+DemonstrationFile = Annotated[
+    str,
+    pydantic.BeforeValidator(lambda value: os.fspath(value) if isinstance(value, os.PathLike) else value),
+    pydantic.AfterValidator(os.path.abspath),
+    InWords("a .safetensors file of penstock.record_demonstrations"),
+]
 Modules = Annotated[
     tuple[EnvironmentName, ...], pydantic.BeforeValidator(read_list), InWords("modules, separated by commas")
 ]

@@ -84,6 +84,7 @@ def check_at_once(config: Config, *, resume: bool) -> None:
     """
     config.refuse_foreign_code()
     _check_files_of_code(config)
+    _check_demonstrations(config.sampling.demonstrations)
     _check_unprotected(config)
     _check_descriptors(config)
     folder = RunFolder(Path(config.run.dir or "."))
@@ -124,6 +125,13 @@ def _check_files_of_code(config: Config) -> None:
                 f"{setting} {name!r}: there is no file {file}; correct its path, which is absolute or relative to"
                 f" {Path.cwd()}"
             )
+
+
+def _check_demonstrations(file: str | None) -> None:
+    if file is not None:
+        from penstock.runs.demonstration_file import require
+
+        require(Path(file))
 
 
 def _check_unprotected(config: Config) -> None:

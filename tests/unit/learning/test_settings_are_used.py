@@ -83,9 +83,15 @@ SAMPLING = {
     "min_replay_segments": 9,
     "least_share": 0.5,
 }
-RUN_SETTINGS = {"max_refused_batches", "collection", "observation_offsets"}
-"""Settings that affect neither one batch nor the first plan. `test_refused_steps`, `test_collection` and `test_offsets`
-cover them."""
+RUN_SETTINGS = {
+    "max_refused_batches",
+    "collection",
+    "observation_offsets",
+    "demonstrations",
+    "demonstration_fraction",
+}
+"""Settings that affect neither this batch nor the first plan. `test_refused_steps`, `test_collection`, `test_offsets`
+and `test_demonstrations` cover them."""
 
 TABLES: dict[str, tuple[type[pydantic.BaseModel], dict[str, Any]]] = {
     "policy": (PolicyConfig, POLICY),

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from penstock.acting.values.leaves import action_types, tree_of
 from penstock.acting.values.masks import without_mask
-from penstock.algo.network import Network
+from penstock.algo.network import AT_BOUND, Network
 from penstock.algo.spaces import bounds, scaled
 from penstock.errors import ConfigurationError
 from penstock.types.block import Column, Extent, Schema
@@ -162,6 +162,10 @@ class ChoiceMap:
         shaped: NDArray[np.generic] = shifted.reshape(len(action), *self.shape).astype(self.dtype, copy=False)
         return shaped
 
+    def inverse(self, value: NDArray[np.generic]) -> NDArray[np.int64]:
+        """Maps one action of the environment to <int64>[k], one number for each choice."""
+        return value.reshape(-1).astype(np.int64) - self.start
+
 
 class BoxMap:
     """The map of one leaf of continuous actions with A elements.
@@ -205,6 +209,17 @@ class BoxMap:
         np.minimum(mapped, self.high, out=mapped)
         shaped: NDArray[np.generic] = mapped.reshape(len(action), *self.shape).astype(self.dtype, copy=False)
         return shaped
+
+    def inverse(self, value: NDArray[np.generic]) -> NDArray[np.float64]:
+        """Maps one action of the environment, clipped to its bounds, to <float64>[A].
+
+        A tanh never reaches its bounds, so values there become `AT_BOUND` before its inverse.
+        """
+        flat = value.reshape(-1).astype(np.float64)
+        unit: NDArray[np.float64] = (np.clip(flat, self.low, self.high) - self.centre) / self.scale
+        if self.squashes:
+            unit = np.where(self.scaled, np.arctanh(np.clip(unit, -AT_BOUND, AT_BOUND)), unit)
+        return unit
 
 
 def _once(values: NDArray[Any]) -> NDArray[Any]:

@@ -4,10 +4,12 @@ import importlib
 import io
 import sys
 import time
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from rich.console import Console
+from rich.progress import Progress
 
 from penstock.cli.screen.display import Display, PanelDisplay, make_display
 from penstock.cli.screen.lines import show
@@ -26,6 +28,18 @@ def display_for_python(shown: bool | None, *, verbose: bool) -> AbstractContextM
     if not shown:
         return nullcontext(lambda status, news: None)
     return NotebookDisplay(verbose=verbose) if in_notebook() else make_display(console, verbose=verbose)
+
+
+@contextmanager
+def step_bar(steps: int, shown: bool | None) -> Iterator[Callable[[int], None]]:
+    """Shows the progress of this number of steps in the context, whose function takes the steps done so far.
+
+    None: shown in a terminal, and nowhere else.
+    """
+    console = _Console(stderr=True)
+    with Progress(console=console, disable=not (console.is_terminal if shown is None else shown)) as bar:
+        task = bar.add_task("steps", total=steps)
+        yield lambda done: bar.update(task, completed=done)
 
 
 class _Console(Console):

@@ -7,7 +7,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 
 from penstock.config import replay_law
 from penstock.config.code_names import RULES, PriorityName, Rule
-from penstock.config.setting_types import DerivedCount, UnitInterval
+from penstock.config.setting_types import DemonstrationFile, DerivedCount, UnitInterval
 from penstock.config.settings.section import Section
 from penstock.gate_law import share_conflict
 
@@ -47,6 +47,10 @@ class SamplingConfig(Section):
     """Age in versions above which segments are no longer replayed."""
     min_replay_segments: NonNegativeInt = 64
     """Segments that must have been trained before any is replayed."""
+    demonstrations: DemonstrationFile | None = None
+    """File of demonstrations, segments of which are added to each batch (docs/demonstrations.md). Unset: none."""
+    demonstration_fraction: Annotated[float, Field(gt=0.0, le=16.0)] = 0.25
+    """Demonstrated segments that are added to each batch, as a share of batch_segments; at least one segment."""
     collection: Rule = "equal"
     """Rule by which environment.variants share collection. equal: every actor collects as much as any other. error: by
     the mean absolute advantage in a variant's newest segments. return: by how far a variant's mean return is below

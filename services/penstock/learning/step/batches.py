@@ -2,6 +2,7 @@
 
 import warnings
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from penstock.algo.policies import Inputs, Policy
 from penstock.errors import SchemaMismatch
+from penstock.learning.step.demonstrations import DemonstratedSegments
 from penstock.learning.step.devices import send
 from penstock.types.block import Schema
 from penstock.types.replay import Batch
@@ -36,11 +38,13 @@ class RowCounts:
 
     Attributes:
         valid: Number of valid rows.
+        stored_steps: Number of valid rows in segments of the store.
         fresh_steps: Number of valid rows in fresh segments.
         fresh_episodes: Number of episodes whose last step is in a fresh segment.
     """
 
     valid: int
+    stored_steps: int
     fresh_steps: int
     fresh_episodes: int
 
@@ -73,7 +77,8 @@ class KnownRows:
         sent = send(torch.from_numpy(np.concatenate([*positions, segments]).astype(np.int64, copy=False)), device)
         segment, step, segments_there = torch.split(sent, [count, count, len(segments)])
         ended = (valid & (terminated | truncated))[fresh]
-        counts = RowCounts(count, int(np.count_nonzero(valid[fresh])), int(np.count_nonzero(ended)))
+        stored = int(np.count_nonzero(valid[: batch.keys.size]))
+        counts = RowCounts(count, stored, int(np.count_nonzero(valid[fresh])), int(np.count_nonzero(ended)))
         return cls(segment, step, segments_there, counts)
 
     @property
@@ -91,6 +96,8 @@ class KnownRows:
 class TrainingBatch:
     """Batch of B segments of T steps, with time on the second axis and the fresh segments first.
 
+    The S segments of the store come before those of demonstrations; without any, S is B.
+
     Attributes:
         fresh_segments: Number of fresh segments.
         observation: [B, burn-in + T + 1, ...] raw observations, as the policy saw them, one tensor per leaf. The last
@@ -99,14 +106,15 @@ class TrainingBatch:
         reward: <float32>[B, T] raw rewards.
         terminated, truncated: <bool>[B, T] rows that terminate or truncate an episode.
         valid: <bool>[B, T] False for reset rows.
-        behaviour_log_prob: <float32>[B, T] log probabilities of the actions when they were taken.
+        behaviour_log_prob: <float32>[B, T] log probabilities of the actions when they were taken; NaN in
+            demonstrations without them.
         discounted_return: <float32>[B, T] running discounted returns of raw rewards.
         action_mask: <uint8>[B, T, bytes] packed action masks, as the policy used them; None without masks.
         memory: <float32>[B, parts, H] states before the first row; None without memory.
         begun: <bool>[B, burn-in + T + 1] first rows of episodes; None without memory.
-        priorities: <float64>[B] raw priorities at the draw.
-        probabilities: <float64>[B] probabilities of the draw; 1 where fresh.
-        staleness: <int64>[B] staleness in versions, as `Batch.ages`.
+        priorities: <float64>[S] raw priorities at the draw.
+        probabilities: <float64>[S] probabilities of the draw; 1 where fresh.
+        staleness: <int64>[S] staleness in versions, as `Batch.ages`.
         rows: Facts about the rows that the host knows, with which training waits for the device once; None: it asks the
             device, which costs nothing on a CPU.
     """
@@ -140,7 +148,19 @@ class TrainingBatch:
             return self.rows.counts
         fresh = slice(None, self.fresh_segments)
         ended = ((self.terminated | self.truncated) & self.valid)[fresh]
-        return RowCounts(int(self.valid.sum()), int(self.valid[fresh].sum()), int(ended.sum()))
+        valid = int(self.valid.sum())
+        stored = int(self.valid[: self.stored_segments].sum()) if self.demonstrations else valid
+        return RowCounts(valid, stored, int(self.valid[fresh].sum()), int(ended.sum()))
+
+    @property
+    def stored_segments(self) -> int:
+        """Number of segments of the store, S."""
+        return len(self.staleness)
+
+    @property
+    def demonstrations(self) -> int:
+        """Number of segments of demonstrations."""
+        return self.valid.shape[0] - self.stored_segments
 
     def fresh_rows(self, column: Tensor, first: int = 0) -> Tensor:
         """Returns the valid rows of the fresh segments, [N, ...], of a column whose step 0 is row `first`."""
@@ -156,7 +176,8 @@ class TrainingBatch:
         def part(value: object) -> object:
             if isinstance(value, tuple):
                 return tuple(map(part, value))
-            return value[self.fresh_segments :] if isinstance(value, Tensor | np.ndarray) else value
+            stored = slice(self.fresh_segments, self.stored_segments)
+            return value[stored] if isinstance(value, Tensor | np.ndarray) else value
 
         values = {name: part(getattr(self, name)) for name in self.__slots__}
         return TrainingBatch(**(values | {"fresh_segments": 0, "rows": None}))  # type: ignore[arg-type]
@@ -245,10 +266,10 @@ class BatchFeed:
     `arrived` returns at once and may be called from a different thread than the other methods.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        """Creates a thread and a stream for copies if this is a CUDA device."""
-        self._device = device
-        self._copying = _Copying(device) if device.type == "cuda" else None
+    def __init__(self, device: torch.device, demonstrations: DemonstratedSegments | None = None) -> None:
+        """Creates a thread and a stream for copies if this is a CUDA device. Adds `demonstrations` to each batch."""
+        self._device, self._demonstrations = device, demonstrations
+        self._copying = _Copying(device, self._to_tensors) if device.type == "cuda" else None
         self._arrived: deque[tuple[Batch, Future[_Copied]]] = deque()
 
     def arrived(self, batch: Batch) -> None:
@@ -259,7 +280,7 @@ class BatchFeed:
     def tensors(self, batch: Batch) -> TrainingBatch:
         """Returns the batch on the device, for use on the current stream. A batch that never arrived is copied now."""
         if self._copying is None:
-            return to_tensors(batch, self._device)
+            return self._to_tensors(batch)
         while self._arrived:
             arrived, copy = self._arrived.popleft()
             if arrived is batch:
@@ -270,6 +291,10 @@ class BatchFeed:
         """Stops the thread, if there is one."""
         if self._copying is not None:
             self._copying.close()
+
+    def _to_tensors(self, batch: Batch) -> TrainingBatch:
+        whole = batch if self._demonstrations is None else self._demonstrations.added_to(batch)
+        return to_tensors(whole, self._device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,8 +308,9 @@ class _Copied:
 class _Copying:
     """Copies of batches on a thread and a stream separate from those that train."""
 
-    def __init__(self, device: torch.device) -> None:
-        self._device, self._stream = device, torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    def __init__(self, device: torch.device, to_tensors: Callable[[Batch], TrainingBatch]) -> None:
+        self._device, self._to_tensors = device, to_tensors
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         # One thread, so that batches are copied in the order in which they are used.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="batch-copies")
 
@@ -310,7 +336,7 @@ class _Copying:
         done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
         try:
             with torch.cuda.stream(self._stream):
-                tensors = to_tensors(batch, self._device)
+                tensors = self._to_tensors(batch)
                 done.record(self._stream)
         except Exception as error:
             copied.set_exception(error)

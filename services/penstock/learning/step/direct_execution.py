@@ -102,6 +102,7 @@ class DirectExecution:
         )
         return Estimated(
             usable=torch.from_numpy(found.usable),
+            stored_count=int(np.count_nonzero(found.usable[: batch.stored_segments])),
             fresh_count=int(np.count_nonzero(found.usable[: batch.fresh_segments])),
             steps=Steps(inputs=inputs, action=tuple(map(of, batch.action)), **numbers, usable=None),
             correction=torch.from_numpy(found.correction),

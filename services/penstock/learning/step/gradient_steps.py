@@ -125,7 +125,8 @@ class Estimated:
 
     Attributes:
         usable: <bool>[B, T] rows to train on: valid, with finite estimates.
-        fresh_count: Number of usable rows in fresh segments; with `TrainingBatch.rows`, of valid ones.
+        stored_count, fresh_count: Number of usable rows in segments of the store, and in fresh ones; with
+            `TrainingBatch.rows`, of valid ones.
         steps: The usable rows or, with memory, the segments that have some; with `TrainingBatch.rows`, the valid ones.
         correction: <float32>[B, T] D_t (`advantages.estimate`).
         priority: <float32>[B] priorities of the segments.
@@ -136,6 +137,7 @@ class Estimated:
     """
 
     usable: Tensor
+    stored_count: int
     fresh_count: int
     steps: Steps
     correction: Tensor

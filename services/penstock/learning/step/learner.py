@@ -61,7 +61,7 @@ class TrainingOutcome:
     """Results of training on one batch.
 
     Attributes:
-        priorities: <float64>[B] raw priorities.
+        priorities: <float64>[S] raw priorities of the segments of the store.
         fresh_errors: <float64>[F] mean absolute errors of the fresh segments (`algo.priorities.mean_errors`).
         fresh_steps: Valid steps in the fresh segments.
         fresh_episodes: Episodes that end in the fresh segments.
@@ -224,18 +224,21 @@ class Learner:
         # Before the estimates: the first rewards of a run or of a sparse task would be divided by a deviation of 0.
         returns = self._begin_returns(batch)
         estimated = self.estimate(batch, progress)
-        priority = estimated.priority if self._priority is None else self._own_priority(batch, estimated, progress)
+        stored = slice(None, batch.stored_segments)
+        priority = (
+            estimated.priority[stored] if self._priority is None else self._own_priority(batch, estimated, progress)
+        )
         rate = scheduled(self._ppo.learning_rate, self._ppo.learning_rate_schedule, progress)
         self.optimizer.set_learning_rate(rate)
         intrinsic = {} if self._intrinsic is None else self._intrinsic.train(rate)
-        if self._gain.is_due(batch.valid.shape[0] - batch.fresh_segments):
+        if self._gain.is_due(batch.stored_segments - batch.fresh_segments):
             self._measure_gain(batch.replayed, progress)
         epochs = self._descend(batch, estimated.steps, settings)
         begun = self._begin_observations(batch), returns
         # All that leaves the device, in one transfer, because each would wait for it.
         further = [
             priority,
-            estimated.error,
+            estimated.error[stored],
             estimated.usable.sum()[None],
             *(each.findings for each in begun if each),
         ]
@@ -319,7 +322,10 @@ class Learner:
     def _importance(self, batch: TrainingBatch, progress: float) -> Tensor:
         sampling = self._sampling
         exponent = importance_exponent(sampling.beta, sampling.final_beta, progress)
-        return importance_weights(self._preferences(batch), batch.fresh_segments, exponent)
+        weights = importance_weights(self._preferences(batch), batch.fresh_segments, exponent)
+        if batch.demonstrations:
+            weights = torch.cat([weights, weights.new_ones(batch.demonstrations)])
+        return weights
 
     @torch.no_grad()
     def estimate(self, batch: TrainingBatch, progress: float) -> Estimated:
@@ -330,6 +336,10 @@ class Learner:
         reward = self.policy.scale_rewards(batch.reward, batch.terminated, self._ppo.discount)
         importance = self._importance(batch, progress)
         log_prob, value = evaluated(self._ranks, self._execution.evaluate, batch.inputs, batch.action)
+        if batch.demonstrations:
+            # An action whose probability is unknown counts as one of the policy's own.
+            taken = batch.behaviour_log_prob
+            batch = dataclasses.replace(batch, behaviour_log_prob=torch.where(taken.isnan(), log_prob, taken))
         return self._execution.estimate(
             batch, settings, log_prob=log_prob, value=value, reward=reward, importance=importance
         )
@@ -359,7 +369,7 @@ class Learner:
                     " system of replay.folder"
                 )
             return []
-        most = max(batch.valid.shape[0], self._sampling.batch_segments)
+        most = max(batch.stored_segments, self._sampling.batch_segments) + batch.demonstrations
         if self.policy.memory_shape is None:
             most *= batch.valid.shape[1]
         self._execution.begin(steps, settings, most)

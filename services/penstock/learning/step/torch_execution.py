@@ -99,6 +99,7 @@ class TorchExecution:
         counted = None if rows is None else usable[chosen]
         return Estimated(
             usable=usable,
+            stored_count=int(usable[: batch.stored_segments].sum()) if rows is None else rows.counts.stored_steps,
             fresh_count=int(usable[: batch.fresh_segments].sum()) if rows is None else rows.counts.fresh_steps,
             steps=steps,
             correction=estimates.correction,

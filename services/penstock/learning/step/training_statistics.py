@@ -71,10 +71,10 @@ def measure(
     of actions (`Policy.action_limits`), and `own` the names of the loss's own statistics (`Losses.own`).
     """
     steps, weight, counted = estimated.steps, estimated.behaviour_weight, estimated.counted
-    fresh = slice(None, estimated.fresh_count)
+    fresh, stored = slice(None, estimated.fresh_count), slice(None, estimated.stored_count)
     found = torch.stack(
         [
-            effective_share(weight, counted),
+            effective_share(weight[stored], None if counted is None else counted[stored]),
             effective_share(weight[fresh], None if counted is None else counted[fresh]),
             _explained_variance(steps),
             _at_bound(steps, limits),

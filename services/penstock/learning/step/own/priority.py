@@ -96,24 +96,27 @@ def _segments_of(
         found[index] = values
         return torch.where(usable, found, 0.0)
 
-    fresh = torch.arange(len(usable), device=usable.device) < batch.fresh_segments
-    log_prob = whole(steps.proximal_log_prob)
+    # Demonstrations have no priority.
+    stored = slice(None, batch.stored_segments)
+    used = usable[stored]
+    fresh = torch.arange(len(used), device=used.device) < batch.fresh_segments
+    log_prob = whole(steps.proximal_log_prob)[stored]
     return Segments(
-        advantage=whole(steps.advantage),
-        value_error=torch.where(usable, estimated.correction, 0.0),
-        value=whole(steps.proximal_value),
-        target=whole(steps.target),
-        log_ratio=torch.where(usable, log_prob - batch.behaviour_log_prob, 0.0),
-        reward=torch.where(usable, batch.reward, 0.0),
-        terminated=batch.terminated & usable,
-        truncated=batch.truncated & usable,
+        advantage=whole(steps.advantage)[stored],
+        value_error=torch.where(used, estimated.correction[stored], 0.0),
+        value=whole(steps.proximal_value)[stored],
+        target=whole(steps.target)[stored],
+        log_ratio=torch.where(used, log_prob - batch.behaviour_log_prob[stored], 0.0),
+        reward=torch.where(used, batch.reward[stored], 0.0),
+        terminated=batch.terminated[stored] & used,
+        truncated=batch.truncated[stored] & used,
         # Copies, which the function may change.
-        usable=usable.clone(),
-        age=send(torch.from_numpy(batch.staleness.copy()), usable.device),
+        usable=used.clone(),
+        age=send(torch.from_numpy(batch.staleness.copy()), used.device),
         fresh=fresh,
-        importance=importance,
+        importance=importance[stored],
         priority=torch.where(fresh, 0.0, batch.priorities.float()),
-        entropy=lambda: torch.where(usable, entropy().float(), 0.0),
+        entropy=lambda: torch.where(used, entropy().float()[stored], 0.0),
     )
 
 
