@@ -6,9 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from penstock.rpc.clients import segment_sink
 from penstock.rpc.clients.batch_source import ReplayBatchSource
 from penstock.rpc.clients.segment_sink import ReplaySegmentSink
 from penstock.types.replay import Batch
+from penstock.v1 import replay_pb2
+from penstock.wire import windows as wire
 from tests.support.segments.segments import make_window
 from tests.support.services.servers import Loopback, plan_with, sample, until
 from tests.support.tiers import gate_of
@@ -34,6 +37,37 @@ def test_a_distant_actor_gets_a_grant_more_for_each_window_of_the_measured_round
         lambda: loopback.replay_status(server).counts.granted == min(2 + int(round_trip_s() / window_s), ROOM),
         "the grants of the round trip",
     )
+
+
+def test_a_distant_learner_requests_as_many_batches_ahead_as_it_trains_in_a_round_trip(loopback: Loopback) -> None:
+    source = loopback.source(loopback.replay())
+    source._plan = plan_with(fresh_segments=FRESH, batch_segments=FRESH, off_policy_degree=40, max_staleness=400)
+    source._round_trip.seconds = 1.01
+    # Nine batches are eight intervals of a tenth of a second.
+    source._taken_at.extend(0.1 * number for number in range(9))
+    assert source._prefetched == 1 + 10
+
+
+def test_windows_that_the_loop_sends_take_no_heartbeat_with_them(
+    loopback: Loopback, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beats, encode = list[wire.Heartbeat](), wire.encode_heartbeat
+
+    def counted(beat: wire.Heartbeat) -> replay_pb2.AppendSegmentsRequest:
+        beats.append(beat)
+        return encode(beat)
+
+    monkeypatch.setattr(wire, "encode_heartbeat", counted)
+    # Otherwise the collecting thread sends small windows itself.
+    monkeypatch.setattr(segment_sink, "_SMALL_BYTES", 0)
+    server = loopback.replay()
+    loopback.source(server, plan_with(fresh_segments=0, batch_segments=2))
+    sink, began, sent = loopback.sink(0, server, segments=1), time.monotonic(), 0
+    while sent < 60:
+        if sink.next_grant(5.0) is not None:
+            sink.send(make_window(sent + 1, segments=1))
+            sent += 1
+    assert len(beats) <= 2 + (time.monotonic() - began)
 
 
 class Run:

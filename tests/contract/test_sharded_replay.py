@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from penstock.errors import ConfigurationError, PenstockError
+from penstock.rpc.clients.batch_source import FAREWELL_S
 from penstock.rpc.clients.segment_sink import ReplaySegmentSink
 from penstock.rpc.clients.sharded_source import ShardedBatchSource
 from penstock.types.payloads import Memory
@@ -245,6 +246,22 @@ def test_training_continues_while_a_shard_is_absent_and_includes_it_after_its_re
 
     training.until(lambda: least_of_a_slot() > 20, "fresh segments of every actor")
     training.end()
+
+
+def test_commits_that_no_shard_answers_delay_the_end_by_one_farewell(loopback: Loopback) -> None:
+    servers = [loopback.replay(), loopback.replay()]
+    training = Training(loopback, servers, plan_with(**PLAN))
+    for slot in range(4):
+        training.join(slot, servers[slot % 2])
+    batch = until(lambda: training.source.next(0.5), "a batch")
+    for server in servers:
+        server.kill()
+    training.source.commit(batch, np.ones(batch.keys.size))
+    began = time.monotonic()
+    training.source.close()
+    assert FAREWELL_S <= time.monotonic() - began < 1.9 * FAREWELL_S
+    for slot in range(4):
+        training.leave(slot)
 
 
 def test_a_batch_too_small_for_its_shards_is_refused(loopback: Loopback) -> None:
