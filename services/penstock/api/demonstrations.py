@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 class Recording:
     """Demonstrations that `record_demonstrations` has recorded.
 
+    For example::
+
+        recording = penstock.record_demonstrations(expert, "expert.safetensors", "CartPole-v1")
+        print(recording.steps, sum(recording.returns) / len(recording.returns))
+
     Attributes:
         file: The file.
         steps: Steps of the environment.
