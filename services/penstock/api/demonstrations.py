@@ -25,7 +25,8 @@ class Recording:
 
     For example::
 
-        recording = penstock.record_demonstrations(expert, "expert.safetensors", "CartPole-v1")
+        expert = penstock.load_policy("runs/first")
+        recording = penstock.record_demonstrations(expert, "expert.safetensors", "CartPole-v1", steps=500)
         print(recording.steps, sum(recording.returns) / len(recording.returns))
 
     Attributes:
