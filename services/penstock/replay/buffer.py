@@ -117,7 +117,7 @@ class ReplayBuffer:
                 self.ownership.record(owner)
                 adopted = self.gate.adjust(plan)
                 self.leases.resume_session()
-            self._work_by(adopted, new_stream=True)
+            self._work_by(adopted)
             if former is None:
                 return PlanChange(returned=False, recalled=False)
             return PlanChange(returned=former.session == plan.session, recalled=former != plan)
@@ -144,17 +144,14 @@ class ReplayBuffer:
             if former is None or former.session != plan.session:
                 raise SchemaMismatch("another learner session has taken over; only one learner may train a run")
             self._segments.check_capacity(plan)
-            self._work_by(self.gate.adjust(plan), new_stream=False)
+            self._work_by(self.gate.adjust(plan))
 
-    def _work_by(self, plan: SamplingPlan, *, new_stream: bool) -> None:
+    def _work_by(self, plan: SamplingPlan) -> None:
         segments = self._segments
         segments.ages.work_by(plan, segments.session.next_batch)
         if segments.index is None:
             return
-        if new_stream:
-            segments.index.adopt(plan)
-        else:
-            segments.index.adjust(plan)
+        segments.index.adopt(plan)
         if plan.fresh_segments == 0:
             segments.replay_at_once(segments.fresh.take_all())
 

@@ -18,6 +18,9 @@ from penstock.types.replay import Mass, SamplingPlan
 _LARGEST_PRIORITY_DECAY = 0.999
 """Factor per batch, so that one outlier does not give late segments too much weight for the rest of a run."""
 
+_OF_MASSES = ("alpha", "epsilon", "half_life", "max_staleness")
+"""Fields of a plan on which masses depend."""
+
 
 class PriorityIndex:
     """Priorities of one store's segments, and draws by them.
@@ -51,8 +54,18 @@ class PriorityIndex:
         return enough and self._tree.total > 0.0
 
     def adopt(self, plan: SamplingPlan) -> None:
-        """Computes the mass of every seen segment from this plan and its age. Costs O(capacity)."""
-        self._plan = plan
+        """Adopts a plan, also of a new session, at the store's version.
+
+        Only if the plan changes the masses, or is the first one, are all of them computed, which costs O(capacity).
+        """
+        former, self._plan = self._plan, plan
+        if former is None or any(getattr(former, name) != getattr(plan, name) for name in _OF_MASSES):
+            self._compute(plan)
+        else:
+            self.advance()
+
+    def _compute(self, plan: SamplingPlan) -> None:
+        """Computes the mass of every seen segment from its priority and its age."""
         self._mass = MassFunction(plan.alpha, plan.epsilon, plan.half_life, self._ages.at(self._session.version))
         headers, everything = self._store.headers, np.arange(self._tree.capacity, dtype=np.int64)
         rows = self.seen_among(everything)
@@ -62,13 +75,6 @@ class PriorityIndex:
         self._oldest[:] = np.minimum.reduceat(
             np.where(masses > 0.0, headers["version"], NO_VERSION), everything[::BLOCK_ROWS]
         )
-
-    def adjust(self, plan: SamplingPlan) -> None:
-        """Adopts a changed plan. Masses are recomputed only if they would change."""
-        former, self._plan = self._plan, plan
-        shape = ("alpha", "epsilon", "half_life", "max_staleness")
-        if former is None or any(getattr(former, name) != getattr(plan, name) for name in shape):
-            self.adopt(plan)
 
     def mark_seen(self, rows: NDArray[np.int64], priorities: NDArray[np.float64]) -> None:
         """Stores the raw priorities <float64>[B] of segments and marks the segments as seen."""

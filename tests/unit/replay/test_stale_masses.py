@@ -73,6 +73,34 @@ def test_changes_of_max_staleness_add_and_remove_the_mass_of_old_segments() -> N
     assert buffer.mass.total / ONE_MASS == pytest.approx(6.0)
 
 
+@pytest.mark.parametrize("version", [30, 31, 300, 100_000])
+def test_a_new_session_keeps_the_masses_that_a_first_plan_would_compute(version: int, tmp_path: Path) -> None:
+    plan = replace(PLAN, batch_segments=4, half_life=3.0, max_staleness=9)
+    buffer = make_buffer(make_store(tmp_path), plan)
+    train(buffer, range(20), priority=2.0)
+    train(buffer, range(20, 30), priority=0.5)
+    buffer.adopt_plan(replace(plan, session=PLAN.session + 1, next_batch=version))
+    index = PriorityIndex(buffer.store, Ages(buffer.store.records, version))
+    index.adopt(plan)
+    kept = buffer._segments.priorities
+    assert kept.mass.total > 0.0
+    shares = [each._tree.masses / each._tree.total for each in (kept, index)]
+    np.testing.assert_allclose(*shares, rtol=1e-9)
+    # Masses are comparable between stores, whatever their reference is.
+    sums = [each.mass.total * 2.0 ** ((each.mass.reference - version) / 3.0) for each in (kept, index)]
+    assert sums[0] == pytest.approx(sums[1])
+
+
+def test_a_plan_that_changes_no_mass_costs_the_same_for_any_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    buffer = make_buffer(make_store(), FRESH_ONLY)
+    train(buffer, range(10))
+    monkeypatch.setattr(PriorityIndex, "_compute", None)
+    buffer.adjust_plan(replace(FRESH_ONLY, off_policy_degree=3))
+    buffer.adopt_plan(replace(FRESH_ONLY, off_policy_degree=3))
+    buffer.adopt_plan(replace(FRESH_ONLY, session=PLAN.session + 1, next_batch=12, seed=9))
+    assert buffer.mass.total / ONE_MASS == pytest.approx(6.0)
+
+
 def test_the_effect_of_an_outlier_on_late_segments_decays() -> None:
     buffer = make_buffer(make_store(), replace(FRESH_ONLY, off_policy_degree=2))
     train(buffer, range(1), priority=1e6)
