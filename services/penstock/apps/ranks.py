@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 from penstock.algo.published import of_metadata, read_metadata, with_own_module
 from penstock.config import Config, build, parse_toml
+from penstock.config.foreign_code import code_of
 from penstock.errors import ConfigurationError
 from penstock.learning.durable import checkpoints
 from penstock.learning.ranks.group import RankGroup, RankPlace, place_of
@@ -86,14 +87,10 @@ def follow(config: Config, place: RankPlace) -> int:
             opening = link.opening()
             if opening is not None:
                 description = with_own_module(of_metadata(read_metadata(opening.checkpoint)), config.policy.module)
-                # Rank 0 chooses everything but the code that this process imports.
-                settings_of_all = build(parse_toml(opening.config)).changed(
-                    policy={"module": description.network.module},
-                    learner={"loss": config.learner.loss, "optimizer": config.learner.optimizer},
-                    ppo={"advantage": config.ppo.advantage, "intrinsic_reward": config.ppo.intrinsic_reward},
-                    # Rank 0 alone computes priorities.
-                    sampling={"priority": None},
-                )
+                # Rank 0 chooses everything but the code that this process imports, and computes priorities alone.
+                own = code_of(config)
+                own["policy"]["module"], own["sampling"]["priority"] = description.network.module, None
+                settings_of_all = build(parse_toml(opening.config)).changed(own)
                 learner = learner_of(settings_of_all, description.spec, device, group, description.network)
                 checkpoints.load(learner, opening.checkpoint)
                 logger.info("policy built", parameters=learner.parameters.numel(), execution=learner.execution)

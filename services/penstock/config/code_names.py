@@ -36,6 +36,22 @@ class CodeName(InWords):
     group: str | None = None
     built_in: tuple[str, ...] = ()
 
+    @classmethod
+    def of_class(cls, example: str, what: str, group: str) -> "CodeName":
+        """Returns the mark of a setting that names a class, such as `example`."""
+        return cls(
+            f"a class in a module or a file, such as my_package.my_module:{example} or file.py:{example}", what, group
+        )
+
+    @classmethod
+    def of_function(cls, example: str, what: str, group: str) -> "CodeName":
+        """Returns the mark of a setting that names a function, such as `example`."""
+        return cls(
+            f"a function in a module or a file, such as my_package.my_module:{example} or file.py:{example}",
+            what,
+            group,
+        )
+
     def __get_pydantic_core_schema__(self, source: Any, handler: pydantic.GetCoreSchemaHandler) -> CoreSchema:
         """Returns the schema of the text. It makes names absolute, and resolves the names of extensions."""
         schema = no_info_after_validator_function(absolute, handler(source))
@@ -94,46 +110,6 @@ def _class_of(callback: object) -> object:
 
 
 EnvironmentId = Annotated[EnvironmentName, pydantic.AfterValidator(functools.partial(resolved, group=ENVIRONMENTS))]
-ModuleName = Annotated[
-    str,
-    CodeName(
-        "a class in a module or a file, such as my_package.my_module:MyNet or file.py:MyNet",
-        "network",
-        "penstock.modules",
-    ),
-]
-LossName = Annotated[
-    str,
-    CodeName(
-        "a function or a class in a module or a file, such as my_package.my_module:MyLoss or file.py:my_loss",
-        "loss",
-        "penstock.losses",
-    ),
-]
-AdvantageName = Annotated[
-    str,
-    CodeName(
-        "a function in a module or a file, such as my_package.my_module:my_advantage or file.py:my_advantage",
-        "advantage",
-        "penstock.advantages",
-    ),
-]
-IntrinsicName = Annotated[
-    str,
-    CodeName(
-        "a class in a module or a file, such as my_package.my_module:MyReward or file.py:MyReward",
-        "intrinsic reward",
-        "penstock.intrinsic",
-    ),
-]
-PriorityName = Annotated[
-    str,
-    CodeName(
-        "a function in a module or a file, such as my_package.my_module:my_priority or file.py:my_priority",
-        "priority",
-        "penstock.priorities",
-    ),
-]
 _OPTIMIZER = "a class or a function in a module or a file, such as torch.optim:AdamW or file.py:my_optimizer"
 OwnOptimizer = Annotated[
     Annotated[str, pydantic.AfterValidator(_check_optimizer), CodeName(_OPTIMIZER, "optimizer")] | None,

@@ -85,16 +85,24 @@ def imported_by(settings: Sections) -> dict[str, object]:
     return {**code_in(settings.environment, settings.policy), **named}
 
 
+def code_of(settings: Sections) -> dict[str, dict[str, object]]:
+    """Returns the values of `code_settings`, by section and name."""
+    found: dict[str, dict[str, object]] = {}
+    for setting in code_settings():
+        section, _, key = setting.partition(".")
+        found.setdefault(section, {})[key] = getattr(getattr(settings, section), key)
+    return found
+
+
 def named_code(settings: Sections) -> dict[str, tuple[str, ...]]:
     """Returns the names of classes and functions of users in the settings that are for them (`CodeName`)."""
     found = {}
-    for setting in code_settings():
-        section, _, key = setting.partition(".")
-        value = getattr(getattr(settings, section), key)
-        names = value if isinstance(value, tuple) else (value,)
-        # What Penstock has itself, such as a rule or a tracker, has no module.
-        if own := tuple(name for name in names if name and split(name)[0]):
-            found[setting] = own
+    for section, values in code_of(settings).items():
+        for key, value in values.items():
+            names = value if isinstance(value, tuple) else (value,)
+            # What Penstock has itself, such as a rule or a tracker, has no module.
+            if own := tuple(name for name in names if name and split(name)[0]):
+                found[f"{section}.{key}"] = own
     return found
 
 

@@ -18,7 +18,7 @@ from penstock.learning.step.adam import Adam
 from penstock.learning.step.batches import TrainingBatch
 from penstock.learning.step.execution import Descent, Eager, FixedShapes
 from penstock.learning.step.gradient_steps import GradientStep, Steps, objective_of
-from penstock.learning.step.learner import loss_settings
+from penstock.learning.step.schedules import loss_settings
 from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec, Leaf, MemoryKind, MultiDiscreteSpace, Tree
 from tests.support.environments.tiny import spec_of
 from tests.support.segments.statistics import all_finite

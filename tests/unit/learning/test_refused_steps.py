@@ -20,7 +20,8 @@ from penstock.learning.run.refusals import Refusals
 from penstock.learning.step.adam import Adam
 from penstock.learning.step.execution import Descent, Eager, FixedShapes
 from penstock.learning.step.gradient_steps import GradientStep, Steps, objective_of
-from penstock.learning.step.learner import TrainingOutcome, loss_settings
+from penstock.learning.step.learner import TrainingOutcome
+from penstock.learning.step.schedules import loss_settings
 from penstock.types.extents import Amounts
 from tests.support.environments.bandit import Bandit
 from tests.support.environments.tiny import spec_of

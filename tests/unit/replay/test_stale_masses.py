@@ -85,7 +85,7 @@ def test_a_new_session_keeps_the_masses_that_a_first_plan_would_compute(version:
     kept = buffer._segments.priorities
     assert kept.mass.total > 0.0
     shares = [each._tree.masses / each._tree.total for each in (kept, index)]
-    np.testing.assert_allclose(*shares, rtol=1e-9)
+    np.testing.assert_allclose(shares[0], shares[1], rtol=1e-9)
     # Masses are comparable between stores, whatever their reference is.
     sums = [each.mass.total * 2.0 ** ((each.mass.reference - version) / 3.0) for each in (kept, index)]
     assert sums[0] == pytest.approx(sums[1])

@@ -1,8 +1,10 @@
 """The section [policy]."""
 
+from typing import Annotated
+
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
-from penstock.config.code_names import ModuleName
+from penstock.config.code_names import CodeName
 from penstock.config.setting_types import Numbers, PartName, Sizes
 from penstock.config.settings.section import Section
 from penstock.types.spaces import ActivationName, Encoder, MemoryKind, Trunk
@@ -50,7 +52,7 @@ class PolicyConfig(Section):
     token_gru: a recurrent layer over these vectors. board: small convolutional layers, for arrays of any size. image:
     convolutional layers for pixels. Parts that are not named have the encoder that suits their space
     (docs/your-environment.md). As an option name=encoder,name=encoder."""
-    module: ModuleName | None = None
+    module: Annotated[str, CodeName.of_class("MyNet", "network", "penstock.modules")] | None = None
     """Your own torch module in place of the encoders: my_package.my_module:MyNet or file.py:MyNet. It is made with one
     shape per part of the observation, and called with one tensor per part; hidden_sizes are the layers after it
     (docs/your-environment.md). A subclass of penstock.policies.PolicyModule is the whole policy, with heads, states and

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
-from penstock.config.code_names import AdvantageName, IntrinsicName
+from penstock.config.code_names import CodeName
 from penstock.config.setting_types import DerivedCount, Schedule, UnitInterval
 from penstock.config.settings.section import Section
 
@@ -55,11 +55,13 @@ class PPOConfig(Section):
     clip_anchor: UnitInterval = 0.5
     """Centre of the clip, in log space between the policy that learns (0: the decoupled objective) and the one that
     acted (1: plain PPO). Matters with stale data: values near 0 learn faster, values near 1 are steadier."""
-    advantage: AdvantageName | None = None
+    advantage: Annotated[str, CodeName.of_function("my_advantage", "advantage", "penstock.advantages")] | None = None
     """Your own advantages and value targets: file.py:my_advantage or my_package.my_module:my_advantage. It is a
     function of the rewards, values and ends of all steps of a batch that returns both, or a class whose instance is
     such a function (docs/change-the-algorithm.md). Unset: V-trace, which is GAE without v_trace."""
-    intrinsic_reward: IntrinsicName | None = None
+    intrinsic_reward: Annotated[str, CodeName.of_class("MyReward", "intrinsic reward", "penstock.intrinsic")] | None = (
+        None
+    )
     """Your own intrinsic rewards, which are added to the task's: file.py:MyReward or my_package.my_module:MyReward. It
     is a torch module that returns a reward for each step, such as the error of a prediction. Training lowers these
     rewards (docs/change-the-algorithm.md). The learner trains it, and a critic for its rewards. Unset: none."""

@@ -6,7 +6,7 @@ import pydantic
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from penstock.config import replay_law
-from penstock.config.code_names import RULES, PriorityName, Rule
+from penstock.config.code_names import RULES, CodeName, Rule
 from penstock.config.setting_types import DemonstrationFile, DerivedCount, UnitInterval
 from penstock.config.settings.section import Section
 from penstock.gate_law import share_conflict
@@ -31,7 +31,7 @@ class SamplingConfig(Section):
     """Batches from one publication of the weights to the next."""
     alpha: Annotated[float, Field(ge=0.0, le=replay_law.LARGEST_ALPHA)] = _ALPHA
     """Exponent of the priority in the draw, at most 10; 0: priority does not matter."""
-    priority: PriorityName | None = None
+    priority: Annotated[str, CodeName.of_function("my_priority", "priority", "penstock.priorities")] | None = None
     """Your own priority: file.py:my_priority or my_package.my_module:my_priority. It is a function of the segments of a
     batch that returns one number per segment, or a class whose instance is such a function
     (docs/change-the-algorithm.md). Unset: the mean absolute advantage."""

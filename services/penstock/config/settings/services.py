@@ -6,7 +6,7 @@ import pydantic
 from pydantic import ByteSize, Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from penstock.config import alternatives
-from penstock.config.code_names import CallbackNames, LossName, OwnOptimizer
+from penstock.config.code_names import CallbackNames, CodeName, OwnOptimizer
 from penstock.config.setting_types import (
     ActorSlots,
     Addresses,
@@ -24,6 +24,12 @@ from penstock.types.spaces import Inference
 
 Precision = Literal["float32", "tf32", "bfloat16"]
 Execution = Literal["auto", "eager", "compiled", "graphed"]
+
+_LOSS = CodeName(
+    "a function or a class in a module or a file, such as my_package.my_module:MyLoss or file.py:my_loss",
+    "loss",
+    "penstock.losses",
+)
 
 _STORE_BYTES = 64 * 2**20
 """Size of a store by default: thousands of segments of small observations."""
@@ -139,7 +145,7 @@ class LearnerConfig(Section):
     CUDA only. auto: graphed on CUDA; on a CPU eager, but in float32 small networks without autograd and an LSTM by
     torch's kernel, which are faster and round differently. compiled: by torch.compile, which needs a C++ compiler and
     takes up to a minute at first."""
-    loss: LossName | None = None
+    loss: Annotated[str, _LOSS] | None = None
     """Your own loss in place of PPO's: file.py:my_loss or my_package.my_module:MyLoss. It is a function of the policy,
     a minibatch and the settings of [ppo] that returns the loss and statistics, or a class whose instance is such a
     function (docs/change-the-algorithm.md). torch computes its gradients, which is slower for small networks on a CPU.

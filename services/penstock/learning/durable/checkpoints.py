@@ -222,7 +222,7 @@ def load(learner: Learner, data: bytes) -> None:
         for kind in (_OPTIMIZER, _INTRINSIC)
     )
     learner.optimizer.load(of_optimizer)
-    learner.load_intrinsic(intrinsic)
+    learner.own.load_intrinsic(intrinsic)
     learner.generator.set_state(tensors["randomness/shuffling"])
 
 
@@ -242,7 +242,7 @@ def start_from(learner: Learner, path: Path) -> None:
 def _state(learner: Learner) -> dict[str, Tensor]:
     """Returns the tensors on the learner's device that a checkpoint has."""
     state = {name: tensor.detach() for name, tensor in learner.policy.state_dict().items()}
-    intrinsic = {f"{_INTRINSIC}{name}": value for name, value in learner.intrinsic_state.items()}
+    intrinsic = {f"{_INTRINSIC}{name}": value for name, value in learner.own.intrinsic_state.items()}
     return state | {f"{_OPTIMIZER}{name}": value for name, value in learner.optimizer.state.items()} | intrinsic
 
 

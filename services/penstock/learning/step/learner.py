@@ -6,27 +6,25 @@ non-finite: bad rows are left out, bad gradient steps are refused, and absurd va
 """
 
 import dataclasses
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from penstock.algo import advantages
-from penstock.algo.advantages import Estimate
-from penstock.algo.losses import SCHEDULED, LossSettings
+from penstock.algo.losses import LossSettings
 from penstock.algo.network import Network
 from penstock.algo.normalisation import BegunUpdate
 from penstock.algo.own_policies import policy_of
 from penstock.algo.parameters import beginning_of, flatten
 from penstock.algo.policies import MomentsUpdates, end_moments
 from penstock.algo.priorities import importance_weights, preferences
-from penstock.config import Execution, PPOConfig, Precision, SamplingConfig, Schedule
+from penstock.config import Execution, PPOConfig, Precision, SamplingConfig
 from penstock.config.replay_law import LEAST_STEPS
-from penstock.errors import ConfigurationError, Diverged, TrainingFailed
+from penstock.errors import Diverged, TrainingFailed
 from penstock.learning.ranks.ranks import ALONE, Ranks, evaluated
 from penstock.learning.step import training_statistics
 from penstock.learning.step.adam import Adam
@@ -37,19 +35,12 @@ from penstock.learning.step.gradient_steps import (
     Epoch,
     Estimated,
     GradientStep,
-    Objective,
     Optimizer,
     Steps,
-    objective_of,
 )
-from penstock.learning.step.own.advantage import OwnAdvantage
-from penstock.learning.step.own.auxiliary import STATISTIC, OwnAuxiliary
-from penstock.learning.step.own.intrinsic import OwnIntrinsic
-from penstock.learning.step.own.loss import OwnLoss
-from penstock.learning.step.own.loss_check import Trial, try_loss
-from penstock.learning.step.own.optimizer import OwnOptimizer
-from penstock.learning.step.own.priority import OwnPriority
+from penstock.learning.step.own.functions import OwnFunctions
 from penstock.learning.step.priority_gain import PriorityGain
+from penstock.learning.step.schedules import importance_exponent, loss_settings, scheduled
 from penstock.learning.step.segment_gradients import squared_gradients
 from penstock.learning.step.training_statistics import TrainingStatistics
 from penstock.machine import installation
@@ -91,7 +82,8 @@ class Learner:
     Attributes:
         policy: The policy.
         parameters: Its flat parameters.
-        notices: One line each for the user about functions of the user's own; empty without any.
+        own: The functions of the user's own.
+        notices: One line each for the user about these functions; empty without any.
     """
 
     def __init__(
@@ -121,99 +113,40 @@ class Learner:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.policy = policy_of(spec, network).to(device)
-        of_users = {
-            "learner.loss": loss,
-            "learner.optimizer": optimizer,
-            "ppo.advantage": ppo.advantage,
-            "ppo.intrinsic_reward": ppo.intrinsic_reward,
-        }
-        given = [setting for setting, name in of_users.items() if name is not None]
-        if self.policy.auxiliary_networks:
-            given.append("the auxiliary loss of policy.module")
-        chosen = ChosenExecution.of(execution, device, precision, threads, ranks, own=given)
+        named = OwnFunctions.parameters_depend_on(self.policy, ppo, loss, optimizer)
+        chosen = ChosenExecution.of(execution, device, precision, threads, ranks, own=named)
         chosen.prepare(self.policy)
         self.parameters = flatten(self.policy)
-        self._loss = None if loss is None else OwnLoss(loss)
-        objective, trial = self._objective(precision)
-        self._auxiliary: OwnAuxiliary | None = None
-        if self.policy.auxiliary_networks:
-            self._auxiliary = OwnAuxiliary(self.policy, precision, device, ppo.burn_in_steps)
-            objective = self._auxiliary.added_to(objective)
-        if trial is not None and trial.waits:
-            chosen = chosen.without_capture(execution)
-        rate, made = ppo.learning_rate, None
-        if optimizer is not None:
-            made = OwnOptimizer.of(optimizer, list(self.policy.parameters()), rate)
-            chosen = made.executed(chosen, execution)
-        self.optimizer: Optimizer = Adam(self.parameters, chosen.learning_rate(rate)) if made is None else made
-        estimate, of_estimates = self._estimate_of_users(seed)
-        self._priority = None if sampling.priority is None else OwnPriority(sampling.priority, device)
-        of_loss: tuple[str, ...] = ()
-        if self._loss is not None and trial is not None:
-            of_loss = (self._loss.introduction(chosen.name, waits=trial.waits), *trial.warnings)
-        self.notices = (
-            *self.policy.notices,
-            *of_loss,
-            *(() if made is None else made.notices(chosen.name)),
-            *(() if self._auxiliary is None else self._auxiliary.notices),
-            *of_estimates,
-            *(() if self._priority is None else self._priority.notices),
+        self.own = OwnFunctions(
+            self.policy,
+            self.parameters,
+            chosen,
+            ppo=ppo,
+            sampling=sampling,
+            loss=loss,
+            optimizer=optimizer,
+            execution=execution,
+            seed=seed,
         )
+        self.notices = (*self.policy.notices, *self.own.notices)
+        chosen = self.own.chosen
+        adam = chosen.learning_rate(ppo.learning_rate)
+        self.optimizer: Optimizer = self.own.optimizer or Adam(self.parameters, adam)
         # All are updated in place. A walk over the modules would cost as much as the sums of these tensors.
         self._held = [self.parameters, *self.policy.buffers()]
         self._gain = PriorityGain(sampling.usual_alpha, sampling.epsilon, ppo.epochs * ppo.minibatches)
         self.generator = torch.Generator().manual_seed(seed)
         own = self.policy.own_value_network
         self._border = None if own is None else beginning_of(own)
-        self.step = GradientStep(objective, self.parameters, self.optimizer, ppo.max_gradient_norm, self._border)
-        self._execution = chosen.begin(self.policy, self.step, ppo, estimate)
-
-    @property
-    def _own_statistics(self) -> tuple[str, ...]:
-        """Names of the user's own statistics of losses (`Losses.own`)."""
-        of_loss = () if self._loss is None else self._loss.statistics
-        return of_loss if self._auxiliary is None else (*of_loss, STATISTIC)
+        self.step = GradientStep(
+            self.own.objective, self.parameters, self.optimizer, ppo.max_gradient_norm, self._border
+        )
+        self._execution = chosen.begin(self.policy, self.step, ppo, self.own.estimate)
 
     @property
     def execution(self) -> str:
         """Name of the execution (`Execution.name`)."""
         return self._execution.name
-
-    def _objective(self, precision: Precision) -> tuple[Objective, Trial | None]:
-        """Returns the objective of gradient steps, and the trial of a loss of the user's own."""
-        policy, device, burn_in = self.policy, self._device, self._ppo.burn_in_steps
-        if self._loss is None:
-            return objective_of(policy, precision, device, burn_in), None
-        objective, settings = self._loss.objective(policy, precision, device, burn_in), loss_settings(self._ppo, 0.0)
-        return objective, try_loss(self._loss, objective, policy, self.parameters, settings, burn_in)
-
-    def _estimate_of_users(self, seed: int) -> tuple[Estimate | None, list[str]]:
-        """Returns the estimate of advantages with functions of the user's own, if there are any, and their notices."""
-        ppo, estimate, notices = self._ppo, None, []
-        if ppo.advantage is not None:
-            advantage = OwnAdvantage(ppo.advantage, self._device)
-            estimate, notices = advantage.estimate, advantage.notices
-        self._intrinsic: OwnIntrinsic | None = None
-        if ppo.intrinsic_reward is not None:
-            self._intrinsic = OwnIntrinsic(ppo.intrinsic_reward, self.policy, ppo, self._device, seed)
-            estimate = self._intrinsic.around(estimate or advantages.estimate)
-            notices = [*notices, *self._intrinsic.notices]
-        return estimate, notices
-
-    @property
-    def intrinsic_state(self) -> dict[str, Tensor]:
-        """Tensors of the intrinsic rewards that a checkpoint has; none without them."""
-        return {} if self._intrinsic is None else self._intrinsic.state
-
-    def load_intrinsic(self, state: Mapping[str, Tensor]) -> None:
-        """Copies saved `intrinsic_state`. Raises `ConfigurationError` if it is that of other intrinsic rewards."""
-        if self._intrinsic is not None:
-            self._intrinsic.load(state)
-        elif state:
-            raise ConfigurationError(
-                "it has intrinsic rewards, and ppo.intrinsic_reward is not set; resume with the setting it was trained"
-                " with"
-            )
 
     def train(self, batch: TrainingBatch, progress: float) -> TrainingOutcome:
         """Trains for some epochs on a batch on this learner's device. Schedules follow `progress`, 0 to 1.
@@ -224,13 +157,12 @@ class Learner:
         # Before the estimates: the first rewards of a run or of a sparse task would be divided by a deviation of 0.
         returns = self._begin_returns(batch)
         estimated = self.estimate(batch, progress)
-        stored = slice(None, batch.stored_segments)
-        priority = (
-            estimated.priority[stored] if self._priority is None else self._own_priority(batch, estimated, progress)
+        priority = self.own.priorities(
+            batch, estimated, partial(self._importance, batch, progress), partial(self._entropy, batch)
         )
         rate = scheduled(self._ppo.learning_rate, self._ppo.learning_rate_schedule, progress)
         self.optimizer.set_learning_rate(rate)
-        intrinsic = {} if self._intrinsic is None else self._intrinsic.train(rate)
+        beside = self.own.train(rate)
         if self._gain.is_due(batch.stored_segments - batch.fresh_segments):
             self._measure_gain(batch.replayed, progress)
         epochs = self._descend(batch, estimated.steps, settings)
@@ -238,7 +170,7 @@ class Learner:
         # All that leaves the device, in one transfer, because each would wait for it.
         further = [
             priority,
-            estimated.error[stored],
+            estimated.error[: batch.stored_segments],
             estimated.usable.sum()[None],
             *(each.findings for each in begun if each),
         ]
@@ -250,10 +182,10 @@ class Learner:
             priority_gain=self._gain.gain,
             limits=self.policy.action_limits,
             further=[each.double() for each in further],
-            own=self._own_statistics,
+            own=self.own.statistics,
         )
-        if intrinsic:
-            statistics = dataclasses.replace(statistics, own={**statistics.own, **intrinsic})
+        if beside:
+            statistics = dataclasses.replace(statistics, own={**statistics.own, **beside})
         counts = batch.counts
         # Some of the segments of a batch with refused steps caused the refusal, and would otherwise be drawn again for
         # the following batches.
@@ -310,11 +242,6 @@ class Learner:
         held = (*self._held, *self.optimizer.state.values())
         return torch.stack([each.sum(dtype=torch.float64) for each in held])
 
-    def _own_priority(self, batch: TrainingBatch, estimated: Estimated, progress: float) -> Tensor:
-        """Returns the priorities of a batch by the user's function (`OwnPriority.of`)."""
-        assert self._priority is not None
-        return self._priority.of(batch, estimated, self._importance(batch, progress), lambda: self._entropy(batch))
-
     def _entropy(self, batch: TrainingBatch) -> Tensor:
         distribution, _ = self.policy.evaluate(batch.inputs, burn_in=self._ppo.burn_in_steps, bootstraps=True)
         return distribution.entropy()
@@ -331,8 +258,7 @@ class Learner:
     def estimate(self, batch: TrainingBatch, progress: float) -> Estimated:
         """Computes advantages, targets and weights under the current parameters, which are the proximal policy."""
         settings = loss_settings(self._ppo, progress)
-        if self._intrinsic is not None:
-            self._intrinsic.begin(batch)
+        self.own.begin(batch)
         reward = self.policy.scale_rewards(batch.reward, batch.terminated, self._ppo.discount)
         importance = self._importance(batch, progress)
         log_prob, value = evaluated(self._ranks, self._execution.evaluate, batch.inputs, batch.action)
@@ -418,32 +344,3 @@ def check_sums(sums: Tensor) -> None:
             "a value of the policy or its optimizer is not finite, so they are neither published nor saved; resume"
             f" from the newest checkpoint with {installation.how_to_resume('--resume')}"
         )
-
-
-def scheduled(initial: float, schedule: Schedule, progress: float) -> float:
-    """Returns a setting at `progress` in [0, 1]: constant, to zero in a line or half a cosine, or between points."""
-    match schedule:
-        case "constant":
-            return initial
-        case "linear":
-            return initial * max(0.0, 1.0 - progress)
-        case "cosine":
-            return initial * 0.5 * (1.0 + math.cos(math.pi * min(1.0, progress)))
-        case points:
-            places, shares = np.array(points).T
-            return initial * float(np.interp(progress, places, shares))
-
-
-def importance_exponent(initial: float, final: float, progress: float) -> float:
-    """Returns the exponent of the importance correction, linear over the run (Schaul et al. 2016)."""
-    return initial + (final - initial) * min(1.0, progress)
-
-
-def loss_settings(ppo: PPOConfig, progress: float) -> LossSettings:
-    """Returns the loss's settings at `progress`, from the settings of the same names in [ppo]."""
-
-    def value(name: str) -> float:
-        setting: float = getattr(ppo, name)
-        return scheduled(setting, getattr(ppo, SCHEDULED[name]), progress) if name in SCHEDULED else setting
-
-    return LossSettings(**{each.name: value(each.name) for each in dataclasses.fields(LossSettings)})  # type: ignore[arg-type]

@@ -8,9 +8,9 @@ from penstock.algo.network import Network
 from penstock.algo.parameters import flatten
 from penstock.config import PPOConfig, Precision
 from penstock.errors import ConfigurationError
-from penstock.learning.step.learner import loss_settings
 from penstock.learning.step.own.loss import OwnLoss
 from penstock.learning.step.own.loss_check import made_up_steps, try_loss
+from penstock.learning.step.schedules import loss_settings
 from penstock.losses import LossSettings, Minibatch, Policy, ppo
 from penstock.types.spaces import EnvironmentSpec
 from tests.support.environments.tiny import spec_of

@@ -119,9 +119,9 @@ def test_only_fresh_steps_train_the_module() -> None:
     states = []
     for fresh in (0, 4):
         learner = learner_with()
-        before = {name: each.clone() for name, each in learner.intrinsic_state.items()}
+        before = {name: each.clone() for name, each in learner.own.intrinsic_state.items()}
         learner.train(make_batch("CartPole-v1", fresh=fresh), 0.0)
-        states.append({name: torch.equal(before[name], each) for name, each in learner.intrinsic_state.items()})
+        states.append({name: torch.equal(before[name], each) for name, each in learner.own.intrinsic_state.items()})
     replayed, some_fresh = states
     assert replayed["module.layer.weight"] and not replayed["critic.0.weight"]
     assert not some_fresh["module.layer.weight"] and not some_fresh["critic.0.weight"]
@@ -129,9 +129,9 @@ def test_only_fresh_steps_train_the_module() -> None:
 
 def test_frozen_parameters_of_the_module_stay() -> None:
     learner = learner_with("Frozen")
-    before = learner.intrinsic_state["module.target.weight"].clone()
+    before = learner.own.intrinsic_state["module.target.weight"].clone()
     learner.train(make_batch("CartPole-v1"), 0.0)
-    assert torch.equal(learner.intrinsic_state["module.target.weight"], before)
+    assert torch.equal(learner.own.intrinsic_state["module.target.weight"], before)
 
 
 def test_advantages_are_those_of_the_task_plus_those_of_rewards_that_no_end_stops() -> None:
@@ -184,7 +184,7 @@ def test_a_resumed_learner_continues_bit_for_bit(tmp_path: Path) -> None:
     for each in (learner, resumed):
         each.train(batch, 0.5)
     assert same_parameters(learner, resumed)
-    ours, theirs = learner.intrinsic_state, resumed.intrinsic_state
+    ours, theirs = learner.own.intrinsic_state, resumed.own.intrinsic_state
     assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
