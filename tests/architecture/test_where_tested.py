@@ -55,7 +55,7 @@ ELSEWHERE = {
     "priorities.py": "unit/learning/step/own/test_own_priority.py",
     "learning/step/own/code.py": "unit/learning/step/own/test_own_loss.py",
     "learning/step/own/functions.py": "unit/learning/step/own/test_own_loss.py",
-    "learning/step/schedules.py": "unit/learning/test_refused_steps.py",
+    "learning/step/schedules.py": "unit/learning/step/test_learner.py",
     "machine/cores.py": "unit/local/test_actor_count.py",
     "apps/demonstrations.py": "unit/api/test_record_demonstrations.py",
     "apps/environments.py": "unit/acting/environments/test_played.py",
