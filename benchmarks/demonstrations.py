@@ -64,7 +64,7 @@ def trained(task: str, row: str, seed: int, folder: Path) -> Curve:
 def main() -> int:
     """Trains all runs in turn, and writes their curves."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seeds", type=int, default=3)
     seeds = parser.parse_args().seeds
     curves = list[Curve]()
     with tempfile.TemporaryDirectory(prefix="penstock-demonstrations-") as temporary:

@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from benchmarks import charts, forms_tables, gpu_tables, insertion_tables, loop_results, many_actors_tables, zoo_report
 from benchmarks.loop_results import Goal
 from benchmarks.wide_layers import LEAST_PACE, ratios_of
@@ -391,6 +393,31 @@ def environment_workers(document: Document) -> str:
     )
 
 
+def demonstrations(document: Document) -> str:
+    """Returns the returns of runs with and without demonstrations in the course of training."""
+    curves = document["curves"]
+    marks = [share * document["steps"] // 10 for share in (1, 2, 5, 10)]
+    rows = []
+    for task, row in dict.fromkeys((each["task"], each["demonstrations"]) for each in curves):
+        found = [each for each in curves if (each["task"], each["demonstrations"]) == (task, row)]
+        cells = []
+        for mark in marks:
+            returns = [np.interp(mark, each["env_steps"], each["returns"]) for each in found]
+            cells.append(f"{statistics.median(returns):.0f} ({min(returns):.0f})")
+        rows.append(f"| {task} | {row} | {' | '.join(cells)} |")
+    return "\n".join(
+        [
+            f"| task | demonstrations | {' | '.join(f'{mark:,} steps' for mark in marks)} |",
+            f"|---|---|{'---|' * len(marks)}",
+            *rows,
+            "",
+            f"Mean return of evaluations: median over {document['seeds']} seeds (worst seed). The file has"
+            f" {document['demonstrated_steps']:,} steps, and the other settings are the defaults. {_place(document)}"
+            " ([result file](../results/demonstrations.json)).",
+        ]
+    )
+
+
 def slow_environment(document: Document) -> str:
     """Returns the rate of collectors that await a slow environment or leave it out."""
     reference = document["readings"][0]["steps_per_s"]
@@ -711,6 +738,7 @@ PARTS: Mapping[str, tuple[str, str, Callable[[Document], str]]] = {
     "tasks of EnvPool": ("docs/envpool.md", "envpool.json", envpool_tasks),
     "emulators": ("docs/emulators.md", "emulators.json", emulators),
     "environment workers": ("docs/design-actors.md", "environment_workers.json", environment_workers),
+    "demonstrations": ("docs/demonstrations.md", "demonstrations.json", demonstrations),
     "gallery": ("docs/gallery.md", "gallery.json", gallery),
     "comparisons": ("docs/comparing.md", "compare.json", comparisons),
     "rl-zoo": (RL_ZOO, "zoo_tasks.json", rl_zoo),
