@@ -6,6 +6,7 @@ from contextlib import closing
 from penstock.acting.demonstrating import WatchedEnvironment, record
 from penstock.acting.environments.vectors import device_of
 from penstock.acting.policies.experts import Expert, ExpertRunner
+from penstock.acting.policies.runners import runner_of
 from penstock.acting.policies.trained import TrainedPolicy
 from penstock.acting.protocols import Runner
 from penstock.algo.network import Network
@@ -14,7 +15,7 @@ from penstock.config import Config
 from penstock.errors import ConfigurationError
 from penstock.types.demonstrations import Demonstrations
 from penstock.types.differences import contrast, same_spaces
-from penstock.types.run import Episode
+from penstock.types.run import Episode, Weights
 
 
 def demonstrated(
@@ -70,5 +71,5 @@ def _runner_of(expert: Expert | TrainedPolicy, config: Config, environment: Watc
         raise ConfigurationError(
             f"the expert was trained with policy.observation_offsets, which demonstrations of {spec.id} can't have"
         )
-    expert.reset()
-    return expert.runner
+    # As the policy is now, whose parameters its owner may have changed.
+    return runner_of(Weights.of(expert.version, expert.to_file()), module=policy.network.module)

@@ -69,11 +69,6 @@ class TrainedPolicy:
         return self._runner.policy
 
     @property
-    def runner(self) -> PolicyRunner:
-        """What acts with the module."""
-        return self._runner
-
-    @property
     def version(self) -> int:
         """The policy version at which these weights were saved."""
         return self._runner.version
