@@ -22,6 +22,7 @@ ELSEWHERE = {
     "acting/reports.py": "unit/acting/test_loop.py",
     "acting/policies/runners.py": "unit/small/test_small_policy.py",
     "acting/policies/tensor_actions.py": "unit/acting/policies/test_exported.py",
+    "acting/policies/stepwise_window.py": "unit/acting/policies/test_inference.py",
     "acting/policies/saved_policies.py": "unit/acting/policies/test_trained.py",
     "acting/environments/shared_generator.py": "unit/acting/environments/test_vectors.py",
     "acting/environments/vector_wrapper.py": "unit/acting/environments/test_vectors.py",

@@ -15,7 +15,7 @@ from penstock.acting.values.spaces import segment_schema
 from penstock.types.block import Columns, Extent
 from penstock.types.demonstrations import Demonstrations
 from penstock.types.run import Assignment, Episode
-from penstock.types.spaces import Leaves
+from penstock.types.spaces import Leaves, is_column_of
 
 _WINDOW_STEPS = 128
 
@@ -100,7 +100,7 @@ def _rows(columns: Columns) -> dict[str, NDArray[Any]]:
     """Returns copies of the rows of a window's only segment, without lead; one more of observations."""
     found = {}
     for column, array in zip(columns.schema.columns, columns.arrays, strict=True):
-        if column.extent is Extent.STEP or column.name.startswith("observation"):
+        if column.extent is Extent.STEP or is_column_of("observation", column.name):
             found[column.name] = array[0, column.lead :].copy()
     return found
 

@@ -286,18 +286,13 @@ Names = Annotated[
 ]
 EnvironmentName = Annotated[str, pydantic.AfterValidator(absolute)]
 Interpreter = Annotated[str, pydantic.AfterValidator(absolute_program)]
-RunOrCheckpoint = Annotated[
+_AbsolutePath = Annotated[
     str,
     pydantic.BeforeValidator(lambda value: os.fspath(value) if isinstance(value, os.PathLike) else value),
     pydantic.AfterValidator(os.path.abspath),
-    InWords("the folder of a run or a .safetensors file"),
 ]
-DemonstrationFile = Annotated[
-    str,
-    pydantic.BeforeValidator(lambda value: os.fspath(value) if isinstance(value, os.PathLike) else value),
-    pydantic.AfterValidator(os.path.abspath),
-    InWords("a .safetensors file of penstock.record_demonstrations"),
-]
+RunOrCheckpoint = Annotated[_AbsolutePath, InWords("the folder of a run or a .safetensors file")]
+DemonstrationFile = Annotated[_AbsolutePath, InWords("a .safetensors file of penstock.record_demonstrations")]
 Modules = Annotated[
     tuple[EnvironmentName, ...], pydantic.BeforeValidator(read_list), InWords("modules, separated by commas")
 ]

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.acting.policies.stepwise_window import StepwiseWindow
 from penstock.acting.protocols import WindowPolicy
 from penstock.acting.values.leaves import flatten, unflatten
 from penstock.acting.values.returned_values import UNREADABLE, array_of
@@ -27,8 +28,8 @@ class ExpertRunner:
 
     With the probability `noise`, a choice is replaced by one of its legal alternatives at random. Elements of boxes get
     Gaussian noise with the deviation `noise`, in units of half of their range, or in their own if they have none. The
-    log probabilities of the actions follow from it. Without noise, those of choices are 0, and those of boxes do not
-    exist; 0 stands for them.
+    log probabilities of the actions follow from it. Without noise, the log probability of a choice is 0, and a box has
+    none, for which 0 is returned.
 
     Attributes:
         library: The library of policies that do not need torch, as an expert does not.
@@ -87,7 +88,7 @@ class ExpertRunner:
 
     def begin(self, noise: NDArray[np.float32]) -> WindowPolicy:
         """Begins a window of one environment, as `acting.protocols.Runner`."""
-        return _Window(self, noise)
+        return StepwiseWindow(self, noise)
 
     def act_greedily(
         self,
@@ -145,27 +146,6 @@ class ExpertRunner:
         except Exception as error:
             let_ctrl_c_pass(error)
             raise ConfigurationError(f"the expert failed: {explain(error)}") from error
-
-
-class _Window:
-    """An expert that acts on the rows of one window (`acting.protocols.WindowPolicy`). Used by one thread."""
-
-    def __init__(self, runner: ExpertRunner, noise: NDArray[np.float32]) -> None:
-        self._runner, self._noise = runner, noise
-        self._log_probs: list[NDArray[np.float32]] = []
-
-    def act(
-        self, observation: Leaves, *, mask: NDArray[np.bool_] | None = None, begun: NDArray[np.bool_] | None = None
-    ) -> Leaves:
-        """Returns the expert's action, as `acting.protocols.WindowPolicy`."""
-        noise = self._noise[:, len(self._log_probs)]
-        action, log_prob = self._runner.act(observation, noise, mask=mask, begun=begun)
-        self._log_probs.append(log_prob)
-        return action
-
-    def log_probs(self) -> NDArray[np.float32]:
-        """Returns the log probabilities of the actions, as `acting.protocols.WindowPolicy`."""
-        return np.stack(self._log_probs, axis=1)
 
 
 def _chosen(

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from penstock.acting.policies.stepwise_window import StepwiseWindow
 from penstock.acting.policies.tensor_actions import TensorActionMap
 from penstock.acting.protocols import WindowPolicy
 from penstock.algo import weights as policy_weights
@@ -113,7 +114,7 @@ class PolicyRunner:
 
     def begin(self, noise: NDArray[np.float32]) -> WindowPolicy:
         """Begins a window, as `acting.protocols.Runner`."""
-        return _Window(self, noise)
+        return StepwiseWindow(self, noise)
 
     def begin_on_device(self, noise: NDArray[np.float32]) -> "DeviceWindow":
         """Begins a window of tensors on the policy's device, which continues the one before.
@@ -202,27 +203,6 @@ class PolicyRunner:
 
     def _padded(self, rows: NDArray[np.generic], fill: int = 0) -> torch.Tensor:
         return torch.from_numpy(_pad(rows, fill)).to(self._device)
-
-
-class _Window:
-    """A policy that acts on the rows of one window (`acting.protocols.WindowPolicy`). Used by one thread."""
-
-    def __init__(self, runner: PolicyRunner, noise: NDArray[np.float32]) -> None:
-        self._runner, self._noise, self._step = runner, noise, 0
-        self._log_probs = np.zeros(noise.shape[:2], np.float32)
-
-    def act(
-        self, observation: Leaves, *, mask: NDArray[np.bool_] | None = None, begun: NDArray[np.bool_] | None = None
-    ) -> Leaves:
-        """Samples one action per row, as `acting.protocols.WindowPolicy`."""
-        action, log_prob = self._runner.act(observation, self._noise[:, self._step], mask=mask, begun=begun)
-        self._log_probs[:, self._step] = log_prob
-        self._step += 1
-        return action
-
-    def log_probs(self) -> NDArray[np.float32]:
-        """Returns the log probabilities of the sampled actions, as `acting.protocols.WindowPolicy`."""
-        return self._log_probs
 
 
 class DeviceWindow:
