@@ -40,8 +40,10 @@ class Query:
 
     @property
     def may_be_empty(self) -> bool:
-        """Whether the query has no data in a healthy run of some minutes: firing alerts, and forecasts."""
-        return self.expression.startswith("ALERTS{") or "offset 1h" in self.expression
+        """Whether a run of some minutes may have no data: firing alerts, forecasts, environment.info_metrics."""
+        return self.expression.startswith("ALERTS{") or any(
+            part in self.expression for part in ("offset 1h", "penstock_episode_info", "penstock_evaluation_info")
+        )
 
     @property
     def of_continuous_actions(self) -> bool:

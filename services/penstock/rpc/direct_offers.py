@@ -29,6 +29,8 @@ from penstock.telemetry import logs, metrics
 if TYPE_CHECKING:
     import ssl
 
+    from prometheus_client import Counter
+
     from penstock.security.credentials import Credentials
 
 _KEY = "penstock-local-socket"
@@ -289,6 +291,9 @@ class DirectListener:
     def _listen(self, listening: socket.socket) -> None:
         listening.listen(_BACKLOG)
         self._listening.append(listening)
+        # A counter without a first value shows no increase.
+        for result in ("moved", "refused"):
+            _counter(listening, result)
         asyncio.get_running_loop().add_reader(listening, self._accept, listening)
 
     def _accept(self, listening: socket.socket) -> None:
@@ -303,7 +308,7 @@ class DirectListener:
             return
         is_foreign = listening.family == socket.AF_UNIX and _user_of(connection) != os.geteuid()
         if len(self._strangers) >= _MOST_STRANGERS or is_foreign:
-            _count(connection, "refused")
+            _counter(connection, "refused").inc()
             connection.close()
             return
         task = loop.create_task(self._admit(connection))
@@ -344,7 +349,7 @@ class DirectListener:
                     direct.send(_COUNT.pack(move(direct)))
                     admitted = True
         finally:
-            _count(connection, "moved" if admitted else "refused")
+            _counter(connection, "moved" if admitted else "refused").inc()
             if not admitted:
                 (direct or connection).close()
 
@@ -395,9 +400,8 @@ def _places(host: str, port: int) -> list[tuple[socket.AddressFamily, int, int, 
     return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)  # type: ignore[return-value]
 
 
-def _count(connection: socket.socket, result: str) -> None:
-    kind = "unix" if connection.family == socket.AF_UNIX else "tcp"
-    metrics.STREAM_CONNECTIONS.labels(kind, result).inc()
+def _counter(connection: socket.socket, result: str) -> "Counter":
+    return metrics.STREAM_CONNECTIONS.labels("unix" if connection.family == socket.AF_UNIX else "tcp", result)
 
 
 def _own_part(address: Address) -> str:

@@ -9,6 +9,7 @@ import pytest
 from penstock.machine.addresses import Address
 from penstock.rpc.direct_offers import Called, DirectListener, Offer, connect
 from penstock.rpc.direct_socket import DirectSocket
+from penstock.telemetry import metrics
 from tests.support.machine.other_user import answer_to_others
 
 CALLED = Called("127.0.0.1:81")
@@ -36,6 +37,22 @@ def test_a_socket_is_given_to_the_stream_whose_secret_arrives_and_only_once() ->
             assert await connect(offer, CALLED) is None
         direct.close()
         moved[0].close()
+        listener.close()
+
+    asyncio.run(run())
+
+
+def test_connections_of_each_result_are_counted_from_the_first_scrape_on() -> None:
+    async def run() -> None:
+        metrics.STREAM_CONNECTIONS.clear()
+        listener = DirectListener()
+        listener.listen(Address("127.0.0.1", 81), None)
+        counted = {
+            (sample.labels["socket"], sample.labels["result"]): sample.value
+            for family in metrics.STREAM_CONNECTIONS.collect()
+            for sample in family.samples
+        }
+        assert counted == {(kind, result): 0.0 for kind in ("tcp", "unix") for result in ("moved", "refused")}
         listener.close()
 
     asyncio.run(run())
