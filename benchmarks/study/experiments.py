@@ -27,7 +27,8 @@ class Setting:
         changes: Changes to the task's configuration.
         replay: False for no replay, with the same number of fresh segments in a batch.
         epochs_times, minibatches_times: Factors of the task's configured numbers.
-        lag: Enforced lag, in versions.
+        lag: Enforced lag, in versions; None: the largest that the degree of the run allows.
+        actors: Actors, each with the configured environments; 0: one actor with all environments.
         group: Group of settings that are drawn in one panel, together with the settings without a group.
     """
 
@@ -36,7 +37,8 @@ class Setting:
     replay: bool = True
     epochs_times: float = 1.0
     minibatches_times: float = 1.0
-    lag: int = 0
+    lag: int | None = 0
+    actors: int = 0
     group: str = ""
 
     @property
@@ -56,6 +58,7 @@ class Experiment:
         base: The settings that each row changes: the tasks' presets as they ship, their sparing settings, or
             Penstock's defaults, with the id of the environment and the evaluation alone.
         short: Whether runs have the tasks' short budgets. Those of presets have the preset's.
+        common_budget: Budget of all runs in place of the tasks'.
         tasks: Names of the tasks, unless others are chosen.
         compared: Pairs of labels; the steps of the first are compared with those of the second.
     """
@@ -65,11 +68,14 @@ class Experiment:
     settings: tuple[Setting, ...]
     base: Literal["preset", "sparing", "defaults"] = "preset"
     short: bool = False
+    common_budget: Budget | None = None
     tasks: tuple[str, ...] = WITH_PRESETS
     compared: tuple[tuple[str, str], ...] = ()
 
     def budget(self, task: Task) -> Budget:
         """Returns the budget of each run of a task."""
+        if self.common_budget is not None:
+            return self.common_budget
         if self.base != "preset":
             return task.short_budget if self.short else task.budget
         total_steps = build(task.settings).run.total_steps
@@ -82,19 +88,21 @@ class Experiment:
         return replace(self, settings=settings, compared=tuple(pair for pair in self.compared if labels >= set(pair)))
 
     def configuration(self, task: Task, setting: Setting, seed: int) -> Config:
-        """Returns the configuration of a run: the task's, with all environments in one actor, and these changes."""
+        """Returns the configuration of a run: the task's with the actors of the setting, and its changes."""
         values = task.by_id_alone if self.base == "defaults" else task.settings
         shipped, budget = build(values), self.budget(task)
-        whole: dict[str, Any] = {
+        common: dict[str, Any] = {
             "run": {"seed": seed, "total_steps": budget.total_steps, "stop_at_return": None},
-            "train": {"actors": 1},
-            "actor": {"environments": shipped.train.least_actors * shipped.actor.environments},
+            "train": {"actors": setting.actors or 1},
             "evaluation": {"interval_steps": budget.interval_steps},
             "checkpoint": {"save_interval": budget.total_steps, "max_checkpoints": 1},
-            "sampling": {"off_policy_degree": max(1, setting.lag)},
+        }
+        whole: dict[str, Any] = {
+            "actor": {"environments": shipped.train.least_actors * shipped.actor.environments},
+            "sampling": {"off_policy_degree": max(1, setting.lag or 0)},
         }
         changes = (task.sparing, setting.changes) if self.base == "sparing" else (setting.changes,)
-        merged = merge(values, whole, *map(tables, changes))
+        merged = merge(values, common, {} if setting.actors else whole, *map(tables, changes))
         config = build(merged)
         derived: dict[str, Any] = {
             "ppo": {
@@ -102,6 +110,9 @@ class Experiment:
                 "minibatches": round(config.ppo.minibatches * setting.minibatches_times),
             }
         }
+        if setting.actors:
+            # A degree that changes with the time of waits would not repeat.
+            derived["sampling"] = {"off_policy_degree": config.degree}
         if not setting.replay:
             derived["sampling"] = {"fresh_fraction": 1.0, "batch_segments": config.sampling.fresh_segments}
         return build(merge(merged, derived))
@@ -260,11 +271,40 @@ DEFAULTS = Experiment(
     compared=tuple(("defaults", name) for name in _OTHER_DEFAULTS),
 )
 
+_ACTORS = (4, 16, 64)
+
+SCALE = Experiment(
+    "Actors",
+    "Environments without a preset, with 8 environments per actor. The data is one version old, as where training is"
+    " slower than collection, or as old as the largest degree allows, as where it is faster. The last three have a"
+    " window of each actor in a batch, as up to release 0.2.0.",
+    (
+        Setting("1 actor", actors=1, lag=1),
+        Setting("2 actors", actors=2, lag=1),
+        *(Setting(f"{count} actors", actors=count, lag=1) for count in _ACTORS),
+        *(Setting(f"{count} actors, old data", actors=count, lag=None) for count in _ACTORS),
+        *(
+            Setting(f"{count} actors, a window of each", {"sampling": {"off_policy_degree": 1}}, actors=count, lag=1)
+            for count in _ACTORS
+        ),
+    ),
+    base="defaults",
+    common_budget=Budget(60_000, 1_024),
+    tasks=("CartPole-v1", "Acrobot-v1", "Pendulum-v1", "MountainCarContinuous-v0"),
+    compared=(
+        ("1 actor", "2 actors"),
+        *((f"{count} actors", "2 actors") for count in _ACTORS),
+        *((f"{count} actors, old data", "2 actors") for count in _ACTORS),
+        *((f"{count} actors, a window of each", "2 actors") for count in _ACTORS),
+    ),
+)
+
 EXPERIMENTS = {
     "defaults": DEFAULTS,
     "execution": EXECUTION,
     "presets": PRESETS,
     "replay": REPLAY,
+    "scale": SCALE,
     "lag": lags(8, 16),
     "small-lag": lags(1, 2, 4),
     "masked-lag": MASKED_LAG,

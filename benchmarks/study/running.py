@@ -59,9 +59,14 @@ class Run:
         """Configuration of the run."""
         return self.experiment.configuration(TASKS[self.task], self.setting, self.seed)
 
+    @property
+    def lag(self) -> int:
+        """Versions by which all data is behind."""
+        return self.config.degree if self.setting.lag is None else self.setting.lag
+
     def path(self, folder: Path) -> Path:
         """Returns the path of the stored outcome, whose name depends on the configuration and the lag."""
-        digest = hashlib.sha256(f"{self.config.to_toml()}lag {self.setting.lag}".encode()).hexdigest()[:16]
+        digest = hashlib.sha256(f"{self.config.to_toml()}lag {self.lag}".encode()).hexdigest()[:16]
         return folder / f"{self.task}-{digest}.json"
 
 
@@ -69,7 +74,7 @@ def play(run: Run, folder: Path) -> Outcome:
     """Returns the outcome of the run; trains if none is stored."""
     path = run.path(folder)
     if not path.exists():
-        outcome = train(run.config, run.setting.lag, actors=run.config.train.least_actors)
+        outcome = train(run.config, run.lag, actors=run.config.train.least_actors)
         record = {"task": run.task, "setting": run.setting.label, "seed": run.seed, **asdict(outcome)}
         write_json(path, record)
     return read(path)

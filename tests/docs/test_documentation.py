@@ -404,7 +404,7 @@ def test_a_value_of_a_setting_in_the_text_is_accepted(page: str, name: str, valu
 
 
 def test_a_value_that_a_setting_refuses_is_found() -> None:
-    assert refusal("sampling.off_policy_degree", "-1")
+    assert refusal("sampling.off_policy_degree", "-2")
     assert refusal("learner.execution", "fast")
 
 

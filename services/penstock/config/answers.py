@@ -51,7 +51,7 @@ def _iterations(value: object, config: Sections) -> str | dict[str, object]:
 
 def _is_synchronous(config: Sections) -> bool:
     """Returns whether each batch is one window of every environment, as the rollout of a synchronous PPO."""
-    return config.sampling.off_policy_degree == 0 and config.sampling.fresh_fraction == 1.0
+    return config.degree == 0 and config.sampling.fresh_fraction == 1.0
 
 
 def _rollout(value: object, config: Sections) -> str | dict[str, object]:

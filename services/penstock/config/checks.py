@@ -20,14 +20,7 @@ def first_conflict(config: Sections) -> str | None:
 def _batch_size(config: Sections) -> str | None:
     if config.sampling.batch_segments <= MAX_BATCH_SEGMENTS:
         return None
-    remedy = derived_settings.remedy_of_size(
-        config.fitting_batch,
-        MAX_BATCH_SEGMENTS,
-        actors=config.train.least_actors,
-        window=config.actor.environments,
-        shards=config.shards,
-        fresh_fraction=config.sampling.fresh_fraction,
-    )
+    remedy = derived_settings.remedy_of_size(config.fitting_batch, MAX_BATCH_SEGMENTS, config.collection)
     return (
         f"sampling.batch_segments {config.sampling.batch_segments:g} exceeds {MAX_BATCH_SEGMENTS}, the segments"
         f" of the largest batch; {remedy}"
@@ -91,7 +84,7 @@ def _moves(config: Sections) -> str | None:
 
 
 def _gate(config: Sections) -> str | None:
-    fresh, degree, window = config.sampling.fresh_segments, config.sampling.off_policy_degree, config.actor.environments
+    fresh, degree, window = config.sampling.fresh_segments, config.degree, config.actor.environments
     reason = (
         shards_conflict(fresh, config.shards)
         or window_conflict(fresh, degree, window)
@@ -106,7 +99,7 @@ def _replay(config: Sections) -> str | None:
         return None
     age = replay_law.first_replay_age(
         fresh=fresh,
-        degree=sampling.off_policy_degree,
+        degree=config.degree,
         publish_interval=sampling.publish_interval,
         prefetched=config.learner.prefetch_batches,
     )
@@ -161,7 +154,7 @@ def _collection(config: Sections) -> str | None:
         sampling.collection,
         variants=len(config.environment.variants),
         fresh=sampling.fresh_segments,
-        degree=sampling.off_policy_degree,
+        degree=config.degree,
     )
 
 

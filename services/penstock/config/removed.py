@@ -44,8 +44,6 @@ REMOVED: Final = {
 REFUSED_VALUES: Final = {
     ("sampling.alpha", "auto"): "since 0.3.0 the learner does not choose the exponent; set it to 0.6, the default, or"
     " to 0 if priorities raise the variance of the gradient",
-    ("sampling.off_policy_degree", "-1"): "since 0.2.0 the learner does not choose the degree; set it to 1, the"
-    " default",
 }
 """Alternatives to values that an earlier release accepted with a meaning of its own, by setting and text.
 

@@ -35,6 +35,14 @@ def first_replay_age(*, fresh: int, degree: int, publish_interval: int, prefetch
     return degree + publish_interval + min(prefetched, degree)
 
 
+def most_degree(*, max_staleness: int, half_life: float, publish_interval: int, prefetched: int) -> int:
+    """Returns the largest degree above 0 for which neither of the two next functions returns a reason.
+
+    The result is below 1 if there is none. Takes the arguments of these functions and of `first_replay_age`.
+    """
+    return int(min(max_staleness, half_life * _MOST_HALVINGS)) - publish_interval - prefetched
+
+
 def staleness_conflict(max_staleness: int, age: int) -> str | None:
     """Returns the reason for which no segment may ever be replayed; None if some may. `age` is `first_replay_age`."""
     if max_staleness >= age:

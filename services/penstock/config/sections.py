@@ -5,7 +5,7 @@ import functools
 import pydantic
 from pydantic.fields import FieldInfo
 
-from penstock.config import derived_settings
+from penstock.config import derived_settings, replay_law
 from penstock.config.settings.environment import EnvironmentConfig
 from penstock.config.settings.evaluation import CheckpointConfig, EvaluationConfig
 from penstock.config.settings.policy import PolicyConfig
@@ -82,15 +82,40 @@ class Sections(Constant):
         return environment.vectorization == "process" and (environment.workers or 1) >= self.most_environments
 
     @property
-    def fitting_batch(self) -> int:
-        """Segments in a batch that fits the actors; sampling.batch_segments if that is auto."""
-        return derived_settings.batch_segments(
-            actors=self.train.least_actors,
+    def collection(self) -> derived_settings.Collection:
+        """What determines the fresh segments of a batch. Counts the actors that an engine starts, if they are more."""
+        given, expected = self.sampling.off_policy_degree, self.learner.expected_actors
+        return derived_settings.Collection(
+            actors=max(self.train.least_actors, expected if isinstance(expected, int) else 0),
             window=self.actor.environments,
+            unroll_length=self.actor.unroll_length,
             fresh_fraction=self.sampling.fresh_fraction,
-            degree=self.sampling.off_policy_degree,
+            degree=given if given >= 0 else None,
+            oldest=replay_law.most_degree(
+                max_staleness=self.sampling.max_staleness,
+                half_life=self.sampling.half_life,
+                publish_interval=self.sampling.publish_interval,
+                prefetched=self.learner.prefetch_batches,
+            ),
             shards=self.shards,
         )
+
+    @property
+    def fitting_batch(self) -> int:
+        """Segments in a batch that fits the actors; sampling.batch_segments if that is auto."""
+        return derived_settings.batch_segments(self.collection)
+
+    @property
+    def degree(self) -> int:
+        """The most batches that collection runs ahead of training: sampling.off_policy_degree, unless that is auto."""
+        given = self.sampling.off_policy_degree
+        return given if given >= 0 else derived_settings.degree(self.collection, self.sampling.fresh_segments)
+
+    @property
+    def first_degree(self) -> int:
+        """The batches that collection runs ahead of training at first."""
+        given = self.sampling.off_policy_degree
+        return given if given >= 0 else derived_settings.least_degree(self.collection, self.sampling.fresh_segments)
 
     def fitting_minibatches(self, batch_segments: int) -> int:
         """Returns the gradient steps per pass that fit a batch; ppo.minibatches if that is auto."""
@@ -116,7 +141,7 @@ class Sections(Constant):
         sampling = self.sampling
         return least_store(
             fresh=sampling.fresh_segments,
-            degree=sampling.off_policy_degree,
+            degree=self.degree,
             batch=sampling.batch_segments,
             replay_from=sampling.min_replay_segments,
             window=self.actor.environments,

@@ -232,6 +232,10 @@ def _read_auto(value: object) -> object:
     return 0 if value == "auto" else value
 
 
+def _read_degree(value: object) -> object:
+    return AUTO_DEGREE if value == "auto" else value
+
+
 UnitInterval = Annotated[float, Field(ge=0.0, le=1.0)]
 _SCHEDULES = ("constant", "linear", "cosine")
 _SCHEDULE = "constant, linear, cosine, or points of progress and share from 0 to 1, such as [[0, 1], [0.5, 0.1]]"
@@ -318,6 +322,11 @@ Minutes = Annotated[PositiveFloat, InWords("a number of minutes above 0, such as
 # 0 is replaced by `config.Config`, so that no other part sees it.
 DerivedCount = Annotated[
     int, pydantic.BeforeValidator(_read_auto), Field(ge=0), InWords("a whole number above 0, or auto")
+]
+AUTO_DEGREE = -1
+# `config.Config.degree` is the number that it stands for.
+DerivedDegree = Annotated[
+    int, pydantic.BeforeValidator(_read_degree), Field(ge=AUTO_DEGREE), InWords("a whole number, 0 or more, or auto")
 ]
 Sizes = Annotated[
     tuple[PositiveInt, ...],

@@ -58,7 +58,7 @@ def _smaller(config: Config, share: float) -> str:
     if config.changed({"sampling": {"min_replay_segments": replay_from}}).least_segments <= segments:
         return f"sampling.min_replay_segments to {replay_from}"
     degree_1 = config.changed({"sampling": {"off_policy_degree": 1}})
-    if sampling.off_policy_degree > 1 and degree_1.least_segments <= segments:
+    if config.degree > 1 and degree_1.least_segments <= segments:
         return "sampling.off_policy_degree to 1"
     # The bytes of a segment are about proportional to its steps.
     return f"actor.unroll_length to {max(2, int(share * config.actor.unroll_length))}"

@@ -95,7 +95,7 @@ REFUSED = {
     ),
     "a_batch_too_large": Refused("--sampling.batch-segments=65537", "auto", "--sampling.batch-segments=auto"),
     "windows_larger_than_the_fresh_segments": Refused(
-        "--sampling.batch-segments=8 --envs-per-actor=64 --sampling.fresh-fraction=0.5",
+        "--sampling.batch-segments=8 --sampling.off-policy-degree=1 --envs-per-actor=64 --sampling.fresh-fraction=0.5",
         "(sampling.batch_segments 256 fits)",
         "--sampling.batch-segments=256",
     ),
@@ -111,7 +111,7 @@ REFUSED = {
         "--sampling.batch-segments=128",
     ),
     "windows_larger_than_the_parts_of_shards": Refused(
-        "--sampling.batch-segments=32 --actors=4 --train.replay-shards=4 --envs-per-actor=16"
+        "--sampling.batch-segments=32 --sampling.off-policy-degree=1 --actors=4 --train.replay-shards=4 --envs-per-actor=16"
         " --sampling.fresh-fraction=0.5",
         "(sampling.batch_segments 128 fits)",
         "--sampling.batch-segments=128",

@@ -23,7 +23,6 @@ NARROWED: dict[str, object] = {
     "learner.device": "cuda:first",
     "sampling.alpha": "auto",
     "sampling.epsilon": 1e-12,
-    "sampling.off_policy_degree": -1,
     "sampling.max_staleness": 1,
     "sampling.half_life": 0.01,
     "ppo.minibatches": 100_000,

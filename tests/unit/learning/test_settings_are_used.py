@@ -129,7 +129,7 @@ def effects_of(config: Config) -> list[Any]:
     batch = make_batch(env_id, segments=6, fresh=3, network=network, burn_in=config.ppo.burn_in_steps, windows=2)
     outcome = learner.train(batch, 0.5)
     parameters = [tensor.tolist() for tensor in learner.policy.state_dict().values()]
-    plan = plan_of(config.sampling, session=1, next_batch=0, seed=0)
+    plan = plan_of(config, session=1, next_batch=0, seed=0)
     return [parameters, outcome.priorities.tolist(), outcome.updates, asdict(plan)]
 
 

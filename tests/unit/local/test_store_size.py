@@ -45,7 +45,7 @@ def test_the_least_number_of_segments_is_that_of_the_gate_of_each_service(shards
         }
     )
     parts = Allotment(plan_of(config), shards, config.actor.environments).fresh_segments
-    law = (max(parts), config.sampling.off_policy_degree, config.sampling.batch_segments)
+    law = (max(parts), config.degree, config.sampling.batch_segments)
     assert store_conflict(*law, config.least_segments, replay_from) is None
     assert store_conflict(*law, config.least_segments - 1, replay_from) is not None
 

@@ -9,7 +9,7 @@ FEW_BATCHES = 50
 
 
 def batch_line(config: Config, *, resumed: bool) -> str:
-    """Returns the sizes of batches, and the settings from which they were derived.
+    """Returns the sizes of batches and how far collection runs ahead, and the settings from which they were derived.
 
     A resumed run has the sizes in its `config.toml`. If others would be derived for its actors, the line names these,
     and how to change to them.
@@ -17,7 +17,10 @@ def batch_line(config: Config, *, resumed: bool) -> str:
     sampling, minibatches, fitting = config.sampling, config.ppo.minibatches, config.fitting_batch
     fresh = f" ({sampling.fresh_segments} fresh)"
     sizes = f"batch of {_count(sampling.batch_segments, 'segment')}{fresh}, {_count(minibatches, 'minibatch')}"
-    actors = f"{_count(config.train.least_actors, 'actor')} x {_count(config.actor.environments, 'environment')}"
+    # One batch ahead is usual, and none is another mode, which has a line of its own.
+    if config.degree > 1:
+        sizes += f", up to {config.degree} batches ahead"
+    actors = f"{_count(config.collection.actors, 'actor')} x {_count(config.actor.environments, 'environment')}"
     if (sampling.batch_segments, minibatches) == (fitting, config.fitting_minibatches(fitting)):
         return f"{sizes}; derived from {actors}"
     if not resumed:
@@ -40,7 +43,7 @@ def steps_line(config: Config) -> str:
     fresh, length, environments = config.sampling.fresh_segments, config.actor.unroll_length, config.actor.environments
     if not fresh:
         return ""
-    actors = config.train.least_actors
+    actors = config.collection.actors
     source = f"{_count(actors, 'actor')} x {_count(environments, 'environment')}"
     if fresh != actors * environments:
         source = _count(fresh, "fresh segment")
@@ -51,10 +54,7 @@ def steps_line(config: Config) -> str:
     line += f", {batches:,} {'batch' if batches == 1 else 'batches'} in this run"
     if batches >= FEW_BATCHES:
         return line
-    return (
-        f"{line}; fewer than {FEW_BATCHES} rarely suffice: raise run.total_steps, or lower train.actors,"
-        " actor.environments or actor.unroll_length"
-    )
+    return f"{line}; fewer than {FEW_BATCHES} rarely suffice: raise run.total_steps, or lower sampling.batch_segments"
 
 
 def _count(number: int, noun: str) -> str:

@@ -7,7 +7,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 
 from penstock.config import replay_law
 from penstock.config.code_names import RULES, CodeName, Rule
-from penstock.config.setting_types import DemonstrationFile, DerivedCount, UnitInterval
+from penstock.config.setting_types import AUTO_DEGREE, DemonstrationFile, DerivedCount, DerivedDegree, UnitInterval
 from penstock.config.settings.section import Section
 from penstock.gate_law import share_conflict
 
@@ -20,13 +20,15 @@ class SamplingConfig(Section):
 
     batch_segments: DerivedCount = 0
     """Segments in a training batch once replay has begun. 0 or auto: so many that its fresh segments are a window of
-    every actor, and at least 32 but with off_policy_degree 0 and fresh_fraction 1."""
+    every actor, but with more than two actors no more windows than off_policy_degree needs, or than 512 steps have; and
+    at least 32, but with off_policy_degree 0 and fresh_fraction 1."""
     fresh_fraction: UnitInterval = 0.25
     """Share of fresh segments in a batch, which were not trained yet; the rest is replayed by priority. By default each
     segment is used four times, which needs fewer environment steps than twice (docs/RESULTS.md). 1: no replay. 0: all
     segments are replayed as soon as they are stored, and collection is not limited."""
-    off_policy_degree: NonNegativeInt = 1
-    """Batches that collection may run ahead of training. 0: synchronous."""
+    off_policy_degree: DerivedDegree = AUTO_DEGREE
+    """Batches that collection may run ahead of training. 0: synchronous. -1 or auto: 1 and, while the learner waits for
+    segments, up to so many that every actor can collect a window, at most 32."""
     publish_interval: PositiveInt = 1
     """Batches from one publication of the weights to the next."""
     alpha: Annotated[float, Field(ge=0.0, le=replay_law.LARGEST_ALPHA)] = _ALPHA

@@ -5,6 +5,7 @@ It accesses services only through Protocols, so that it runs in one process in t
 
 import contextlib
 import dataclasses
+import math
 import secrets
 import shlex
 import time
@@ -15,7 +16,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from penstock.config import SamplingConfig
+from penstock.config import Config
 from penstock.errors import Diverged, SchemaMismatch, Unavailable
 from penstock.learning.durable import checkpoints
 from penstock.learning.durable.checkpoint_writer import CheckpointWriter
@@ -23,6 +24,7 @@ from penstock.learning.durable.checkpoints import RunProgress
 from penstock.learning.durable.records import Record, Records, batch_numbers
 from penstock.learning.durable.versions import VersionMark
 from penstock.learning.run.collection import CollectionWeights
+from penstock.learning.run.degree import AutomaticDegree
 from penstock.learning.run.evaluations import Evaluations
 from penstock.learning.run.own_callbacks import OwnCallbacks
 from penstock.learning.run.publication import Publication
@@ -30,7 +32,7 @@ from penstock.learning.run.refusals import Refusals
 from penstock.learning.run.session import LearnerParts, Session
 from penstock.learning.step.learner import TrainingOutcome
 from penstock.machine import installation
-from penstock.telemetry import metrics
+from penstock.telemetry import logs, metrics
 from penstock.types.evaluation import EvaluationSummary
 from penstock.types.extents import Extent, Recurrence
 from penstock.types.replay import Batch, CommitOutcome, SamplingPlan
@@ -107,6 +109,8 @@ class TrainingRun:
         if config.sampling.curriculum is not None:
             statistics.notice(f"sampling.collection {config.sampling.curriculum} divides collection among the variants")
         self._inserted: int | None = None
+        self._degree = AutomaticDegree(config.first_degree, config.degree)
+        self._waited_s, self._trained_at = 0.0, math.inf
 
     def run(self) -> Conclusion:
         """Trains until the run ends and returns its outcome. Saves a checkpoint before it raises an error.
@@ -156,7 +160,7 @@ class TrainingRun:
         self._statistics.begin(version=progress.version, extent=progress.extent)
         self._publish()
         seed, session = self._config.run.seed, secrets.randbits(63) | 1
-        plan = plan_of(self._config.sampling, session=session, next_batch=progress.version, seed=seed)
+        plan = plan_of(self._config, session=session, next_batch=progress.version, seed=seed)
         self._plan = dataclasses.replace(
             plan,
             run=self._identity.number,
@@ -212,7 +216,10 @@ class TrainingRun:
         if batch is None:
             reason = self._source.waiting_for
             self._statistics.waits(reason or "")
-        self._statistics.session.waited(reason or WaitReason(Awaited.FRESH_SEGMENTS), waited_s)
+        reason = reason or WaitReason(Awaited.FRESH_SEGMENTS)
+        self._statistics.session.waited(reason, waited_s)
+        if reason.for_actors:
+            self._waited_s += waited_s
         return batch
 
     def _train_on(self, batch: Batch) -> None:
@@ -255,6 +262,7 @@ class TrainingRun:
             train_s=train_s,
         )
         self._choose_weights(batch, outcome, share_done)
+        self._choose_degree(outcome)
         self._refusals.observe(outcome)
         self._callbacks.env_steps, self._callbacks.version = self._progress.env_steps, self._progress.version
         self._callbacks.trained(lambda: batch_numbers(self._statistics.brief(), outcome.statistics))
@@ -295,6 +303,20 @@ class TrainingRun:
             self._plan = dataclasses.replace(self._plan, slot_weights=weights)
             self._source.adjust(self._plan)
             self._note_plan()
+
+    def _choose_degree(self, outcome: TrainingOutcome) -> None:
+        now, effective_share = time.monotonic(), outcome.statistics.learning.fresh_effective_share
+        # The learner waits for the first batch because actors start.
+        if self._trained_at < now and self._degree.observe(
+            waited_s=self._waited_s,
+            elapsed_s=now - self._trained_at,
+            effective_share=1.0 if effective_share is None else effective_share,
+        ):
+            self._plan = dataclasses.replace(self._plan, off_policy_degree=self._degree.degree)
+            self._source.adjust(self._plan)
+            self._note_plan()
+            logs.note("degree chosen", degree=str(self._degree.degree), version=str(self._progress.version))
+        self._waited_s, self._trained_at = 0.0, now
 
     def _note_plan(self) -> None:
         self._statistics.set_plan(self._plan)
@@ -389,13 +411,14 @@ class TrainingRun:
         return self._progress.segments_trained / max(1, self._progress.segments_fresh)
 
 
-def plan_of(sampling: SamplingConfig, *, session: int, next_batch: int, seed: int) -> SamplingPlan:
+def plan_of(config: Config, *, session: int, next_batch: int, seed: int) -> SamplingPlan:
     """Returns the plan with which a run begins. Settings with the name of a field of the plan are copied to it."""
     own: dict[str, Any] = {
         "session": session,
         "next_batch": next_batch,
         "seed": seed,
-        "off_policy_degree": sampling.off_policy_degree,
+        "off_policy_degree": config.first_degree,
     }
+    sampling = config.sampling
     names = {field.name for field in dataclasses.fields(SamplingPlan) if hasattr(sampling, field.name)} - own.keys()
     return SamplingPlan(**own, **{name: getattr(sampling, name) for name in names})
