@@ -111,8 +111,8 @@ REFUSED = {
         "--sampling.batch-segments=128",
     ),
     "windows_larger_than_the_parts_of_shards": Refused(
-        "--sampling.batch-segments=32 --sampling.off-policy-degree=1 --actors=4 --train.replay-shards=4 --envs-per-actor=16"
-        " --sampling.fresh-fraction=0.5",
+        "--sampling.batch-segments=32 --sampling.off-policy-degree=1 --actors=4 --train.replay-shards=4"
+        " --envs-per-actor=16 --sampling.fresh-fraction=0.5",
         "(sampling.batch_segments 128 fits)",
         "--sampling.batch-segments=128",
     ),
