@@ -29,8 +29,6 @@ from penstock.telemetry import logs, metrics
 if TYPE_CHECKING:
     import ssl
 
-    from prometheus_client import Counter
-
     from penstock.security.credentials import Credentials
 
 _KEY = "penstock-local-socket"
@@ -293,7 +291,7 @@ class DirectListener:
         self._listening.append(listening)
         # A counter without a first value shows no increase.
         for result in ("moved", "refused"):
-            _counter(listening, result)
+            _count(listening, result, 0)
         asyncio.get_running_loop().add_reader(listening, self._accept, listening)
 
     def _accept(self, listening: socket.socket) -> None:
@@ -308,7 +306,7 @@ class DirectListener:
             return
         is_foreign = listening.family == socket.AF_UNIX and _user_of(connection) != os.geteuid()
         if len(self._strangers) >= _MOST_STRANGERS or is_foreign:
-            _counter(connection, "refused").inc()
+            _count(connection, "refused")
             connection.close()
             return
         task = loop.create_task(self._admit(connection))
@@ -349,7 +347,7 @@ class DirectListener:
                     direct.send(_COUNT.pack(move(direct)))
                     admitted = True
         finally:
-            _counter(connection, "moved" if admitted else "refused").inc()
+            _count(connection, "moved" if admitted else "refused")
             if not admitted:
                 (direct or connection).close()
 
@@ -400,8 +398,9 @@ def _places(host: str, port: int) -> list[tuple[socket.AddressFamily, int, int, 
     return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)  # type: ignore[return-value]
 
 
-def _counter(connection: socket.socket, result: str) -> "Counter":
-    return metrics.STREAM_CONNECTIONS.labels("unix" if connection.family == socket.AF_UNIX else "tcp", result)
+def _count(connection: socket.socket, result: str, number: int = 1) -> None:
+    kind = "unix" if connection.family == socket.AF_UNIX else "tcp"
+    metrics.STREAM_CONNECTIONS.labels(kind, result).inc(number)
 
 
 def _own_part(address: Address) -> str:

@@ -9,7 +9,7 @@ FEW_BATCHES = 50
 
 
 def batch_line(config: Config, *, resumed: bool) -> str:
-    """Returns the sizes of batches and how far collection runs ahead, and the settings from which they were derived.
+    """Returns the sizes of batches, and the settings from which they were derived.
 
     A resumed run has the sizes in its `config.toml`. If others would be derived for its actors, the line names these,
     and how to change to them.
@@ -17,9 +17,6 @@ def batch_line(config: Config, *, resumed: bool) -> str:
     sampling, minibatches, fitting = config.sampling, config.ppo.minibatches, config.fitting_batch
     fresh = f" ({sampling.fresh_segments} fresh)"
     sizes = f"batch of {_count(sampling.batch_segments, 'segment')}{fresh}, {_count(minibatches, 'minibatch')}"
-    # One batch ahead is usual, and none is another mode, which has a line of its own.
-    if config.degree > 1:
-        sizes += f", up to {config.degree} batches ahead"
     actors = f"{_count(config.collection.actors, 'actor')} x {_count(config.actor.environments, 'environment')}"
     if (sampling.batch_segments, minibatches) == (fitting, config.fitting_minibatches(fitting)):
         return f"{sizes}; derived from {actors}"
@@ -37,6 +34,8 @@ def batch_line(config: Config, *, resumed: bool) -> str:
 def steps_line(config: Config) -> str:
     """Returns the new environment steps of a batch, and the batches in the run if its steps are limited.
 
+    Also says how far collection may run ahead of training, unless that is by one batch, as usual.
+
     Names the settings to change if these are few, because each batch gives one policy. Empty if batches have no fresh
     segments, because their number then says nothing about the new steps.
     """
@@ -48,6 +47,8 @@ def steps_line(config: Config) -> str:
     if fresh != actors * environments:
         source = _count(fresh, "fresh segment")
     line = f"{source} x {_count(length, 'step')}: {fresh * length:,} new steps per batch"
+    if config.degree > 1:
+        line += f", up to {config.degree} batches ahead"
     if config.run.total_steps is None:
         return line
     batches = math.ceil(config.run.total_steps / (fresh * length))

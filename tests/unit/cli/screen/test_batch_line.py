@@ -26,26 +26,25 @@ def test_given_sizes_are_not_called_derived() -> None:
     assert batch_line(given, resumed=True) == "batch of 64 segments (32 fresh), 3 minibatches, as recorded"
 
 
-def test_a_run_that_is_resumed_with_more_actors_keeps_its_batches_and_collects_further_ahead() -> None:
+def test_a_run_that_is_resumed_with_more_actors_keeps_its_batches_if_they_fit() -> None:
     begun = config_of()
     resumed = begun.changed({"train": {"actors": 8}})
     assert (resumed.sampling, resumed.ppo) == (begun.sampling, begun.ppo)
     assert batch_line(resumed, resumed=True) == (
-        "batch of 64 segments (32 fresh), 8 minibatches, up to 4 batches ahead; derived from 8 actors x 16 environments"
+        "batch of 64 segments (32 fresh), 8 minibatches; derived from 8 actors x 16 environments"
     )
 
 
 def test_a_run_that_is_resumed_with_other_actors_names_the_batches_that_fit_them() -> None:
     resumed = config_of().changed({"train": {"actors": 128}})
     assert batch_line(resumed, resumed=True) == (
-        "batch of 64 segments (32 fresh), 8 minibatches, up to 32 batches ahead, as recorded; for 128 actors x 16"
+        "batch of 64 segments (32 fresh), 8 minibatches, as recorded; for 128 actors x 16"
         " environments, --sampling.batch-segments auto --ppo.minibatches auto would choose 128 segments and 16"
         " minibatches"
     )
     adopted = resumed.changed({"sampling": {"batch_segments": "auto"}, "ppo": {"minibatches": "auto"}})
     assert batch_line(adopted, resumed=True) == (
-        "batch of 128 segments (64 fresh), 16 minibatches, up to 32 batches ahead; derived from 128 actors x 16"
-        " environments"
+        "batch of 128 segments (64 fresh), 16 minibatches; derived from 128 actors x 16 environments"
     )
 
 
@@ -72,7 +71,8 @@ def test_a_run_of_few_batches_is_warned_with_the_settings_to_change() -> None:
     for actors, environments, steps in ((16, 8, 20_000), (2, 64, 20_000), (2, 8, 512 * FEW_BATCHES - 512)):
         line = steps_line(config_of(actors, environments, run={"total_steps": steps}))
         assert "fewer than 50 rarely suffice: raise run.total_steps, or lower sampling.batch_segments" in line
-    assert "16 fresh segments x 32 steps: 512 new steps per batch, 40 batches in this run; fewer" in steps_line(
-        config_of(16, 8, run={"total_steps": 20_000})
+    assert (
+        "16 fresh segments x 32 steps: 512 new steps per batch, up to 8 batches ahead, 40 batches in this run; fewer"
+        in steps_line(config_of(16, 8, run={"total_steps": 20_000}))
     )
     assert "fewer" not in steps_line(config_of(2, 8, run={"total_steps": 512 * FEW_BATCHES}))
