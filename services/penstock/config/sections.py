@@ -1,5 +1,6 @@
 """All sections of the configuration, and the settings that follow from others."""
 
+import dataclasses
 import functools
 
 import pydantic
@@ -108,8 +109,15 @@ class Sections(Constant):
     @property
     def degree(self) -> int:
         """The most batches that collection runs ahead of training: sampling.off_policy_degree, unless that is auto."""
-        given = self.sampling.off_policy_degree
-        return given if given >= 0 else derived_settings.degree(self.collection, self.sampling.fresh_segments)
+        return self.degree_with(self.collection.actors)
+
+    def degree_with(self, actors: int) -> int:
+        """Returns the degree for this number of actors, if it is larger than the configured one."""
+        given, collection = self.sampling.off_policy_degree, self.collection
+        if given >= 0:
+            return given
+        more = dataclasses.replace(collection, actors=max(actors, collection.actors))
+        return derived_settings.degree(more, self.sampling.fresh_segments)
 
     @property
     def first_degree(self) -> int:

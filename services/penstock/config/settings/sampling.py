@@ -20,8 +20,8 @@ class SamplingConfig(Section):
 
     batch_segments: DerivedCount = 0
     """Segments in a training batch once replay has begun. 0 or auto: so many that its fresh segments are a window of
-    every actor, but with more than two actors no more windows than off_policy_degree needs, or than 512 steps have; and
-    at least 32, but with off_policy_degree 0 and fresh_fraction 1."""
+    every actor, but at most two windows or 512 steps, or as many as off_policy_degree needs for all actors to collect;
+    and at least 32, but with off_policy_degree 0 and fresh_fraction 1."""
     fresh_fraction: UnitInterval = 0.25
     """Share of fresh segments in a batch, which were not trained yet; the rest is replayed by priority. By default each
     segment is used four times, which needs fewer environment steps than twice (docs/RESULTS.md). 1: no replay. 0: all

@@ -5,6 +5,7 @@ otherwise. So the degree begins low, and rises while the learner waits for fresh
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 _REVIEW_BATCHES = 8
@@ -31,26 +32,25 @@ class _Seen:
 
 
 class AutomaticDegree:
-    """The degree of a session, from `least` to `most`. Used by one thread."""
+    """The degree of a session. Used by one thread."""
 
-    def __init__(self, least: int, most: int) -> None:
+    def __init__(self, least: int) -> None:
         """Begins with the least degree."""
-        self.degree, self._least, self._most = least, least, max(least, most)
+        self.degree, self._least = least, least
         self._seen, self._reviews = _Seen(), 0
         self._lowered = False
         # Reviews before which the degree neither falls nor rises again.
         self._floor_until = self._ceiling_until = 0
 
-    def observe(self, *, waited_s: float, elapsed_s: float, effective_share: float) -> bool:
+    def observe(self, *, waited_s: float, elapsed_s: float, effective_share: float, most: Callable[[], int]) -> bool:
         """Observes a batch, and returns whether the degree has changed.
 
         Args:
             waited_s: Seconds that the learner waited for fresh segments.
             elapsed_s: Seconds since the batch before.
             effective_share: Effective sample share of the fresh segments' behaviour weights, 0 to 1.
+            most: Returns the largest degree for the present actors and the store.
         """
-        if self._least == self._most:
-            return False
         seen, former = self._seen, self.degree
         seen.batches += 1
         seen.waited_s += waited_s
@@ -58,10 +58,11 @@ class AutomaticDegree:
         seen.effective_share += effective_share
         if seen.batches == _REVIEW_BATCHES:
             self._seen = _Seen()
-            self._review(seen.waited_s / max(seen.elapsed_s, 1e-9), seen.effective_share / seen.batches)
+            waiting = seen.waited_s / max(seen.elapsed_s, 1e-9)
+            self._review(waiting, seen.effective_share / seen.batches, max(self._least, most()))
         return self.degree != former
 
-    def _review(self, waiting: float, effective_share: float) -> None:
+    def _review(self, waiting: float, effective_share: float, most: int) -> None:
         self._reviews += 1
         lowered, self._lowered = self._lowered, False
         if effective_share < _EFFECTIVE:
@@ -71,10 +72,11 @@ class AutomaticDegree:
             if lowered:
                 self._floor_until = self._reviews + _HOLD_REVIEWS
             # With the windows of degree + 1 batches in collection, segments arrived in this share of the time.
-            busy = max(1.0 - waiting, 1.0 / (self._most + 1))
-            self.degree = min(self._most, max(self.degree + 1, math.ceil((self.degree + 1) / busy) - 1))
+            busy = max(1.0 - waiting, 1.0 / (most + 1))
+            self.degree = max(self.degree + 1, math.ceil((self.degree + 1) / busy) - 1)
         elif waiting < _BUSY and self._reviews >= self._floor_until:
             self._lower()
+        self.degree = min(self.degree, most)
 
     def _lower(self) -> None:
         if self.degree > self._least:

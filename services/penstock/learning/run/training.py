@@ -109,7 +109,7 @@ class TrainingRun:
         if config.sampling.curriculum is not None:
             statistics.notice(f"sampling.collection {config.sampling.curriculum} divides collection among the variants")
         self._inserted: int | None = None
-        self._degree = AutomaticDegree(config.first_degree, config.degree)
+        self._degree = AutomaticDegree(config.first_degree) if config.sampling.off_policy_degree < 0 else None
         self._waited_s, self._trained_at = 0.0, math.inf
 
     def run(self) -> Conclusion:
@@ -262,7 +262,7 @@ class TrainingRun:
             train_s=train_s,
         )
         self._choose_weights(batch, outcome, share_done)
-        self._choose_degree(outcome)
+        self._choose_degree(batch, outcome)
         self._refusals.observe(outcome)
         self._callbacks.env_steps, self._callbacks.version = self._progress.env_steps, self._progress.version
         self._callbacks.trained(lambda: batch_numbers(self._statistics.brief(), outcome.statistics))
@@ -304,13 +304,22 @@ class TrainingRun:
             self._source.adjust(self._plan)
             self._note_plan()
 
-    def _choose_degree(self, outcome: TrainingOutcome) -> None:
+    def _choose_degree(self, batch: Batch, outcome: TrainingOutcome) -> None:
+        if self._degree is None:
+            return
+
+        def most() -> int:
+            # Segments in collection, those that wait, and the next batch must fit into the store.
+            room = (batch.counts.capacity - self._plan.batch_segments) // max(1, self._plan.fresh_segments) - 1
+            return min(room, self._config.degree_with(self._statistics.connected_actors()))
+
         now, effective_share = time.monotonic(), outcome.statistics.learning.fresh_effective_share
         # The learner waits for the first batch because actors start.
         if self._trained_at < now and self._degree.observe(
             waited_s=self._waited_s,
             elapsed_s=now - self._trained_at,
             effective_share=1.0 if effective_share is None else effective_share,
+            most=most,
         ):
             self._plan = dataclasses.replace(self._plan, off_policy_degree=self._degree.degree)
             self._source.adjust(self._plan)

@@ -15,12 +15,18 @@ def play(
     reviews: int,
     waiting: Callable[[int], float],
     effective: Callable[[int], float] = lambda degree: 0.9,
+    most: int = 8,
 ) -> list[int]:
     """Returns the degree after each review; the shares of waiting and of effective data are functions of the degree."""
     degrees = []
     for _ in range(reviews):
         changes = [
-            degree.observe(waited_s=waiting(degree.degree), elapsed_s=1.0, effective_share=effective(degree.degree))
+            degree.observe(
+                waited_s=waiting(degree.degree),
+                elapsed_s=1.0,
+                effective_share=effective(degree.degree),
+                most=lambda: most,
+            )
             for _ in range(BATCHES)
         ]
         assert not any(changes[:-1]), "a change between two reviews"
@@ -29,27 +35,29 @@ def play(
 
 
 def test_a_busy_learner_keeps_the_least_degree() -> None:
-    assert set(play(AutomaticDegree(1, 8), 20, lambda degree: 0.0)) == {1}
+    assert set(play(AutomaticDegree(1), 20, lambda degree: 0.0)) == {1}
 
 
 def test_a_learner_that_waits_for_actors_soon_has_the_largest_degree() -> None:
-    assert play(AutomaticDegree(1, 8), 2, lambda degree: 0.9) == [8, 8]
-    assert play(AutomaticDegree(1, 8), 2, lambda degree: 1.0) == [8, 8]
-    assert play(AutomaticDegree(2, 8), 3, lambda degree: 0.5) == [5, 8, 8]
+    assert play(AutomaticDegree(1), 2, lambda degree: 0.9) == [8, 8]
+    assert play(AutomaticDegree(1), 2, lambda degree: 1.0) == [8, 8]
+    assert play(AutomaticDegree(2), 3, lambda degree: 0.5) == [5, 8, 8]
 
 
 def test_the_degree_rises_to_the_one_at_which_the_waits_would_end() -> None:
     # Segments for a busy learner need the windows of 5 batches in collection.
-    assert play(AutomaticDegree(1, 8), 3, lambda degree: 1.0 - min(1.0, (degree + 1) / 5)) == [4, 3, 4]
+    assert play(AutomaticDegree(1), 3, lambda degree: 1.0 - min(1.0, (degree + 1) / 5)) == [4, 3, 4]
 
 
-def test_a_degree_that_can_not_change_is_kept_without_a_review() -> None:
-    assert set(play(AutomaticDegree(2, 2), 5, lambda degree: 0.5)) == {2}
-    assert set(play(AutomaticDegree(2, 1), 5, lambda degree: 0.5)) == {2}
+def test_the_degree_is_bounded_by_the_actors_and_the_store_but_admits_a_window() -> None:
+    degree = AutomaticDegree(2)
+    assert play(degree, 2, lambda degree: 0.9, most=6) == [6, 6]
+    assert play(degree, 2, lambda degree: 0.9, most=4) == [4, 4]
+    assert play(degree, 2, lambda degree: 0.9, most=1) == [2, 2]
 
 
 def test_the_degree_falls_to_the_lowest_one_without_waits_and_stays_there() -> None:
-    degrees = play(AutomaticDegree(1, 8), 40, lambda degree: 0.2 if degree < 3 else 0.0)
+    degrees = play(AutomaticDegree(1), 40, lambda degree: 0.2 if degree < 3 else 0.0)
     assert degrees[:5] == [2, 3, 2, 3, 3]
     # The degree with which the learner waited is tried again after 16 reviews.
     assert [review for review, degree in enumerate(degrees) if degree == 2] == [0, 2, 19, 36]
@@ -57,18 +65,19 @@ def test_the_degree_falls_to_the_lowest_one_without_waits_and_stays_there() -> N
 
 @pytest.mark.parametrize("waiting", [0.011, 0.049])
 def test_a_degree_at_which_the_learner_waits_a_little_is_kept(waiting: float) -> None:
-    assert play(AutomaticDegree(1, 8), 10, lambda degree: 0.5 if degree < 3 else waiting) == [3] * 10
+    assert play(AutomaticDegree(1), 10, lambda degree: 0.5 if degree < 3 else waiting) == [3] * 10
 
 
 def test_data_that_is_too_old_lowers_the_degree_and_keeps_it_low() -> None:
     # The effective share is 0.4 at degree 4, and below 0.3 from 5 on.
-    degrees = play(AutomaticDegree(1, 8), 60, lambda degree: 0.5, lambda degree: 1.0 - 0.15 * degree)
+    degrees = play(AutomaticDegree(1), 60, lambda degree: 0.5, lambda degree: 1.0 - 0.15 * degree)
     assert degrees[:6] == [3, 7, 6, 5, 4, 4]
     assert set(degrees[4:19]) == {4}
 
 
 def test_a_review_covers_all_batches_since_the_one_before() -> None:
-    degree = AutomaticDegree(1, 8)
-    changes = [degree.observe(waited_s=0.05, elapsed_s=1.0, effective_share=1.0) for _ in range(BATCHES - 1)]
-    assert degree.observe(waited_s=0.06, elapsed_s=1.0, effective_share=0.0) and not any(changes)
+    degree = AutomaticDegree(1)
+    for _ in range(BATCHES - 1):
+        assert not degree.observe(waited_s=0.05, elapsed_s=1.0, effective_share=1.0, most=lambda: 8)
+    assert degree.observe(waited_s=0.06, elapsed_s=1.0, effective_share=0.0, most=lambda: 8)
     assert degree.degree == 2
