@@ -272,19 +272,23 @@ DEFAULTS = Experiment(
 )
 
 _ACTORS = (4, 16, 64)
+_SIZES: dict[str, tuple[Changes, int | None]] = {
+    "derived, new data": ({}, 1),
+    "derived, old data": ({}, None),
+    "a window of each": ({"sampling": {"off_policy_degree": 1}}, 1),
+}
 
 SCALE = Experiment(
     "Actors",
-    "Environments without a preset, with 8 environments per actor. The data is one version old, as where training is"
-    " slower than collection, or as old as the largest degree allows, as where it is faster. The last three have a"
-    " window of each actor in a batch, as up to release 0.2.0.",
+    "Environments without a preset, with 8 environments per actor. Derived batches, with data that is one version old,"
+    " as where training is slower than collection, or as old as the largest degree allows, as where it is faster; and"
+    " batches with a window of each actor, as up to release 0.2.0.",
     (
         Setting("1 actor", actors=1, lag=1),
         Setting("2 actors", actors=2, lag=1),
-        *(Setting(f"{count} actors", actors=count, lag=1) for count in _ACTORS),
-        *(Setting(f"{count} actors, old data", actors=count, lag=None) for count in _ACTORS),
         *(
-            Setting(f"{count} actors, a window of each", {"sampling": {"off_policy_degree": 1}}, actors=count, lag=1)
+            Setting(f"{count} actors", changes, actors=count, lag=lag, group=group)
+            for group, (changes, lag) in _SIZES.items()
             for count in _ACTORS
         ),
     ),
@@ -293,9 +297,7 @@ SCALE = Experiment(
     tasks=("CartPole-v1", "Acrobot-v1", "Pendulum-v1", "MountainCarContinuous-v0"),
     compared=(
         ("1 actor", "2 actors"),
-        *((f"{count} actors", "2 actors") for count in _ACTORS),
-        *((f"{count} actors, old data", "2 actors") for count in _ACTORS),
-        *((f"{count} actors, a window of each", "2 actors") for count in _ACTORS),
+        *((f"{group}, {count} actors", "2 actors") for group in _SIZES for count in _ACTORS[1:]),
     ),
 )
 

@@ -176,7 +176,7 @@ def draw(experiment: Experiment, tasks: Sequence[str], outcomes: Outcomes, path:
         axis.set_axis_off()
     for number, (axis, (group, task)) in enumerate(zip(axes.flat, panels, strict=False)):
         settings = _settings_of(experiment, group)
-        for setting, colour in zip(settings, COLOURS, strict=False):
+        for setting, colour in zip(settings, COLOURS[: len(settings)], strict=True):
             budget = experiment.budget(TASKS[task])
             _draw_curves(axis, budget.total_steps, outcomes[task, setting.label], colour, setting.name)
         axis.axhline(TASKS[task].threshold, color="#8c959f", linewidth=0.8, linestyle=":")
@@ -204,15 +204,17 @@ def draw_ratios(experiment: Experiment, tasks: Sequence[str], outcomes: Outcomes
     offsets = np.linspace(0.24, -0.24, len(experiment.compared))
     subjects = list(dict.fromkeys(ours for ours, _ in experiment.compared))
     of_one = len(subjects) == 1
-    for (labels, estimates), offset, colour in zip(found.items(), offsets, COLOURS, strict=False):
+    for (labels, estimates), offset, colour in zip(found.items(), offsets, COLOURS[: len(found)], strict=True):
         low, high = np.array([each.interval or (each.mean, each.mean) for each in estimates]).T
         middle = [each.mean for each in estimates]
         axis.hlines(rows + offset, low, high, color=colour, linewidth=1.5, alpha=0.6)
         label = f"relative to {labels[1]}" if of_one else " / ".join(labels)
         axis.plot(middle, rows + offset, "o", color=colour, markersize=5, label=label)
     axis.set_xscale("log")
-    axis.set_xlim(0.1, 4.0)
-    axis.set_xticks([0.125, 0.25, 0.5, 1.0, 2.0], ["1/8", "1/4", "1/2", "1", "2"])
+    highest = max(each.mean for estimates in found.values() for each in estimates)
+    axis.set_xlim(0.1, max(4.0, 1.2 * highest))
+    above = [2**power for power in range(1, 8) if 2**power < max(4.0, 1.2 * highest)]
+    axis.set_xticks([0.125, 0.25, 0.5, 1.0, *above], ["1/8", "1/4", "1/2", "1", *map(str, above)])
     axis.minorticks_off()
     axis.set_yticks(rows, names)
     axis.tick_params(labelsize=9)
