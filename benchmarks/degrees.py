@@ -1,105 +1,132 @@
-"""`make bench-degrees`: wall time to the threshold by `sampling.off_policy_degree`.
+"""`make bench-degrees`: seconds to the threshold by `sampling.off_policy_degree`, fixed and automatic.
 
-Runs of `penstock train` with a preset alternate between the degrees. The figure is the time from the first environment
-step to the evaluation that reached the threshold. The result is build/bench/degrees.json.
+Runs of `penstock train` take turns with the degrees, and derive all else. The figure is the time from the first
+environment step to the evaluation that reached the threshold. The result is build/bench/degrees.json.
 """
 
 import argparse
-import json
+import itertools
+import math
 import statistics
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
 from benchmarks import penstock_loop
-from penstock.presets import preset
+from penstock.machine.files import write_json
+from tests.support.environments import paced
 from tests.support.results.provenance import of_this_run
 
 OUTPUT = Path(__file__).parent.parent / "build" / "bench" / "degrees.json"
-DEGREES = (0, 1, 2, 4, 8)
+DEGREES = ("1", "2", "4", "8", "auto")
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class Task:
+    """A task: its options, the mean return that counts as solved, and the number of seeds."""
+
+    options: Mapping[str, object]
+    threshold: float
+    seeds: int
+
+
+TASKS = {
+    "CartPole-v1, 4 actors": Task({"preset": "cartpole", "actors": 4}, 475.0, 8),
+    "Pendulum-v1, 2 actors": Task({"preset": "pendulum", "actors": 2}, -200.0, 8),
+    "LunarLander-v3, 8 actors": Task({"preset": "lunar_lander", "actors": 8}, 200.0, 4),
+    "CartPole-v1 with steps of 2 ms, 8 actors": Task(
+        {
+            "env-id": paced.PACED_CARTPOLE,
+            "env-import": paced.__name__,
+            # Evaluations do not sleep, so that they are soon known.
+            "environment.training-kwargs": "pause_s=0.002",
+            "actors": 8,
+            "total-steps": 60_000,
+        },
+        475.0,
+        8,
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
     """The result of one run.
 
     Attributes:
-        seconds: Seconds to the threshold; infinite if it was not reached.
-        env_steps: Environment steps to the threshold; infinite if it was not reached.
+        task: Name of the task.
+        degree: Setting of the run.
+        seed: Seed of the run.
+        seconds: Seconds to the threshold; None if it was not reached.
+        env_steps: Environment steps to the threshold; None if it was not reached.
         env_steps_per_s: Environment steps per second, over the whole run.
         lag: Mean age of fresh segments, in versions.
     """
 
-    seconds: float
-    env_steps: float
+    task: str
+    degree: str
+    seed: int
+    seconds: float | None
+    env_steps: int | None
     env_steps_per_s: float
-    lag: float
+    lag: float | None
+
+    @property
+    def line(self) -> str:
+        """The run in words."""
+        reached = "not solved" if self.seconds is None else f"{self.seconds:.1f} s, {self.env_steps:,} steps"
+        return f"{self.task}, degree {self.degree}, seed {self.seed}: {reached}, {self.env_steps_per_s:,.0f} steps/s"
 
 
-def reach(name: str, degree: int, seed: int) -> Reached:
-    """Trains until the threshold is reached.
-
-    Raises:
-        subprocess.CalledProcessError: The run failed.
-    """
+def run(name: str, degree: str, seed: int) -> Run:
+    """Trains until the threshold is reached. Raises `subprocess.CalledProcessError` if the run failed."""
+    task = TASKS[name]
     summary = penstock_loop.train(
         {
-            "preset": name,
+            **task.options,
             "seed": seed,
-            "stop-at-return": preset(name).evaluation.threshold,
+            "stop-at-return": task.threshold,
+            "evaluation.threshold": task.threshold,
             "sampling.off-policy-degree": degree,
             "evaluation.interval-steps": 2_048,
         }
     )
-    seconds, env_steps = summary.learn_wall_s_to_threshold, summary.env_steps_to_threshold
     lag = summary.statistics.lag if summary.statistics else None
-    return Reached(
-        float("inf") if seconds is None else seconds,
-        float("inf") if env_steps is None else env_steps,
+    return Run(
+        name,
+        degree,
+        seed,
+        summary.learn_wall_s_to_threshold,
+        summary.env_steps_to_threshold,
         summary.env_steps_per_s,
-        lag.mean if lag else 0.0,
+        lag.mean if lag else None,
     )
 
 
 def main() -> None:
-    """Measures and prints every preset, and writes the result."""
+    """Runs every task with every degree, and writes the result."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--presets", nargs="+", default=["cartpole_no_replay", "pendulum"])
-    parser.add_argument("--degrees", nargs="+", type=int, default=DEGREES)
-    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=[*TASKS])
+    parser.add_argument("--seeds", type=int, help="seeds (default: those of the task)")
     arguments = parser.parse_args()
-    console, results = Console(), {}
-    for name in arguments.presets:
-        reached: dict[int, list[Reached]] = {degree: [] for degree in arguments.degrees}
-        for seed in range(arguments.seeds):
-            for degree, runs in reached.items():
-                runs.append(reach(name, degree, seed))
-                console.print(
-                    f"{name}, seed {seed}, degree {degree:2d}: {runs[-1].seconds:5.1f} s, {runs[-1].env_steps:,.0f}"
-                    f" steps at {runs[-1].env_steps_per_s:,.0f}/s, lag {runs[-1].lag:.2f}",
-                    highlight=False,
-                )
-        table = Table(title=name)
-        for heading in ("degree", "seconds, median", "steps, median", "steps/s", "lag"):
-            table.add_column(heading, justify="right")
-        for degree, runs in reached.items():
-            table.add_row(
-                str(degree),
-                f"{statistics.median(run.seconds for run in runs):.2f}",
-                f"{statistics.median(run.env_steps for run in runs):,.0f}",
-                f"{statistics.median(run.env_steps_per_s for run in runs):,.0f}",
-                f"{statistics.mean(run.lag for run in runs):.2f}",
-            )
-        console.print(table)
-        results[name] = {
-            field.name: {str(degree): [getattr(run, field.name) for run in runs] for degree, runs in reached.items()}
-            for field in fields(Reached)
-        }
+    console, origin, runs = Console(), of_this_run(), list[Run]()
+    for name in arguments.tasks:
+        for seed, degree in itertools.product(range(arguments.seeds or TASKS[name].seeds), DEGREES):
+            runs.append(run(name, degree, seed))
+            console.print(runs[-1].line, highlight=False)
+        for degree in DEGREES:
+            console.print(f"{name}, degree {degree}: {median_s(runs, name, degree):.2f} s", highlight=False)
     OUTPUT.parent.mkdir(parents=True, exist_ok=True)
-    OUTPUT.write_text(json.dumps({"provenance": of_this_run(), **results}, indent=2) + "\n")
+    write_json(OUTPUT, {"provenance": origin, "runs": [asdict(each) for each in runs]})
     console.print(f"written to {OUTPUT}")
+
+
+def median_s(runs: list[Run], name: str, degree: str) -> float:
+    """Returns the median seconds to the threshold; infinite if half of the runs did not reach it."""
+    own = [each.seconds for each in runs if (each.task, each.degree) == (name, degree)]
+    return statistics.median(math.inf if seconds is None else seconds for seconds in own)
 
 
 if __name__ == "__main__":

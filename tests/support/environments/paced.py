@@ -1,6 +1,6 @@
 """Environments that sleep in each step, so that a run lasts as long as a test needs without load.
 
-Importing this module registers Paced-v0 and Tail-v0 with Gymnasium.
+Importing this module registers Paced-v0, Tail-v0 and PacedCartPole-v0 with Gymnasium.
 """
 
 import os
@@ -10,11 +10,12 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from numpy.typing import NDArray
 
 from penstock.process.service import SUPERVISED_VARIABLE
 
-PACED = "Paced-v0"
+PACED, PACED_CARTPOLE = "Paced-v0", "PacedCartPole-v0"
 
 Observation = NDArray[np.float32]
 
@@ -66,5 +67,18 @@ class Tail(Paced):
         return self._fault_file.read_text() if self._fault_file is not None and self._fault_file.exists() else ""
 
 
+class PacedCartPole(CartPoleEnv):
+    """CartPole whose step sleeps."""
+
+    def __init__(self, pause_s: float = 0.0, render_mode: str | None = None) -> None:
+        super().__init__(render_mode=render_mode)
+        self._pause_s = pause_s
+
+    def step(self, action: Any) -> Any:
+        time.sleep(self._pause_s)
+        return super().step(action)  # type: ignore[no-untyped-call]
+
+
 gymnasium.register(PACED, f"{__name__}:Paced")
 gymnasium.register("Tail-v0", f"{__name__}:Tail")
+gymnasium.register(PACED_CARTPOLE, f"{__name__}:PacedCartPole", max_episode_steps=500)
