@@ -195,9 +195,15 @@ def acrobot(num_envs: int = 1, max_episode_steps: int = 500) -> MovingEnvironmen
 
 
 def _square(values: NDArray[Any]) -> NDArray[Any]:
-    """Returns squares as `number ** 2` of the originals rounds them: `array ** 2` multiplies instead."""
-    squares: NDArray[Any] = np.power(values, np.full_like(values, 2.0))
-    return squares
+    """Returns squares, <floating>[N], as `number ** 2` of the originals rounds them: by the C library's power.
+
+    `array ** 2` multiplies, and `np.power` of arrays rounds in another way on processors with AVX-512.
+    """
+    if values.dtype == np.float64:
+        squares: NDArray[Any] = np.float_power(values, 2.0)
+        return squares
+    two = values.dtype.type(2.0)
+    return np.fromiter((number**two for number in values), values.dtype, values.size)
 
 
 def _wrap(angle: Numbers) -> None:
