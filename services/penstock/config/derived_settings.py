@@ -87,14 +87,12 @@ def degree(of: Collection, fresh: int) -> int:
 
     They have room for a window of every actor, but are at most 32, unless a single window needs more.
     """
-    if fresh == 0:
-        return 1
-    return max(least_degree(of, fresh), min(of.most_ahead, -(-of.actors * of.window // fresh)))
+    return max(least_degree(of, fresh), min(of.most_ahead, -(-of.actors * of.window // fresh))) if fresh else 1
 
 
 def least_degree(of: Collection, fresh: int) -> int:
     """Returns the lowest degree above 0 at which a window can be granted."""
-    return max(1, -(-of.window // max(1, fresh // of.shards)))
+    return max(1, -(-of.window // max(1, fresh // of.shards))) if fresh else 1
 
 
 def remedy_of_size(batch: int, most: int, of: Collection) -> str:

@@ -3,7 +3,7 @@ import itertools
 import pytest
 
 from penstock.config import build
-from penstock.config.derived_settings import Collection, batch_segments, degree, minibatches
+from penstock.config.derived_settings import Collection, batch_segments, degree, least_degree, minibatches
 from penstock.gate_law import shard_window_conflict, shards_conflict, window_conflict
 
 POWERS = (1, 2, 4, 8, 16, 32, 64)
@@ -116,7 +116,7 @@ def test_minibatches_have_256_steps_and_with_memory_4_segments_or_more() -> None
 
 def test_without_fresh_segments_a_batch_is_replayed_alone() -> None:
     of = collection(2, 8, None, fraction=0.0)
-    assert (batch_segments(of), degree(of, 0)) == (32, 1)
+    assert (batch_segments(of), degree(of, 0), least_degree(of, 0)) == (32, 1, 1)
 
 
 def test_a_synchronous_run_without_replay_trains_on_one_window_of_every_actor() -> None:
