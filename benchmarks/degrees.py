@@ -1,7 +1,8 @@
 """`make bench-degrees`: seconds to the threshold by `sampling.off_policy_degree`, fixed and automatic.
 
 Runs of `penstock train` take turns with the degrees, and derive all else. The figure is the time from the first
-environment step to the evaluation that reached the threshold. The result is build/bench/degrees.json.
+environment step to the evaluation that reached the threshold. LunarLander needs penstock[box2d]. The
+result is build/bench/degrees.json.
 """
 
 import argparse
@@ -118,8 +119,9 @@ def main() -> None:
             console.print(runs[-1].line, highlight=False)
         for degree in DEGREES:
             console.print(f"{name}, degree {degree}: {median_s(runs, name, degree):.2f} s", highlight=False)
-    OUTPUT.parent.mkdir(parents=True, exist_ok=True)
-    write_json(OUTPUT, {"provenance": origin, "runs": [asdict(each) for each in runs]})
+        # After each task, so that a failure loses no other one's runs.
+        OUTPUT.parent.mkdir(parents=True, exist_ok=True)
+        write_json(OUTPUT, {"provenance": origin, "runs": [asdict(each) for each in runs]})
     console.print(f"written to {OUTPUT}")
 
 
