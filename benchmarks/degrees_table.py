@@ -8,7 +8,7 @@ from typing import Any
 AUTOMATIC = "auto"
 
 
-def degrees(document: Mapping[str, Any]) -> str:
+def table(document: Mapping[str, Any]) -> str:
     """Returns the medians of each task by degree, and how the automatic degree compares with the best fixed one."""
     runs: Sequence[Mapping[str, Any]] = document["runs"]
     settings = list(dict.fromkeys(each["degree"] for each in runs))

@@ -18,7 +18,16 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import charts, forms_tables, gpu_tables, insertion_tables, loop_results, many_actors_tables, zoo_report
+from benchmarks import (
+    charts,
+    degrees_table,
+    forms_tables,
+    gpu_tables,
+    insertion_tables,
+    loop_results,
+    many_actors_tables,
+    zoo_report,
+)
 from benchmarks.loop_results import Goal
 from benchmarks.wide_layers import LEAST_PACE, ratios_of
 from tests.support.results.result_files import (
@@ -393,6 +402,14 @@ def environment_workers(document: Document) -> str:
     )
 
 
+def degrees(document: Document) -> str:
+    """Returns the seconds to the threshold by off-policy degree."""
+    return (
+        f"{degrees_table.table(document)}\n\nMedian seconds and environment steps to the threshold, on two cores."
+        f" {_place(document)} ([result file](../results/degrees.json))."
+    )
+
+
 def demonstrations(document: Document) -> str:
     """Returns the returns of runs with and without demonstrations in the course of training."""
     curves = document["curves"]
@@ -738,6 +755,7 @@ PARTS: Mapping[str, tuple[str, str, Callable[[Document], str]]] = {
     "tasks of EnvPool": ("docs/envpool.md", "envpool.json", envpool_tasks),
     "emulators": ("docs/emulators.md", "emulators.json", emulators),
     "environment workers": ("docs/design-actors.md", "environment_workers.json", environment_workers),
+    "degrees": ("docs/policy-lag.md", "degrees.json", degrees),
     "demonstrations": ("docs/demonstrations.md", "demonstrations.json", demonstrations),
     "gallery": ("docs/gallery.md", "gallery.json", gallery),
     "comparisons": ("docs/comparing.md", "compare.json", comparisons),
