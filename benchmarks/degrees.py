@@ -1,27 +1,25 @@
 """`make bench-degrees`: seconds to the threshold by `sampling.off_policy_degree`, fixed and automatic.
 
 Runs of `penstock train` take turns with the degrees, and derive all else. The figure is the time from the first
-environment step to the evaluation that reached the threshold. LunarLander needs penstock[box2d]. The
-result is build/bench/degrees.json.
+environment step to the evaluation that reached the threshold. LunarLander needs penstock[box2d]. The result is
+build/bench/degrees.json.
 """
 
 import argparse
 import itertools
-import math
-import statistics
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import penstock_loop
+from benchmarks import degrees_table, penstock_loop
 from penstock.machine.files import write_json
 from tests.support.environments import paced
 from tests.support.results.provenance import of_this_run
 
 OUTPUT = Path(__file__).parent.parent / "build" / "bench" / "degrees.json"
-DEGREES = ("1", "2", "4", "8", "auto")
+DEGREES = ("1", "2", "4", "8", degrees_table.AUTOMATIC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,25 +108,19 @@ def main() -> None:
     """Runs every task with every degree, and writes the result."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=[*TASKS])
-    parser.add_argument("--seeds", type=int, help="seeds (default: those of the task)")
+    parser.add_argument("--seeds", type=int, help="number of seeds of each task (default: 4 or 8)")
     arguments = parser.parse_args()
     console, origin, runs = Console(), of_this_run(), list[Run]()
     for name in arguments.tasks:
         for seed, degree in itertools.product(range(arguments.seeds or TASKS[name].seeds), DEGREES):
             runs.append(run(name, degree, seed))
             console.print(runs[-1].line, highlight=False)
-        for degree in DEGREES:
-            console.print(f"{name}, degree {degree}: {median_s(runs, name, degree):.2f} s", highlight=False)
         # After each task, so that a failure loses no other one's runs.
         OUTPUT.parent.mkdir(parents=True, exist_ok=True)
-        write_json(OUTPUT, {"provenance": origin, "runs": [asdict(each) for each in runs]})
+        document = {"provenance": origin, "runs": [asdict(each) for each in runs]}
+        write_json(OUTPUT, document)
+    console.print(degrees_table.table(document), highlight=False, markup=False)
     console.print(f"written to {OUTPUT}")
-
-
-def median_s(runs: list[Run], name: str, degree: str) -> float:
-    """Returns the median seconds to the threshold; infinite if half of the runs did not reach it."""
-    own = [each.seconds for each in runs if (each.task, each.degree) == (name, degree)]
-    return statistics.median(math.inf if seconds is None else seconds for seconds in own)
 
 
 if __name__ == "__main__":

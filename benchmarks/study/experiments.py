@@ -105,16 +105,17 @@ class Experiment:
         merged = merge(values, common, {} if setting.actors else whole, *map(tables, changes))
         config = build(merged)
         derived: dict[str, Any] = {
+            "sampling": {},
             "ppo": {
                 "epochs": round(config.ppo.epochs * setting.epochs_times),
                 "minibatches": round(config.ppo.minibatches * setting.minibatches_times),
-            }
+            },
         }
         if setting.actors:
             # A degree that changes with the time of waits would not repeat.
-            derived["sampling"] = {"off_policy_degree": config.degree}
+            derived["sampling"]["off_policy_degree"] = config.degree
         if not setting.replay:
-            derived["sampling"] = {"fresh_fraction": 1.0, "batch_segments": config.sampling.fresh_segments}
+            derived["sampling"] |= {"fresh_fraction": 1.0, "batch_segments": config.sampling.fresh_segments}
         return build(merge(merged, derived))
 
 

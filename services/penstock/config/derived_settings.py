@@ -83,15 +83,19 @@ def _fresh(of: Collection) -> int:
 
 
 def degree(of: Collection, fresh: int) -> int:
-    """Returns the batches of `fresh` fresh segments that collection may run ahead of training.
+    """Returns the batches of `fresh` fresh segments that collection may run ahead of training, unless it is given.
 
     They have room for a window of every actor, but are at most 32, unless a single window needs more.
     """
+    if of.degree is not None:
+        return of.degree
     return max(least_degree(of, fresh), min(of.most_ahead, -(-of.actors * of.window // fresh))) if fresh else 1
 
 
 def least_degree(of: Collection, fresh: int) -> int:
-    """Returns the lowest degree above 0 at which a window can be granted."""
+    """Returns the lowest degree above 0 at which a window can be granted, or the given one."""
+    if of.degree is not None:
+        return of.degree
     return max(1, -(-of.window // max(1, fresh // of.shards))) if fresh else 1
 
 

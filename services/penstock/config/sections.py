@@ -109,21 +109,17 @@ class Sections(Constant):
     @property
     def degree(self) -> int:
         """The most batches that collection runs ahead of training: sampling.off_policy_degree, unless that is auto."""
-        return self.degree_with(self.collection.actors)
+        return derived_settings.degree(self.collection, self.sampling.fresh_segments)
 
     def degree_with(self, actors: int) -> int:
         """Returns the degree for this number of actors, if it is larger than the configured one."""
-        given, collection = self.sampling.off_policy_degree, self.collection
-        if given >= 0:
-            return given
-        more = dataclasses.replace(collection, actors=max(actors, collection.actors))
+        more = dataclasses.replace(self.collection, actors=max(actors, self.collection.actors))
         return derived_settings.degree(more, self.sampling.fresh_segments)
 
     @property
     def first_degree(self) -> int:
         """The batches that collection runs ahead of training at first."""
-        given = self.sampling.off_policy_degree
-        return given if given >= 0 else derived_settings.least_degree(self.collection, self.sampling.fresh_segments)
+        return derived_settings.least_degree(self.collection, self.sampling.fresh_segments)
 
     def fitting_minibatches(self, batch_segments: int) -> int:
         """Returns the gradient steps per pass that fit a batch; ppo.minibatches if that is auto."""

@@ -324,7 +324,7 @@ DerivedCount = Annotated[
     int, pydantic.BeforeValidator(_read_auto), Field(ge=0), InWords("a whole number above 0, or auto")
 ]
 AUTO_DEGREE = -1
-# `config.Config.degree` is the number that it stands for.
+# `config.Config.degree` replaces -1 by a number.
 DerivedDegree = Annotated[
     int, pydantic.BeforeValidator(_read_degree), Field(ge=AUTO_DEGREE), InWords("a whole number, 0 or more, or auto")
 ]

@@ -11,6 +11,9 @@ from typing import Any, Literal
 
 from penstock.types.waits import WaitReason
 
+LEAST_EFFECTIVE_SHARE = 0.3
+"""Effective sample share below which a few steps with large weights dominate a batch."""
+
 Unit = Literal["count", "seconds", "share", "number"]
 Mode = Literal["synchronous", "asynchronous"]
 """Mode of collection."""

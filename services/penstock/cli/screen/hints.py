@@ -9,13 +9,10 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from penstock.types.statistics import CoordinatorStatistics, Curve, LearningNumbers, Returns
+from penstock.types.statistics import LEAST_EFFECTIVE_SHARE, CoordinatorStatistics, Curve, LearningNumbers, Returns
 
 ENOUGH_BATCHES = 20
 """Fewest recent batches for hints on learning. The means of fewer cover too little data."""
-
-LEAST_EFFECTIVE_SHARE = 0.3
-"""Effective sample share below which a few steps with large weights dominate a batch."""
 
 MOST_CLIPPED = 0.5
 """Share of clipped ratios above which most steps have no gradient, so that later epochs train only the others."""

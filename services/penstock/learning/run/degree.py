@@ -6,7 +6,9 @@ otherwise. So the degree begins low, and rises while the learner waits for fresh
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from penstock.learning.members.wanted_actors import Work
+from penstock.types.statistics import LEAST_EFFECTIVE_SHARE
 
 _REVIEW_BATCHES = 8
 """Batches between reviews: enough for the windows that were granted before a change to arrive."""
@@ -14,21 +16,8 @@ _REVIEW_BATCHES = 8
 _STARVING, _BUSY = 0.05, 0.01
 """Shares of the time waiting for fresh segments: above the first, the learner waits; below the second, it does not."""
 
-_EFFECTIVE = 0.3
-"""Effective share of fresh data below which it is too old, as in the hint of `penstock status`."""
-
 _HOLD_REVIEWS = 16
 """Reviews until a degree is tried again with which the learner waited, or data was too old."""
-
-
-@dataclass(slots=True)
-class _Seen:
-    """Sums since the last review."""
-
-    batches: int = 0
-    waited_s: float = 0.0
-    elapsed_s: float = 0.0
-    effective_share: float = 0.0
 
 
 class AutomaticDegree:
@@ -37,35 +26,40 @@ class AutomaticDegree:
     def __init__(self, least: int) -> None:
         """Begins with the least degree."""
         self.degree, self._least = least, least
-        self._seen, self._reviews = _Seen(), 0
+        self._before: Work | None = None
+        self._batches, self._effective_shares, self._reviews = 0, 0.0, 0
         self._lowered = False
         # Reviews before which the degree neither falls nor rises again.
         self._floor_until = self._ceiling_until = 0
 
-    def observe(self, *, waited_s: float, elapsed_s: float, effective_share: float, most: Callable[[], int]) -> bool:
+    def observe(self, effective_share: float, work: Callable[[], Work], most: Callable[[], int]) -> bool:
         """Observes a batch, and returns whether the degree has changed.
 
+        The first batch of a session says nothing: the learner waits for it because actors start.
+
         Args:
-            waited_s: Seconds that the learner waited for fresh segments.
-            elapsed_s: Seconds since the batch before.
             effective_share: Effective sample share of the fresh segments' behaviour weights, 0 to 1.
+            work: Returns the work of the session until now.
             most: Returns the largest degree for the present actors and the store.
         """
-        seen, former = self._seen, self.degree
-        seen.batches += 1
-        seen.waited_s += waited_s
-        seen.elapsed_s += elapsed_s
-        seen.effective_share += effective_share
-        if seen.batches == _REVIEW_BATCHES:
-            self._seen = _Seen()
-            waiting = seen.waited_s / max(seen.elapsed_s, 1e-9)
-            self._review(waiting, seen.effective_share / seen.batches, max(self._least, most()))
+        if self._before is None:
+            self._before = work()
+            return False
+        self._batches += 1
+        self._effective_shares += effective_share
+        if self._batches < _REVIEW_BATCHES:
+            return False
+        before, self._before, former = self._before, work(), self.degree
+        elapsed_s = self._before.elapsed_s - before.elapsed_s
+        waiting = (self._before.starved_s - before.starved_s) / max(elapsed_s, 1e-9)
+        self._review(waiting, self._effective_shares / self._batches, max(self._least, most()))
+        self._batches, self._effective_shares = 0, 0.0
         return self.degree != former
 
     def _review(self, waiting: float, effective_share: float, most: int) -> None:
         self._reviews += 1
         lowered, self._lowered = self._lowered, False
-        if effective_share < _EFFECTIVE:
+        if effective_share < LEAST_EFFECTIVE_SHARE:
             self._ceiling_until = self._reviews + _HOLD_REVIEWS
             self._lower()
         elif waiting > _STARVING and self._reviews >= self._ceiling_until:

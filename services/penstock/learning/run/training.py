@@ -5,7 +5,6 @@ It accesses services only through Protocols, so that it runs in one process in t
 
 import contextlib
 import dataclasses
-import math
 import secrets
 import shlex
 import time
@@ -109,8 +108,7 @@ class TrainingRun:
         if config.sampling.curriculum is not None:
             statistics.notice(f"sampling.collection {config.sampling.curriculum} divides collection among the variants")
         self._inserted: int | None = None
-        self._degree = AutomaticDegree(config.first_degree) if config.sampling.off_policy_degree < 0 else None
-        self._waited_s, self._trained_at = 0.0, math.inf
+        self._degree = AutomaticDegree(config.first_degree) if config.collection.degree is None else None
 
     def run(self) -> Conclusion:
         """Trains until the run ends and returns its outcome. Saves a checkpoint before it raises an error.
@@ -216,10 +214,7 @@ class TrainingRun:
         if batch is None:
             reason = self._source.waiting_for
             self._statistics.waits(reason or "")
-        reason = reason or WaitReason(Awaited.FRESH_SEGMENTS)
-        self._statistics.session.waited(reason, waited_s)
-        if reason.for_actors:
-            self._waited_s += waited_s
+        self._statistics.session.waited(reason or WaitReason(Awaited.FRESH_SEGMENTS), waited_s)
         return batch
 
     def _train_on(self, batch: Batch) -> None:
@@ -313,19 +308,13 @@ class TrainingRun:
             room = (batch.counts.capacity - self._plan.batch_segments) // max(1, self._plan.fresh_segments) - 1
             return min(room, self._config.degree_with(self._statistics.connected_actors()))
 
-        now, effective_share = time.monotonic(), outcome.statistics.learning.fresh_effective_share
-        # The learner waits for the first batch because actors start.
-        if self._trained_at < now and self._degree.observe(
-            waited_s=self._waited_s,
-            elapsed_s=now - self._trained_at,
-            effective_share=1.0 if effective_share is None else effective_share,
-            most=most,
-        ):
+        effective_share = outcome.statistics.learning.fresh_effective_share
+        session = self._statistics.session
+        if self._degree.observe(1.0 if effective_share is None else effective_share, session.work, most):
             self._plan = dataclasses.replace(self._plan, off_policy_degree=self._degree.degree)
             self._source.adjust(self._plan)
             self._note_plan()
             logs.note("degree chosen", degree=str(self._degree.degree), version=str(self._progress.version))
-        self._waited_s, self._trained_at = 0.0, now
 
     def _note_plan(self) -> None:
         self._statistics.set_plan(self._plan)

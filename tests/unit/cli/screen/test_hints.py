@@ -12,6 +12,7 @@ from penstock.cli.screen import hints as module
 from penstock.cli.screen.hints import hints
 from penstock.config import Config
 from penstock.types.statistics import (
+    LEAST_EFFECTIVE_SHARE,
     CoordinatorStatistics,
     Curve,
     CurvePoint,
@@ -229,8 +230,8 @@ def test_the_settings_of_a_hint_exist_and_are_those_of_its_row(observation: str,
 @pytest.mark.parametrize(
     ("observation", "threshold"),
     [
-        ("fresh data is too old", f"below {module.LEAST_EFFECTIVE_SHARE:.0%}"),
-        ("replayed data is too old", f"below {module.LEAST_EFFECTIVE_SHARE:.0%}"),
+        ("fresh data is too old", f"below {LEAST_EFFECTIVE_SHARE:.0%}"),
+        ("replayed data is too old", f"below {LEAST_EFFECTIVE_SHARE:.0%}"),
         ("the policy changes too much", f"above {module.MOST_CLIPPED:.0%}"),
         ("the policy hardly changes", f"below {module.LEAST_KL:g}"),
         ("actions stay at a bound", f"above {module.MOST_AT_BOUND:.0%}"),
