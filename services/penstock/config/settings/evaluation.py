@@ -55,6 +55,10 @@ class EvaluationConfig(Section):
     """Seconds after which an evaluation is abandoned, because its episodes do not end, its environment hangs or its
     evaluator is lost. Ten minutes are enough for twenty episodes of most environments that Gymnasium registers, and
     cut long games of Atari without a preset, whose raw frames cost a CPU about 60 ms per step."""
+    most_time_share: Annotated[float, Field(gt=0.0, le=1.0)] = 0.5
+    """Largest share of the run's time in which evaluations are played, so that slow or endless episodes do not take
+    over a run. An evaluation is cut after as long a time as leaves training its share, but not before 60 s, and decides
+    nothing then. If it is asynchronous, the next one starts after as much training. 1: no bound but timeout_s."""
     max_episode_steps: PositiveInt | Literal["auto"] = "auto"
     """Steps after which an unfinished episode of an evaluation is cut; its return until then counts. auto: 30,000,
     which is above 27,000, at which the longest registered environments, Atari's, end by themselves. If the environment

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from penstock.learning.members.wanted_actors import Work
 from penstock.types.statistics import LEAST_EFFECTIVE_SHARE
 
-_REVIEW_BATCHES = 8
-"""Batches between reviews: enough for the windows that were granted before a change to arrive."""
+_FIRST_BATCHES, _REVIEW_BATCHES = 3, 8
+"""Batches before the first review, which no change precedes, and between reviews: enough for the windows that were
+granted before a change to arrive."""
 
 _STARVING, _BUSY = 0.05, 0.01
 """Shares of the time waiting for fresh segments: above the first, the learner waits; below the second, it does not."""
@@ -47,7 +48,7 @@ class AutomaticDegree:
             return False
         self._batches += 1
         self._effective_shares += effective_share
-        if self._batches < _REVIEW_BATCHES:
+        if self._batches < (_REVIEW_BATCHES if self._reviews else _FIRST_BATCHES):
             return False
         before, self._before, former = self._before, work(), self.degree
         elapsed_s = self._before.elapsed_s - before.elapsed_s

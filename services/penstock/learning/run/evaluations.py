@@ -1,6 +1,7 @@
 """Schedule and results of evaluations, and the choice of the best checkpoint."""
 
 import dataclasses
+import math
 import secrets
 import time
 from collections.abc import Callable
@@ -27,12 +28,18 @@ _STREAM, _FINAL_STREAM = 0xE7A1, 0xE7A2
 _PLAYED_SHARE = 0.9
 """Share of an evaluation's timeout within which it must be played, so that its result arrives in time."""
 
+_LEAST_PLAYED_S = 60.0
+"""Seconds that an evaluation may take in any run: a short run has hardly trained before its evaluations."""
+
 _UNTIMED_EPISODES, _LEAST_UNTIMED_STEPS = 10, 1000
 """Longest of the training episodes before the first evaluation, as a multiple, and steps, that evaluations play in an
 environment without a time limit. A good policy may need longer than the one in training, and one that never ends must
 not delay the run."""
 
 _POLL_S = 0.1
+_NOTED_DELAY_S = 1.0
+"""Seconds of training that a due evaluation waits for, above which it is noted."""
+
 _NOTICE_INTERVAL_S = 60.0
 """Seconds between notices of one kind, so that an environment that always fails does not hide other events."""
 
@@ -75,6 +82,10 @@ class Evaluations:
         self._session = secrets.randbits(31) << 32
         self._number = resumed.version + 1
         self._due = Recurrence(config.evaluation.intervals, resumed.extent)
+        # Training per second of evaluations, and when it has taken as long as the last evaluation demands.
+        share = config.evaluation.most_time_share
+        self._training_per_evaluation = (1.0 - share) / share
+        self._played_s, self._free_at = 0.0, -math.inf
         self._latest_version = -1
         self._answered = True
         self._noticed_at: dict[str, float] = {}
@@ -91,8 +102,13 @@ class Evaluations:
         return self.best.return_mean if self.best is not None else None
 
     def is_due(self, now: Extent) -> bool:
-        """Returns whether the next evaluation is due and none is outstanding."""
-        return self._asked is None and self._due.is_due(now)
+        """Returns whether the next evaluation is due, none is outstanding, and training has had its share of time."""
+        if self._asked is not None or not self._due.is_due(now):
+            return False
+        if self._config.mode == "synchronous" or self._clock() >= self._free_at:
+            return True
+        self._note_delay()
+        return False
 
     def restart_interval(self, now: Extent) -> None:
         """Makes the next evaluation due one interval after `now`."""
@@ -112,6 +128,9 @@ class Evaluations:
             return False
         asked, self._asked = self._asked, None
         self._answered = result is not None
+        if result is not None:
+            self._played_s = result.seconds
+            self._free_at = self._clock() + self._training_per_evaluation * result.seconds
         if result is not None and not result.failure:
             self._judge(asked, result)
         return True
@@ -171,10 +190,16 @@ class Evaluations:
             variants=max(1, self._variants),
             max_episode_steps=self._config.most_episode_steps,
             untimed_episode_steps=self._untimed_steps(),
-            max_seconds=_PLAYED_SHARE * timeout_s,
+            max_seconds=min(_PLAYED_SHARE * timeout_s, self._most_seconds()),
         )
         self._desk.ask(task)
         return _Asked(task, snapshot, self._statistics.training_s, self._clock() + timeout_s)
+
+    def _most_seconds(self) -> float:
+        """Returns the seconds of an evaluation that leave the training until now its share of the run's time."""
+        if not self._training_per_evaluation:
+            return math.inf
+        return max(_LEAST_PLAYED_S, self._statistics.training_s / self._training_per_evaluation)
 
     def _untimed_steps(self) -> int:
         """Returns the bound on the steps of an episode in an environment without a time limit.
@@ -207,8 +232,9 @@ class Evaluations:
         elif result.unfinished:
             reason = "seconds" if result.out_of_time else "steps"
             steps = max(result.steps)
+            setting = "timeout_s" if task.max_seconds >= _PLAYED_SHARE * self._config.timeout_s else "most_time_share"
             bound = (
-                f"{task.max_seconds:.0f} s (evaluation.timeout_s); it can't become the best evaluation"
+                f"{task.max_seconds:.0f} s (evaluation.{setting}); it can't become the best evaluation"
                 if result.out_of_time
                 else f"{steps:,} steps ({_bound_of(task, steps)}); their partial returns count"
             )
@@ -216,8 +242,20 @@ class Evaluations:
             self._note_cut(reason, f"evaluation of version {version}: {unfinished}")
         return result
 
+    def _note_delay(self) -> None:
+        delay_s = self._free_at - self._clock()
+        if delay_s > _NOTED_DELAY_S:
+            self._note(
+                "delayed",
+                f"the last evaluation took {self._played_s:.1f} s, so the next one, which is due, starts in"
+                f" {delay_s:.1f} s (evaluation.most_time_share)",
+            )
+
     def _note_cut(self, reason: str, text: str) -> None:
         metrics.EVALUATIONS_CUT.labels(reason).inc()
+        self._note(reason, text)
+
+    def _note(self, reason: str, text: str) -> None:
         now = self._clock()
         if now - self._noticed_at.get(reason, -_NOTICE_INTERVAL_S) >= _NOTICE_INTERVAL_S:
             self._noticed_at[reason] = now

@@ -8,8 +8,8 @@ import pytest
 from penstock.learning.members.wanted_actors import Work
 from penstock.learning.run.degree import AutomaticDegree
 
-BATCHES = 8
-"""Number of batches between reviews."""
+FIRST_BATCHES, BATCHES = 3, 8
+"""Numbers of batches before the first review and between reviews."""
 
 
 class Session:
@@ -17,7 +17,7 @@ class Session:
 
     def __init__(self, least: int, first_wait_s: float = 0.0) -> None:
         """Trains the first batch, which says nothing about the degree."""
-        self.degree, self._work = AutomaticDegree(least), Work()
+        self.degree, self._work, self.reviewed = AutomaticDegree(least), Work(), False
         assert not self.train(first_wait_s, 0.0, 8)
 
     def train(self, waited_s: float, effective_share: float, most: int) -> bool:
@@ -38,7 +38,9 @@ def play(
     """Returns the degree after each review; the shares of waiting and of effective data are functions of the degree."""
     degree, degrees = session.degree, []
     for _ in range(reviews):
-        changes = [session.train(waiting(degree.degree), effective(degree.degree), most) for _ in range(BATCHES)]
+        batches = BATCHES if session.reviewed else FIRST_BATCHES
+        changes = [session.train(waiting(degree.degree), effective(degree.degree), most) for _ in range(batches)]
+        session.reviewed = True
         assert not any(changes[:-1]), "a change between two reviews"
         degrees.append(degree.degree)
     return degrees
@@ -87,7 +89,8 @@ def test_data_that_is_too_old_lowers_the_degree_and_keeps_it_low() -> None:
 
 def test_a_review_covers_all_batches_since_the_one_before() -> None:
     session = Session(1, first_wait_s=100.0)
-    for _ in range(BATCHES - 1):
-        assert not session.train(0.05, 1.0, 8)
-    assert session.train(0.06, 0.0, 8)
-    assert session.degree.degree == 2
+    for batches, waited_s, degree in [(FIRST_BATCHES, 0.0, 1), (BATCHES, 0.05, 2)]:
+        for _ in range(batches - 1):
+            assert not session.train(waited_s, 1.0, 8)
+        assert session.train(waited_s + 0.01, 0.0, 8) == (degree == 2)
+        assert session.degree.degree == degree

@@ -363,7 +363,7 @@ def test_one_line_says_which_bound_has_cut_an_environment_without_a_time_limit(
 def test_episodes_cut_by_the_time_limit_are_reported_and_reach_neither_best_nor_threshold(
     folder: RunFolder, learner: Learner
 ) -> None:
-    session = Session(folder)
+    session = Session(folder, most_time_share=1.0)
     session.answer(learner, 3, 480.0, unfinished=2, out_of_time=True)
     assert session.evaluator.tasks[0].max_seconds == pytest.approx(90.0)
     assert "2 of 2 episodes did not end within 90 s (evaluation.timeout_s)" in session.notices[0]
@@ -373,10 +373,45 @@ def test_episodes_cut_by_the_time_limit_are_reported_and_reach_neither_best_nor_
     assert last is not None and last.return_mean == 480.0
 
 
+@pytest.mark.parametrize(
+    ("share", "trained_s", "most_s"), [(0.5, 10.0, 60.0), (0.5, 80.0, 80.0), (0.25, 300.0, 90.0), (1.0, 10.0, 90.0)]
+)
+def test_an_evaluation_may_be_played_for_its_share_of_the_time_but_at_least_a_minute(
+    folder: RunFolder, learner: Learner, share: float, trained_s: float, most_s: float
+) -> None:
+    session = Session(folder, most_time_share=share)
+    session.statistics.report(ActorReport(1, 1.0, (), Timing()))
+    session.now += trained_s
+    session.answer(learner, 3, 1.0, unfinished=2, out_of_time=True)
+    assert session.evaluator.tasks[0].max_seconds == pytest.approx(most_s)
+    assert ("evaluation.most_time_share" in session.notices[0]) == (most_s < 90.0)
+
+
+@pytest.mark.parametrize(("mode", "wait_s"), [("asynchronous", 60.0), ("synchronous", 0.0)])
+def test_a_due_evaluation_waits_until_training_has_had_its_share_of_the_time(
+    folder: RunFolder, learner: Learner, mode: str, wait_s: float
+) -> None:
+    session = Session(folder, interval_steps=1000, most_time_share=0.25, mode=mode)
+    session.answer(learner, 1, 0.0, seconds=20.0)
+    assert session.evaluations.is_due(Extent(2_000)) == (not wait_s)
+    assert len(session.notices) == bool(wait_s)
+    session.now += 60.0
+    assert session.evaluations.is_due(Extent(2_000))
+    assert all("took 20.0 s, so the next one, which is due, starts in 60.0 s" in text for text in session.notices)
+
+
+def test_a_short_delay_of_an_evaluation_is_not_noted(folder: RunFolder, learner: Learner) -> None:
+    session = Session(folder, interval_steps=1000)
+    session.answer(learner, 1, 0.0, seconds=0.9)
+    assert not session.evaluations.is_due(Extent(2_000))
+    assert not session.notices
+
+
 def test_a_failed_evaluation_is_reported_and_the_next_one_is_requested(folder: RunFolder, learner: Learner) -> None:
     session = Session(folder, interval_steps=1000)
     session.answer(learner, 1, 0.0, returns=(), steps=(), failure="RuntimeError: simulator lost")
     assert session.notices == ["the evaluation of version 1 failed: RuntimeError: simulator lost"]
+    session.now += 0.1
     assert session.evaluations.is_due(Extent(2_000))
     assert session.statistics.status().last_evaluation is None
 
