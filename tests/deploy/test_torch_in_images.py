@@ -31,6 +31,7 @@ OTHERS = {
     "half_cheetah": "mujoco",
     "lunar_lander": "Box2D",
     "pong": "ale_py",
+    "atari": "ale_py",
     "breakout": "ale_py",
     "retro": "stable_retro",
     "catch": "stable_retro",

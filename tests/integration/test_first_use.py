@@ -53,7 +53,9 @@ TYPED = {
         ("^preset cartpole for CartPole-v1$", "^cartpole is registered as CartPole-v1, which is used$"),
     ),
     "an_id_of_an_earlier_version": refused("train LunarLander-v2", "did you mean LunarLander-v3?"),
-    "a_kind_of_environments_as_a_preset": refused("train --preset atari", "for Atari: pong, breakout; choose from: "),
+    "a_kind_of_environments_as_a_preset": refused(
+        "train --preset toytext", "for toy text: taxi, frozen_lake; choose from: "
+    ),
     "a_preset_like_no_other": refused("train --preset mario", "unknown preset 'mario'; choose from: "),
     "a_tracker": Typed(f"train CartPole-v1 --wandb {TAKES_NOTHING}", 2, ("^preset cartpole for CartPole-v1$",)),
     "a_tracker_by_its_other_name": Typed(

@@ -17,7 +17,7 @@ SMALL = [
 ]
 
 
-@pytest.mark.parametrize("preset", ["pong", "breakout"])
+@pytest.mark.parametrize("preset", ["pong", "breakout", "atari"])
 def test_a_game_is_trained_evaluated_and_filmed_from_its_pixels(preset: str, tmp_path: Path) -> None:
     folder = tmp_path / preset
     trained = run("train", f"--preset={preset}", f"--run-dir={folder}", *SMALL)

@@ -28,7 +28,44 @@ def test_a_preset_loads_and_is_unchanged_by_toml(name: str) -> None:
     assert preset_for(config.environment.id) == CHOSEN.get(name, name)
     chosen = configured({"environment": {"id": config.environment.id}}, preset=name)
     assert (chosen.config, chosen.preset) == (config, name)
-    assert config.evaluation.threshold is not None
+    assert (config.evaluation.threshold is None) == (name == "atari")
+
+
+@pytest.mark.parametrize(("environment_id", "name"), [("ALE/Assault-v5", "atari"), ("ALE/Breakout-v5", "breakout")])
+def test_every_game_of_atari_has_the_preset_of_the_family_or_its_own(environment_id: str, name: str) -> None:
+    found = configured({"environment": {"id": environment_id}})
+    assert (found.preset, found.config.environment.id, found.notes) == (name, environment_id, ())
+    assert configured({"environment": {"id": environment_id}}, preset="atari").preset == "atari"
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"kwargs": {"obs_type": "ram"}},
+        {"wrappers": ["FlattenObservation"]},
+        {"vectorization": "sync"},
+        {"variants": [{"mode": 1}]},
+        {"python": "/usr/bin/python3"},
+    ],
+)
+def test_a_game_with_settings_of_its_own_has_the_preset_of_the_family_only_by_name(own: dict[str, Any]) -> None:
+    environment = {"id": "ALE/Assault-v5", **own}
+    found = configured({"environment": environment})
+    assert (found.preset, found.config) == (None, Config(environment=environment))
+    (note,) = found.notes
+    assert note.startswith(f"the preset atari is not used, because environment.{next(iter(own))} is given; ")
+    assert configured({"environment": environment}, preset="atari").preset == "atari"
+
+
+@pytest.mark.parametrize("own", [{"wrappers": ["FlattenObservation"]}, {"vectorization": "sync"}])
+def test_single_environments_have_no_arguments_of_the_vectorised_form_of_a_preset(own: dict[str, Any]) -> None:
+    found = configured({"environment": {"id": "ALE/Pong-v5", "kwargs": {"frameskip": 1}, **own}})
+    environment = found.config.environment
+    assert found.preset == "pong" and environment.frame_stack == 4
+    assert (environment.kwargs, environment.training_kwargs) == ({"frameskip": 1}, {})
+    assert environment.vectorization == own.get("vectorization", "auto")
+    (note,) = found.notes
+    assert f"environment.{next(iter(own))} needs single environments" in note
 
 
 def test_the_presets_cover_the_tasks_with_their_thresholds() -> None:
@@ -103,6 +140,11 @@ def test_no_preset_belongs_to_an_unknown_environment() -> None:
         ("gymnasium:Pendulum", "pendulum"),
         ("ALE/Pong-v5", "pong"),
         ("ALE/Pong", "pong"),
+        ("ALE/Assault", "atari"),
+        ("ale_py:ALE/Assault-v5", "atari"),
+        ("my_package:ALE/Assault-v5", None),
+        ("ALE/Assault-ram-v5", None),
+        ("AssaultNoFrameskip-v4", None),
         ("Pong", None),
         ("Pendulum-v0", None),
         ("CartPol", None),
@@ -146,8 +188,10 @@ def test_a_preset_for_another_environment_is_refused_with_a_remedy() -> None:
     message = str(caught.value)
     assert message.startswith("the preset acrobot is for Acrobot-v1, and environment.id is Pendulum-v1; use the preset")
     assert "pendulum" in message and "`penstock presets acrobot > my.toml`" in message and "--config" in message
-    with pytest.raises(ConfigurationError, match="use the preset none for the defaults, or edit"):
+    with pytest.raises(ConfigurationError, match="use the preset atari, or edit"):
         preset("pong", environment={"id": "ALE/Assault-v5"})
+    with pytest.raises(ConfigurationError, match=r"the preset atari is for ALE/\*-v5, .* use the preset none for the"):
+        preset("atari", environment={"id": "MyEnv-v0"})
     assert preset("acrobot", environment={"id": "gymnasium:Acrobot-v1"}).evaluation.threshold == -100.0
 
 

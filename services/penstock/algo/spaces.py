@@ -40,6 +40,9 @@ MOST_PLANES = 32
 
 _MOST_SHOWN = 8
 
+_USUAL_PIXELS, _MANY_TIMES = 84 * 84, 2.0
+"""Pixels of the pictures that are usual in the literature, and the multiple of them from which a user is told."""
+
 _LEAST_SIDE, _LEAST_PICTURE = 5, 9
 """Smallest height and width of a new policy's boards: of integers with at most `MOST_PLANES` values, and of others.
 
@@ -110,6 +113,23 @@ def shown_encoders(spec: EnvironmentSpec, chosen: Mapping[str, Encoder]) -> str:
     parts = [f"{name} {encoder}" for name, encoder in zip(_names(spec), encoders_of(spec, chosen), strict=True)]
     more = f" and {len(parts) - _MOST_SHOWN} more" if len(parts) > _MOST_SHOWN else ""
     return f"encoders: {', '.join(parts[:_MOST_SHOWN])}{more} (policy.encoders)"
+
+
+def large_pictures(spec: EnvironmentSpec, chosen: Mapping[str, Encoder]) -> list[str]:
+    """Returns a line for each leaf of an observation whose pictures cost many times those of the usual size.
+
+    Raises as `encoders_of`.
+    """
+    lines = []
+    for name, space, encoder in zip(_names(spec), spec.observation.spaces, encoders_of(spec, chosen), strict=True):
+        if encoder == "image" and isinstance(space, BoxSpace):
+            height, width = channels_first(space.shape)[1:]
+            if (ratio := height * width / _USUAL_PIXELS) >= _MANY_TIMES:
+                lines.append(
+                    f"{name}: a picture of {height} x {width} takes {ratio:.1f} times the computation of 84 x 84; a"
+                    " wrapper can make it smaller (docs/your-environment.md#large-pictures)"
+                )
+    return lines
 
 
 def position_of(spec: EnvironmentSpec, name: str) -> int:

@@ -20,8 +20,14 @@ NO_PRESET = "none"
 _VERSION = re.compile(r"-v\d+$")
 
 
+_FAMILIES = {"atari": ("ALE/*-v5", re.compile(r"ALE/\w+?(-v5)?", re.IGNORECASE))}
+"""Presets for all environments whose id matches, unless another preset is for one of them; and the ids in words."""
+
+_OF_THE_ENVIRONMENT = ("kwargs", "training_kwargs", "variants", "vectorization", *ONLY_SINGLE)
+"""Settings with which the environment is not the one that the preset of a family was made for."""
+
 _KINDS = {
-    "Atari": ("pong", "breakout"),
+    "Atari": ("atari", "breakout", "pong"),
     "Box2D": ("lunar_lander",),
     "MuJoCo": ("half_cheetah",),
     "emulators": ("retro", "catch"),
@@ -57,7 +63,7 @@ class Preset:
 
     Attributes:
         name: Name, for `penstock.preset` and `penstock.train(preset=...)`.
-        environment: Id of its environment; None: it is for all.
+        environment: Id of its environment; None: it is for all. The preset `atari` is for all games of ALE.
         total_steps: Environment steps to train for; None if another limit ends its runs.
         threshold: Mean return of an evaluation that counts as solved; None without one.
     """
@@ -89,8 +95,12 @@ def configured(*layers: Mapping[str, object], preset: str | None = None) -> Conf
 def _configured(values: dict[str, object], preset: str | None) -> Configured:
     environment = values.get("environment")
     given = environment.get("id") if isinstance(environment, dict) else None
+    own = environment if isinstance(environment, dict) else {}
     if preset is None:
         chosen = preset_for(given if isinstance(given, str) else Config().environment.id)
+        if chosen in _FAMILIES and (changed := next(filter(own.get, _OF_THE_ENVIRONMENT), None)):
+            note = f"the preset {chosen} is not used, because environment.{changed} is given; --preset {chosen} uses it"
+            return Configured(build(values), None, (note,))
     else:
         chosen = None if preset in ("", NO_PRESET) else _resolved(preset)
     if chosen is None:
@@ -98,13 +108,27 @@ def _configured(values: dict[str, object], preset: str | None) -> Configured:
     below = preset_values(chosen)
     if isinstance(given, str) and not _is_for(chosen, given):
         raise ConfigurationError(_misfit(chosen, given))
-    single = next(filter(environment.get, ONLY_SINGLE), None) if isinstance(environment, dict) else None
-    preset_environment = below.get("environment")
-    if single is None or not isinstance(preset_environment, dict) or "vectorization" not in preset_environment:
-        return Configured(build(merge(below, values)), chosen)
-    del preset_environment["vectorization"]
-    note = f"environment.{single} needs single environments, so those of the preset {chosen} are not vectorised"
-    return Configured(build(merge(below, values)), chosen, (note,))
+    notes = _without_vectorised_form(below, own, chosen)
+    return Configured(build(merge(below, values)), chosen, notes)
+
+
+def _without_vectorised_form(below: dict[str, object], own: Mapping[str, object], name: str) -> tuple[str, ...]:
+    """Removes the vectorised form of a preset's environment, and its arguments, if the user's settings exclude it.
+
+    Returns a line that says so, or none.
+    """
+    single = next(filter(own.get, ONLY_SINGLE), None)
+    if single is None and own.get("vectorization") not in (None, "native"):
+        single = "vectorization"
+    environment = below.get("environment")
+    if single is None or not isinstance(environment, dict) or environment.get("vectorization") != "native":
+        return ()
+    for setting in ("vectorization", "kwargs", "training_kwargs"):
+        environment.pop(setting, None)
+    return (
+        f"environment.{single} needs single environments, so the vectorised form of the preset {name} and its arguments"
+        " are not used",
+    )
 
 
 def preset(name: str, /, **settings: object) -> Config:
@@ -199,7 +223,7 @@ def described_presets() -> list[tuple[str, str, str, str]]:
     return [
         (
             each.name,
-            each.environment or "any",
+            _shown(each.name) or "any",
             f"{each.total_steps:,}" if each.total_steps else "",
             "" if each.threshold is None else f"{each.threshold:g}",
         )
@@ -219,8 +243,9 @@ def preset_environments() -> set[str]:
 
 
 def preset_for(environment_id: str) -> str | None:
-    """Returns the name of the preset that ships for this environment, the first by name, or None."""
-    return next((name for name in preset_names() if _environment_of(name) and _is_for(name, environment_id)), None)
+    """Returns the name of the preset that ships for this environment or else for its family, or None."""
+    names = sorted(preset_names(), key=lambda name: (name in _FAMILIES, name))
+    return next((name for name in names if _environment_of(name) and _is_for(name, environment_id)), None)
 
 
 def _is_for(name: str, environment_id: str) -> bool:
@@ -234,6 +259,8 @@ def _is_for(name: str, environment_id: str) -> bool:
     own = _environment_of(name)
     if own is None or wanted == own:
         return True
+    if name in _FAMILIES:
+        return place in ("", "gymnasium", "ale_py") and _FAMILIES[name][1].fullmatch(wanted) is not None
     return place in ("", "gymnasium") and wanted.lower() in (own.lower(), _VERSION.sub("", own).lower())
 
 
@@ -257,10 +284,15 @@ def _environment_of(name: str) -> str | None:
     return str(environment["id"]) if isinstance(environment, dict) else None
 
 
+def _shown(name: str) -> str | None:
+    """Returns the id, or the pattern of ids, of the environments that a preset is for; None if it is for all."""
+    return _FAMILIES[name][0] if name in _FAMILIES else _environment_of(name)
+
+
 def _misfit(name: str, environment_id: str) -> str:
     fitting = preset_for(environment_id)
     instead = f"use the preset {fitting}" if fitting else f"use the preset {NO_PRESET} for the defaults"
     return (
-        f"the preset {name} is for {_environment_of(name)}, and environment.id is {environment_id}; {instead}, or edit"
+        f"the preset {name} is for {_shown(name)}, and environment.id is {environment_id}; {instead}, or edit"
         f" [environment] and [evaluation] of a copy (`penstock presets {name} > my.toml`), and pass it with --config"
     )

@@ -11,7 +11,7 @@ from penstock.algo import weights as policy_weights
 from penstock.algo.distributions import Categorical, DiagonalGaussian, SquashedGaussian
 from penstock.algo.network import Network, Noise, NoiseKind
 from penstock.algo.policies import Inputs, Policy
-from penstock.algo.spaces import check_spaces, encoders_of, encoders_of_new, shown_encoders
+from penstock.algo.spaces import check_spaces, encoders_of, encoders_of_new, large_pictures, shown_encoders
 from penstock.errors import ConfigurationError
 from penstock.types.run import Weights
 from penstock.types.spaces import (
@@ -362,6 +362,17 @@ def test_a_new_policy_convolves_images_and_boards_alone(space: Space, encoder: E
     assert encoders_of(spec, chosen) == (encoder,)
     check_spaces(spec, chosen)
     assert shown_encoders(spec, chosen) == f"encoders: observation {encoder} (policy.encoders)"
+
+
+@pytest.mark.parametrize(
+    ("shape", "ratio"), [((210, 160, 3), "4.8"), ((4, 84, 84), ""), ((96, 96, 3), ""), ((128, 128), "2.3")]
+)
+def test_a_line_warns_of_pictures_that_cost_many_times_the_usual_ones(shape: tuple[int, ...], ratio: str) -> None:
+    spec = spec_for("Pictures-v0", BoxSpace("uint8", shape, (0.0,), (255.0,)), DiscreteSpace(2))
+    lines = large_pictures(spec, {})
+    assert len(lines) == bool(ratio)
+    assert all(f"takes {ratio} times the computation of 84 x 84" in line for line in lines)
+    assert not large_pictures(spec, {"observation": "flat"})
 
 
 def test_the_board_of_moves_keeps_its_planes_at_any_size() -> None:

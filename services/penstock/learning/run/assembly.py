@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from penstock.algo.network import Network
-from penstock.algo.spaces import encoders_of_new, shown_encoders
+from penstock.algo.spaces import encoders_of_new, large_pictures, shown_encoders
 from penstock.config import Config
 from penstock.learning.durable import checkpoints
 from penstock.learning.durable.checkpoints import Recovered
@@ -148,9 +148,10 @@ def opened_learner(
         checkpoints.restore(learner, session.recovered.path)
     elif continued is not None:
         checkpoints.start_from(learner, continued)
-    encoders = shown_encoders(spec, learner.policy.network.encoders)
+    encoders = learner.policy.network.encoders
     executed = shown_execution(learner.execution, learner.policy, config.learner.execution)
-    for notice in (*learner.notices, encoders, executed):
+    pictures = large_pictures(spec, encoders)
+    for notice in (*learner.notices, shown_encoders(spec, encoders), *pictures, executed):
         session.statistics.notice(notice)
     return learner
 
