@@ -185,9 +185,9 @@ def _do_not_rise(run: _Run) -> str:
         return ""
     unchanged = " and the entropy is unchanged" if _entropy_is_unchanged(run) else ""
     return (
-        f"returns have not risen in {run.share_done:.0%} of the run, from {first.mean:.4g} to {newest.mean:.4g} in"
-        f" training{unchanged}: check that rewards depend on observations and actions (docs/not-learning.md), or raise"
-        " run.total_steps or ppo.learning_rate"
+        f"returns have not risen beyond chance in {run.share_done:.0%} of the run, from {first.mean:.4g} to"
+        f" {newest.mean:.4g} in training{unchanged}: check that rewards depend on observations and actions"
+        " (docs/not-learning.md), or raise run.total_steps or ppo.learning_rate"
     )
 
 
