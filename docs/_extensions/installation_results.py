@@ -23,6 +23,7 @@ PURPOSES = {
     "envpool": "environments: [the tasks of EnvPool](envpool.md), vectorised in C++; not part of `all`",
     "mujoco": "environments: HalfCheetah, Hopper, Ant and others",
     "openspiel": "environments: games of OpenSpiel for one player",
+    "agents": "environments: [several agents](suites.md#several-agents)",
     "retro": "environments: [games in emulators](emulators.md)",
     "remote": "`checkpoint.copy_to` with a URL; torch has installed it",
     "gpu": "the utilisation of a GPU as a metric",

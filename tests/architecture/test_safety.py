@@ -46,6 +46,7 @@ IMPORT_OF_USERS = {
     "learning/step/own/code.py",  # imports the functions of a process's own settings
     "learning/step/own/intrinsic.py",  # makes the module of intrinsic rewards that these name
     "learning/run/own_callbacks.py",  # makes the callbacks of a process's own settings
+    "acting/environments/interfaces/parallel_agents.py",  # makes the environments of a process's own settings
     "acting/environments/registry.py",  # makes the environments of a process's own settings
     "acting/environments/wrappers.py",  # wraps them
     "apps/episodes.py",  # after `refuse_foreign_code`

@@ -65,7 +65,7 @@ def evaluate(
             raise lost
         # Environments are still stepped after their episode has ended. Their rewards, even NaN, no longer count.
         returns += np.where(playing, outcome.reward, 0.0)
-        steps += playing
+        steps += playing & outcome.valid
         if outcome.info is not None:
             info[playing] = outcome.info[playing]
         begun = outcome.begun

@@ -2,7 +2,7 @@
 
 It reads the request, one JSON line, from standard input, and writes JSON lines to the descriptor given as its argument:
 one per stage as it begins (`stage`, `name`), and finally `refused` and `unknown`, or `env_id`, `warnings`, `notices`,
-`offsets`, `alone` and `store_bytes`, the size of a store for the requested number of segments. The output of
+`offsets`, `alone`, `agents` and `store_bytes`, the size of a store for the requested number of segments. The output of
 environments does not reach that descriptor.
 """
 
@@ -57,6 +57,7 @@ def main() -> None:
             store_bytes=store_bytes,
             offsets=list(checked.offsets),
             alone=checked.alone,
+            agents=checked.agents,
         )
     sys.stdout.flush()
     os._exit(0)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from penstock.acting.environments.frames import with_frames
+from penstock.acting.environments.interfaces.parallel_agents import UnevenRows
 from penstock.acting.environments.played import PlayedEnvironment
 from penstock.acting.environments.single_environments import SingleEnvironments
 from penstock.acting.environments.variants import Arguments, EnvironmentVariants
@@ -94,16 +95,22 @@ def make_played(environment: EnvironmentConfig, variant: int, render_mode: str |
         form = "sync"
     if render_mode is not None:
         kwargs["render_mode"] = render_mode
-    made = make_environments(
-        environment.id,
-        1,
-        kwargs=kwargs,
-        imports=environment.imports,
-        wrappers=environment.wrappers,
-        vectorization=form,
-        use_masks=environment.action_masks,
-        python=environment.python,
-    )
+    try:
+        made = make_environments(
+            environment.id,
+            1,
+            kwargs=kwargs,
+            imports=environment.imports,
+            wrappers=environment.wrappers,
+            vectorization=form,
+            use_masks=environment.action_masks,
+            python=environment.python,
+        )
+    except UnevenRows as uneven:
+        raise ConfigurationError(
+            f"{environment.short_name} has {uneven.agents} agents, and Gymnasium's interface has one; make it with"
+            " PettingZoo, and act for each agent (docs/suites.md#several-agents)"
+        ) from None
     if isinstance(made, SingleEnvironments):
         (single,) = made.envs
     return PlayedEnvironment(with_frames(made, environment.frame_stack), rendered=single)

@@ -8,6 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from penstock.acting.environments.interfaces.parallel_agents import UnevenRows
 from penstock.acting.environments.registry import has_native_form
 from penstock.acting.evaluation import evaluate
 from penstock.acting.policies.runners import runner_of
@@ -103,13 +104,19 @@ def play(
             " episodes, or choose one variant"
         )
     kwargs = [environment.variant_kwargs[number] for number in variants]
-    task = EvaluationTask(
-        0, policy.weights, episodes, deterministic, seed, len(variants), max_episode_steps=playable.most_steps
-    )
     made = variants_of(environment, kwargs)
     if playable.alone:
         made = replace(made, workers=episodes)
-    with closing(made.make_mixed(episodes)) as environments:
+    try:
+        mixed = made.make_mixed(episodes)
+    except UnevenRows as uneven:
+        # Every agent of a game plays an episode.
+        rows = uneven.agents * len(variants)
+        mixed = made.make_mixed(-(-episodes // rows) * rows)
+    task = EvaluationTask(
+        0, policy.weights, mixed.count, deterministic, seed, len(variants), max_episode_steps=playable.most_steps
+    )
+    with closing(mixed) as environments:
         _check_same_spaces(policy, environments.spec)
         result = evaluate(
             task, environments, lambda: False, module=policy.network.module, info_metrics=environment.info_metrics

@@ -1,6 +1,7 @@
 """Films of episodes: renderings of the environment or, if it has none and its policy acts on images, these images."""
 
 import contextlib
+import functools
 import os
 import shutil
 import sys
@@ -15,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.acting.environments.frames import with_frames
+from penstock.acting.environments.interfaces.parallel_agents import UnevenRows, is_of_agents
 from penstock.acting.environments.registry import import_and_find, make
 from penstock.acting.environments.single_environments import SingleEnvironments
-from penstock.acting.environments.vectors import make_environments
+from penstock.acting.environments.vectors import AgentEnvironments, make_environments
 from penstock.acting.environments.wrappers import wrapped
 from penstock.acting.evaluation import evaluate
 from penstock.acting.policies.saved_policies import SavedPolicy
@@ -39,6 +41,8 @@ _FRAMES_PER_S = 15
 """Frames per second of a film of observations: Atari renders 60, and its policies receive every fourth."""
 _RENDERED_PER_S = 30
 """Frames per second of the film of an environment whose metadata has no render_fps."""
+_AGENTS_PER_S = 10
+"""Frames per second of the film of several agents, as PettingZoo's particles have."""
 _ENLARGEMENT = 4
 _MOST_PICTURES = 10_000
 """Pictures after which a film ends before its episode, which may never end. Atari's longest have 6,750 steps."""
@@ -67,7 +71,10 @@ def film(
 
     Raises `ConfigurationError` if the environment can't be made or rendered, or the folder can't be written.
     """
-    film_into = _film_rendering if _is_rendered(policy, environment, kwargs) else _film_observations
+    if _has_agents(environment):
+        film_into = _film_agents
+    else:
+        film_into = _film_rendering if _is_rendered(policy, environment, kwargs) else _film_observations
     private, kept = _private_folder(folder if output is None else None), False
     try:
         filmed = film_into(policy, environment, kwargs, folder=private, seed=seed)
@@ -88,9 +95,15 @@ def film(
 
 def check_film(policy: SavedPolicy, environment: EnvironmentConfig, kwargs: dict[str, Any]) -> None:
     """Raises `ConfigurationError` if `film` would fail because the environment can't be made or rendered."""
-    if _is_rendered(policy, environment, kwargs):
+    if _has_agents(environment):
+        _rendered_agents(environment, kwargs).close()
+    elif _is_rendered(policy, environment, kwargs):
         with _quiet():
             _rendered(environment, kwargs).close()
+
+
+def _has_agents(environment: EnvironmentConfig) -> bool:
+    return is_of_agents(import_and_find(environment.id, environment.imports, environment.python))
 
 
 def _is_rendered(policy: SavedPolicy, environment: EnvironmentConfig, kwargs: dict[str, Any]) -> bool:
@@ -223,6 +236,53 @@ def _film_rendering(
         evaluate(task, environments, lambda: False, module=policy.network.module)
         environments.close()
     return file
+
+
+def _film_agents(
+    policy: SavedPolicy, environment: EnvironmentConfig, kwargs: dict[str, Any], *, folder: Path, seed: int
+) -> Path:
+    """Films an episode of all agents of an environment."""
+    made, file = _rendered_agents(environment, kwargs), folder / f"version-{policy.weights.version}-episode.mp4"
+    with contextlib.closing(made), _Film(file, _AGENTS_PER_S) as filmed:
+
+        def look() -> bool:
+            filmed.add(made.render())
+            return filmed.full
+
+        task = EvaluationTask(0, policy.weights, made.count, True, seed, max_episode_steps=_MOST_PICTURES)
+        evaluate(task, with_frames(made, policy.spec.frames), look, module=policy.network.module)
+        look()
+    return file
+
+
+def _rendered_agents(environment: EnvironmentConfig, kwargs: dict[str, Any]) -> AgentEnvironments:
+    """Makes an environment of several agents that has rendered its first observation."""
+    os.environ["SDL_VIDEODRIVER"] = "dummy"
+    make = functools.partial(
+        make_environments,
+        environment.id,
+        kwargs={**kwargs, "render_mode": "rgb_array"},
+        imports=environment.imports,
+        vectorization="auto",
+        use_masks=environment.action_masks,
+    )
+    try:
+        made = make(1)
+    except UnevenRows as uneven:
+        made = make(uneven.agents)
+    assert isinstance(made, AgentEnvironments)
+    try:
+        made.reset(range(made.count))
+        picture = made.render()
+    except PenstockError:
+        raise
+    except Exception as error:
+        if module := extras.missing_module(error):
+            raise extras.lacking(f"the film of {environment.id}", module) from None
+        raise ConfigurationError(f"can't film {environment.id}: {describe_error(error)}; {_NEEDED}") from None
+    if np.ndim(picture) != 3:
+        raise ConfigurationError(f"can't film {environment.id}: render returned no picture; {_NEEDED}")
+    return made
 
 
 def _film_observations(

@@ -42,11 +42,12 @@ def check_environment(
 ) -> tuple[Config, int]:
     """Makes, resets and steps the configured environments in a child process, and ends its whole process group.
 
-    Returns the configuration with the environment's registered id, the offsets that observations need and worker
-    processes if these are needed, and the size in bytes of a store for `store_size.sized_segments`. `report` receives
-    one line at a time: a warning, or a message that a stage takes long. `look` is called a few times per second
-    meanwhile. Raises `ConfigurationError`, with the stage, the reason and a remedy, if the environment can't be used,
-    `UnknownEnvironment` if it is not registered, and `ForeignCode` if a file alone names code.
+    Returns the configuration with the environment's registered id, the offsets that observations need, worker processes
+    if these are needed, and numbers of environments that its agents fill; and the size in bytes of a store for
+    `store_size.sized_segments`. `report` receives one line at a time: a warning, or a message that a stage takes long.
+    `look` is called a few times per second meanwhile. Raises `ConfigurationError`, with the stage, the reason and a
+    remedy, if the environment can't be used, `UnknownEnvironment` if it is not registered, and `ForeignCode` if a file
+    alone names code.
     """
     config.refuse_foreign_code()
     reading, writing = os.pipe()
@@ -78,6 +79,7 @@ def check_environment(
             " own (environment.vectorization process)"
         )
         config = config.changed({"environment": {"vectorization": "process", "workers": config.most_environments}})
+    config = _with_whole_games(config, answer["agents"], report)
     offsets, policy = answer["offsets"], config.policy
     if any(offsets) and policy.normalise_observations and not policy.observation_offsets:
         numbers = [number for number in offsets if number]
@@ -88,6 +90,21 @@ def check_environment(
         )
         config = config.changed({"policy": {"observation_offsets": offsets}})
     return config, int(answer["store_bytes"])
+
+
+def _with_whole_games(config: Config, agents: int, report: Callable[[str], None]) -> Config:
+    """Returns the configuration with numbers of environments that are multiples of an environment's agents."""
+    trained, played = config.actor.environments, config.evaluation.episodes
+    variants = len(config.environment.variant_kwargs)
+    rows = -(-trained // agents) * agents, -(-played // (agents * variants)) * agents * variants
+    if rows == (trained, played):
+        return config
+    report(
+        f"{config.environment.short_name} has {agents} agents, each of which counts as an environment and plays an"
+        f" episode: actor.environments is {rows[0]} in place of {trained}, and evaluation.episodes {rows[1]} in place"
+        f" of {played}"
+    )
+    return config.changed({"actor": {"environments": rows[0]}, "evaluation": {"episodes": rows[1]}})
 
 
 def _request(config: Config) -> dict[str, Any]:

@@ -9,6 +9,7 @@ The name of an environment is one of:
     gym:CartPole-v1        an id of Gym, the predecessor of Gymnasium
     open_spiel:2048        a game of OpenSpiel
     envpool:Pong-v5        a task of EnvPool
+    pettingzoo:mpe2.simple_spread_v3   a module of an environment of several agents
 
 `acting.environments.registry` finds the environment of a name. The functions here need no Gymnasium.
 """
@@ -22,7 +23,7 @@ from penstock.errors import ConfigurationError
 from penstock.machine.environment_arguments import plain
 
 ENVPOOL = "envpool"
-INTERFACES = (ENVPOOL, "gym", "open_spiel")
+INTERFACES = (ENVPOOL, "gym", "open_spiel", "pettingzoo")
 """Packages with another interface than Gymnasium's, which Penstock converts (`acting.environments`)."""
 
 _SUFFIX = ".py"

@@ -20,6 +20,7 @@ EXTRA_OF = {
     "onnxruntime": "onnx",
     "onnxscript": "onnx",
     "optuna": "tune",
+    "pettingzoo": "agents",
     "pygame": "video",
     "pyspiel": "openspiel",
     "stable_retro": "retro",
@@ -29,6 +30,7 @@ EXTRA_OF = {
 """Extras by the modules that they install. Their requirements are in pyproject.toml."""
 
 _IN_IMAGE = {
+    "agents": "pettingzoo mpe2",
     "atari": "ale-py",
     "box2d": "gymnasium[box2d]",
     "envpool": "envpool",

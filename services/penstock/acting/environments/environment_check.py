@@ -17,12 +17,19 @@ from numpy.typing import NDArray
 
 from penstock.acting.environments import first_values
 from penstock.acting.environments.frames import with_frames
+from penstock.acting.environments.interfaces.parallel_agents import UnevenRows
 from penstock.acting.environments.offsets import find_offsets, offsets_of
 from penstock.acting.environments.progress import Progress
 from penstock.acting.environments.registry import import_and_find
 from penstock.acting.environments.single_environments import SingleEnvironments
 from penstock.acting.environments.variants import require_same_spaces, variant_name
-from penstock.acting.environments.vectors import Environments, MadeOnce, make_environments
+from penstock.acting.environments.vectors import (
+    AgentEnvironments,
+    Environments,
+    MadeOnce,
+    agents_of,
+    make_environments,
+)
 from penstock.acting.environments.workers.pool import ProcessEnvironments
 from penstock.acting.environments.wrappers import Wrapping
 from penstock.acting.values import faults
@@ -69,7 +76,7 @@ class Checked:
     """The result of a check: warnings and notices of one line each, the spec of the environments, and offsets.
 
     `env_id` is the registered id that the given one means. `alone` is whether each environment needs a process of its
-    own, because a process can have only one.
+    own, because a process can have only one. `agents` is the number of rows that an environment has.
     """
 
     env_id: str
@@ -78,6 +85,7 @@ class Checked:
     spec: EnvironmentSpec
     offsets: tuple[float, ...] = ()
     alone: bool = False
+    agents: int = 1
 
 
 def check(
@@ -114,6 +122,7 @@ def check(
         found = import_and_find(env_id, imports, python)
     values = _Values(widest_range, largest_magnitude)
     first: EnvironmentSpec | None = None
+    agents = 1
     for task in tasks:
         for number, arguments in enumerate(task.variants):
             stages = _Stages(progress, env_id, _variant(task, number))
@@ -121,7 +130,6 @@ def check(
                 make = partial(
                     make_environments,
                     env_id,
-                    task.instances,
                     kwargs=arguments,
                     imports=imports,
                     wrappers=wrappers,
@@ -131,18 +139,21 @@ def check(
                 )
                 stages.begin("make")
                 try:
-                    made = make(vectorization=vectorization, workers=task.instances if alone else 1)
+                    made = make(task.instances, vectorization=vectorization, workers=task.instances if alone else 1)
+                except UnevenRows as uneven:
+                    made = make(-(-task.instances // uneven.agents) * uneven.agents, vectorization=vectorization)
                 except ConfigurationError as error:
                     # The refusal of a worker process may mean the same.
                     once = isinstance(error, MadeOnce) or vectorization == "process"
                     if alone or not once:
                         raise
                     with contextlib.suppress(ConfigurationError):
-                        made, alone = make(vectorization="process", workers=task.instances), True
+                        made, alone = make(task.instances, vectorization="process", workers=task.instances), True
                     if not alone:
                         raise
                     vectorization = "process"
                 notices = [f"{env_id}: {notice}" for notice in _notices(made)]
+                agents = max(agents, agents_of(made))
                 plain, made = made, with_frames(made, frames)
             first = first or made.spec
             check_spaces(made.spec, encoders, moves)
@@ -160,7 +171,7 @@ def check(
     place, given = split(env_id)
     meant = env_id if not isinstance(found, str) or found == given else f"{place}:{found}" if place else found
     offsets = find_offsets(first, values.rows)
-    return Checked(meant, list(dict.fromkeys(values.warnings)), notices, first, offsets, alone)
+    return Checked(meant, list(dict.fromkeys(values.warnings)), notices, first, offsets, alone, agents)
 
 
 def _of_bounds(spec: EnvironmentSpec, widest_range: float, largest_magnitude: float) -> Iterator[str]:
@@ -305,7 +316,7 @@ class _Values:
 
 def _notices(made: Environments) -> Sequence[str]:
     """Returns a line for each part of the environments that is used or left out."""
-    if isinstance(made, SingleEnvironments | ProcessEnvironments):
+    if isinstance(made, SingleEnvironments | ProcessEnvironments | AgentEnvironments):
         return made.notices
     return [f"action masks of {made.spec.mask_bits} bits"] if made.spec.mask_bits else []
 

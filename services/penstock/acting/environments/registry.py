@@ -9,7 +9,7 @@ from gymnasium.envs.registration import EnvSpec, VectorEnvCreator
 from gymnasium.vector import VectorEnv
 
 from penstock.acting.environments.ids import meant_id, require_packages
-from penstock.acting.environments.interfaces import old_gym, open_spiel
+from penstock.acting.environments.interfaces import old_gym, open_spiel, parallel_agents
 from penstock.acting.environments.native import envpool
 from penstock.acting.environments.native.choice import with_native_form
 from penstock.acting.environments.packages import package_of, plugins
@@ -22,6 +22,7 @@ _INTERFACES = {
     environment_names.ENVPOOL: envpool.spec_of,
     old_gym.PLACE: old_gym.gym_spec,
     open_spiel.PLACE: open_spiel.open_spiel_spec,
+    parallel_agents.PLACE: parallel_agents.parallel_spec,
 }
 
 
@@ -45,6 +46,8 @@ def find(name: str) -> str | EnvSpec:
         raise ConfigurationError(f"can't make the environment {name!r}: {error}") from error
     if isinstance(entry, type) and issubclass(entry, VectorEnv):
         return EnvSpec(id=rest, vector_entry_point=cast("VectorEnvCreator", entry))
+    if parallel_agents.is_parallel(entry):
+        return parallel_agents.of_agents(rest, entry)
     if callable(entry):
         return EnvSpec(id=rest, entry_point=entry)
     if meant_id(rest) is None and rest.isidentifier():

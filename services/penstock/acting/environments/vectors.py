@@ -20,6 +20,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 from penstock.acting.environments.checked_vector import CheckedVector
+from penstock.acting.environments.interfaces.parallel_agents import ParallelAgents
 from penstock.acting.environments.native.choice import is_chosen
 from penstock.acting.environments.one_choice import OneChoice, OneChoiceVector, masked_as_one
 from penstock.acting.environments.progress import Progress
@@ -200,6 +201,38 @@ class SameStepEnvironments(NextStepEnvironments):
         return StepOutcome(reward, terminated, truncated, valid, ~valid | terminated, info=info)
 
 
+class AgentEnvironments(NextStepEnvironments):
+    """Rows that are the agents of environments, each of which may begin and end before the others."""
+
+    def __init__(self, agents: ParallelAgents, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._agents = agents
+        self.notices = [f"{agents.agents} agents, each of which is a row of its own", *agents.notices]
+
+    @property
+    def agents(self) -> int:
+        """Number of rows of one environment."""
+        return self._agents.agents
+
+    def render(self) -> Any:
+        """Returns a picture of the first environment, <uint8>[H, W, 3]."""
+        return self._agents.render()
+
+    def step(self, action: tuple[NDArray[np.generic], ...]) -> StepOutcome:
+        """Takes one step in each environment. A row is valid if its agent acted."""
+        reward, terminated, truncated, infos = self._envs.step(action)
+        self.observation = self.acting_observation = self._envs.observation
+        acted, begun, absent = (each.copy() for each in (self._agents.acted, self._agents.begun, self._agents.absent))
+        self.action_mask = self._envs.masks(infos, absent)
+        info = None if self._info is None else self._info.step(infos, begun, terminated | truncated)
+        return StepOutcome(reward, terminated, truncated, acted, begun, info=info)
+
+
+def agents_of(environments: Environments) -> int:
+    """Returns how many rows one environment has: the number of its agents, or 1."""
+    return environments.agents if isinstance(environments, AgentEnvironments) else 1
+
+
 def device_of(environments: Environments) -> Any:
     """Returns the device of torch on which windows of these environments can be collected; None: only on the host."""
     return environments.device if isinstance(environments, NextStepEnvironments) else None
@@ -338,6 +371,8 @@ def _make_native(
     spec, source = find_masks(
         envs, envs.single_observation_space, described, lambda seed: checked.reset([seed] * count)
     )
+    if isinstance(made.unwrapped, ParallelAgents):
+        return AgentEnvironments(made.unwrapped, envs, spec, progress, source, info_metrics)
     adapted = NextStepEnvironments if mode == AutoresetMode.NEXT_STEP else SameStepEnvironments
     return adapted(envs, spec, progress, source, info_metrics)
 
