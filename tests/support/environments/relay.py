@@ -71,3 +71,36 @@ class Silent(Relay):
     def step(self, actions: Values) -> tuple[Values, Values, Values, Values, Values]:
         observations, rewards, ended, cut, infos = super().step(actions)
         return observations, rewards, dict.fromkeys(ended, False), cut, infos
+
+
+class Blind(Relay):
+    """A game that forgets an observation."""
+
+    def step(self, actions: Values) -> tuple[Values, Values, Values, Values, Values]:
+        observations, *others = super().step(actions)
+        return ({agent: seen for agent, seen in observations.items() if agent != "third"}, *others)  # type: ignore[return-value]
+
+
+class Cut(Relay):
+    """A game that truncates an agent without its last observation."""
+
+    def step(self, actions: Values) -> tuple[Values, Values, Values, Values, Values]:
+        observations, *others = super().step(actions)
+        return ({agent: seen for agent, seen in observations.items() if agent in self.agents}, *others)  # type: ignore[return-value]
+
+
+class Crowded(Relay):
+    """A game with an agent that it has not named."""
+
+    def step(self, actions: Values) -> tuple[Values, Values, Values, Values, Values]:
+        outcome = super().step(actions)
+        self.agents = [*self.agents, "fourth"]
+        return outcome
+
+
+class Enduring(Relay):
+    """A game whose agents stay after their end, for a step."""
+
+    def step(self, actions: Values) -> tuple[Values, Values, Values, Values, Values]:
+        observations, rewards, ended, cut, infos = super().step(actions)
+        return observations, rewards, {**ended, "third": self._steps == 2}, cut, infos

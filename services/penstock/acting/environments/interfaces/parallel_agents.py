@@ -132,7 +132,7 @@ class ParallelAgents(VectorEnv[Any, Any, Any]):
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Takes one step in each environment, in which those without agents reset.
 
-        Raises `ValueError` if an agent leaves without an end of its episode.
+        Raises `ValueError` or `KeyError` if the environment leaves out what an agent needs.
         """
         reward = np.zeros(self.num_envs, np.float64)
         terminated, truncated = np.zeros(self.num_envs, np.bool_), np.zeros(self.num_envs, np.bool_)
@@ -151,15 +151,19 @@ class ParallelAgents(VectorEnv[Any, Any, Any]):
             }
             observations, rewards, ends, cuts, notes = env.step(chosen)
             now = set(env.agents)
+            if unknown := now.difference(self._ids):
+                raise ValueError(f"{min(unknown)} is not among the possible_agents")
             for row, agent in zip(rows, self._ids, strict=True):
-                self.absent[row] = agent not in now
-                self.begun[row] = agent in now and agent not in before
-                self._take(row, observations.get(agent), notes.get(agent))
                 if agent in before:
-                    self.acted[row], reward[row] = True, rewards.get(agent, 0.0)
-                    terminated[row], truncated[row] = bool(ends.get(agent)), bool(cuts.get(agent))
+                    self.acted[row], reward[row] = True, rewards[agent]
+                    terminated[row], truncated[row] = bool(ends[agent]), bool(cuts[agent])
                     if agent not in now and not (terminated[row] or truncated[row]):
                         raise ValueError(f"{agent} left without being terminated or truncated")
+                    if agent not in observations and truncated[row]:
+                        raise ValueError(f"{agent} was truncated without a last observation")
+                ended = terminated[row] or truncated[row]
+                self.begun[row] = agent in now and (agent not in before or ended)
+                self._take(row, env, observations, notes)
         return self._batch(), reward, terminated, truncated, self._infos
 
     def render(self) -> Any:
@@ -176,14 +180,17 @@ class ParallelAgents(VectorEnv[Any, Any, Any]):
         observations, notes = env.reset(seed=seed)
         if not env.agents:
             raise ValueError("reset returned no agents")
-        for index, agent in enumerate(self._ids):
-            row = number * self.agents + index
-            self.absent[row] = agent not in env.agents
-            self._take(row, observations.get(agent), notes.get(agent))
+        for index in range(self.agents):
+            self._take(number * self.agents + index, env, observations, notes)
 
-    def _take(self, row: int, observation: Any, note: Mapping[str, Any] | None) -> None:
-        """Takes what an agent has observed, and its info; None: it is absent."""
-        index, note = row % self.agents, note or {}
+    def _take(self, row: int, env: Any, observations: Mapping[str, Any], notes: Mapping[str, Any]) -> None:
+        """Takes what the agent of a row has observed, if it is there, and its info."""
+        index = row % self.agents
+        agent = self._ids[index]
+        observation, note = observations.get(agent), notes.get(agent, {})
+        self.absent[row] = agent not in env.agents
+        if observation is None and not self.absent[row]:
+            raise ValueError(f"there is no observation of {agent}")
         self._rows[row] = self._row(index, observation)
         mask = self._forms[index].mask(observation, note)
         if mask is not None or self._masked:

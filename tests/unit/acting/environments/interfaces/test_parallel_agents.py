@@ -142,12 +142,30 @@ def test_a_number_of_rows_that_games_do_not_fill_is_refused_with_one_that_they_d
     assert refused.value.agents == 3
 
 
-def test_an_agent_that_leaves_without_an_end_is_named() -> None:
-    environments = made(3, "tests.support.environments.relay:Silent")
+@pytest.mark.parametrize(
+    ("game", "reason"),
+    [
+        ("Silent", "first left without being terminated or truncated"),
+        ("Blind", "there is no observation of third"),
+        ("Cut", "second was truncated without a last observation"),
+        ("Crowded", "fourth is not among the possible_agents"),
+    ],
+)
+def test_a_game_that_leaves_out_what_an_agent_needs_is_named(game: str, reason: str) -> None:
+    environments = made(3, f"tests.support.environments.relay:{game}")
     environments.reset([1, 2, 3])
-    with pytest.raises(EnvironmentFailed, match="first left without being terminated or truncated"):
-        for _ in range(3):
+    with pytest.raises(EnvironmentFailed, match=reason):
+        for _ in range(7):
             environments.step((np.zeros(3, np.int64),))
+
+
+def test_an_agent_that_stays_after_its_end_begins_another_episode() -> None:
+    environments = made(3, "tests.support.environments.relay:Enduring")
+    environments.reset([1, 2, 3])
+    outcomes = [environments.step((np.zeros(3, np.int64),)) for _ in range(4)]
+    assert [bool(outcome.terminated[2]) for outcome in outcomes] == [False, True, False, False]
+    assert [bool(outcome.begun[2]) for outcome in outcomes] == [False, True, False, False]
+    assert all(outcome.valid[2] for outcome in outcomes)
 
 
 def test_a_module_without_a_parallel_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
