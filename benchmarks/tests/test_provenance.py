@@ -24,12 +24,17 @@ def test_a_result_names_machine_commit_versions_time_and_command() -> None:
 def test_changes_that_are_not_committed_are_marked(tmp_path: Path) -> None:
     assert commit(tmp_path) == "unknown"
     git(tmp_path, "init", "-q")
-    (tmp_path / "file").write_text("a")
-    git(tmp_path, "add", "file")
+    code, result = tmp_path / "file", tmp_path / "results" / "file.json"
+    result.parent.mkdir()
+    for file in (code, result):
+        file.write_text("a")
+    git(tmp_path, "add", ".")
     git(tmp_path, "commit", "-q", "-m", "first")
     committed = git(tmp_path, "rev-parse", "HEAD")
     assert commit(tmp_path) == committed
-    (tmp_path / "file").write_text("b")
+    result.write_text("b")
+    assert commit(tmp_path) == committed
+    code.write_text("b")
     assert commit(tmp_path) == f"{committed}+changes"
 
 

@@ -22,7 +22,7 @@ PURPOSES = {
     "minigrid": "environments: MiniGrid and BabyAI",
     "envpool": "environments: [the tasks of EnvPool](envpool.md), vectorised in C++; not part of `all`",
     "mujoco": "environments: HalfCheetah, Hopper, Ant and others",
-    "openspiel": "environments: games of OpenSpiel for one player",
+    "openspiel": "environments: games of OpenSpiel for one or [two players](suites.md#two-players)",
     "agents": "environments: [several agents](suites.md#several-agents)",
     "retro": "environments: [games in emulators](emulators.md)",
     "remote": "`checkpoint.copy_to` with a URL; torch has installed it",

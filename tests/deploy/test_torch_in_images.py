@@ -35,6 +35,7 @@ OTHERS = {
     "breakout": "ale_py",
     "retro": "stable_retro",
     "catch": "stable_retro",
+    "connect_four": "pyspiel",
 }
 """Packages that environments of presets need."""
 

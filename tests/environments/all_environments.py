@@ -3,7 +3,8 @@
 The environments are those of Gymnasium, highway-env, dm_control, MiniGrid and ALE (`suites.py`). Each suite's packages
 are installed once, from PyPI, into build/environments. The result is results/environments.json, from which
 `make docs` writes the tables of docs/environments.md. The file is written after every run: an interrupted program
-continues where it ended. The whole output of runs that did not train is in build/environments/output.
+continues where it ended, also with --again. The whole output of runs that did not train is in
+build/environments/output.
 
 The exit code is 1 if an environment that Gymnasium can create did not train.
 """
@@ -18,7 +19,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
-from tests.environments.results import OUTPUT, Record, described, read, record_of, write
+from tests.environments.results import OUTPUT, Record, described, read, record_of, short_commit, write
 from tests.environments.runs import Outcome, train_two_windows
 from tests.environments.suites import FOLDER, SUITES, Listed, Suite, ids_of, python_of
 
@@ -34,9 +35,10 @@ class Campaign:
         self._records = read(output)
         self._lock = threading.Lock()
 
-    def missing(self, listed: Sequence[Listed]) -> list[Listed]:
-        """Returns those environments that have no result."""
-        return [each for each in listed if each.id not in self._records]
+    def missing(self, listed: Sequence[Listed], commit: str | None = None) -> list[Listed]:
+        """Returns those environments that have no result, or none of this commit; None: any commit."""
+        found = {record.id for record in self._records.values() if commit in (None, record.commit)}
+        return [each for each in listed if each.id not in found]
 
     def describe(self, listed: Sequence[Listed]) -> None:
         """Replaces what the records say about these environments apart from their runs."""
@@ -115,14 +117,14 @@ def main() -> int:
     parser.add_argument("--ids", default="", help="ids to run, separated by commas (default: all)")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time (default: 2)")
     parser.add_argument("--deadline", type=float, default=DEADLINE_S, help=f"seconds for a run ({DEADLINE_S:g})")
-    parser.add_argument("--again", action="store_true", help="run environments that have a result too")
+    parser.add_argument("--again", action="store_true", help="run environments with a result of another commit too")
     parser.add_argument("--output", type=Path, default=OUTPUT, help="file of results (default: in results/)")
     given = parser.parse_args()
     suites = [suite for suite in SUITES if not given.suite or suite.name in given.suite]
     listed, registered = chosen(suites, [each for each in given.ids.split(",") if each])
     campaign = Campaign(given.output, given.deadline, registered)
     campaign.describe(listed)
-    campaign.run(listed if given.again else campaign.missing(listed), given.jobs)
+    campaign.run(campaign.missing(listed, short_commit() if given.again else None), given.jobs)
     failures = campaign.failures(listed)
     for record in failures:
         _print_line(record, "not trained:")

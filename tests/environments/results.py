@@ -49,8 +49,14 @@ def record_of(listed: Listed, result: Result, folder: Path) -> Record:
         seconds=round(result.seconds, 1),
         message=_neutral(result.message, folder),
         notes=tuple(_neutral(note, folder) for note in result.notes),
-        commit=str(provenance.of_this_run()["commit"])[:12],
+        commit=short_commit(),
     )
+
+
+def short_commit() -> str:
+    """Returns the commit that a record names, with a mark of changes."""
+    found, mark, changes = provenance.commit().partition("+")
+    return f"{found[:12]}{mark}{changes}"
 
 
 def described(record: Record, listed: Listed) -> Record:

@@ -68,6 +68,17 @@ def test_single_environments_have_no_arguments_of_the_vectorised_form_of_a_prese
     assert f"environment.{next(iter(own))} needs single environments" in note
 
 
+@pytest.mark.parametrize(("discount", "fits"), [(0.99, False), (0.0, False), (-0.9, True)])
+def test_a_policy_against_itself_needs_a_negative_discount(discount: float, fits: bool) -> None:
+    if fits:
+        assert preset("connect_four", ppo={"discount": discount}).ppo.discount == discount
+        return
+    with pytest.raises(
+        ConfigurationError, match=r"needs a negative ppo\.discount, because the value after a move is the"
+    ):
+        preset("connect_four", ppo={"discount": discount})
+
+
 def test_the_presets_cover_the_tasks_with_their_thresholds() -> None:
     thresholds = {"cartpole": 475.0, "pendulum": -200.0, "acrobot": -100.0}
     assert thresholds.items() <= {name: preset(name).evaluation.threshold for name in preset_names()}.items()

@@ -53,6 +53,16 @@ def _native(config: Sections) -> str | None:
     return f"{single[0]} needs single environments, and environment.vectorization is native; set it to sync or process"
 
 
+def _turns(config: Sections) -> str | None:
+    plays_itself = any(arguments.get("opponent") == "self" for arguments in config.environment.training_variants)
+    if not plays_itself or not config.environment.id.startswith("open_spiel:") or config.ppo.discount < 0.0:
+        return None
+    return (
+        f"a policy that plays against itself needs a negative ppo.discount, because the value after a move is the"
+        f" opponent's, and it is {config.ppo.discount:g}; set it to {-config.ppo.discount:g}"
+    )
+
+
 def _windows(config: Sections) -> str | None:
     for arguments in (*config.environment.variant_kwargs, config.environment.training_kwargs):
         if arguments.get("render_mode") == "human":
@@ -211,6 +221,7 @@ _CHECKS = (
     _memory,
     _moves,
     _native,
+    _turns,
     _windows,
     _ready,
     _gate,

@@ -257,7 +257,7 @@ def _is_for(name: str, environment_id: str) -> bool:
     """
     place, wanted = split(environment_id)
     own = _environment_of(name)
-    if own is None or wanted == own:
+    if own is None or own in (wanted, environment_id):
         return True
     if name in _FAMILIES:
         return place in ("", "gymnasium", "ale_py") and _FAMILIES[name][1].fullmatch(wanted) is not None

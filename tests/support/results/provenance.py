@@ -50,10 +50,13 @@ def cpu_model(listing: Path = Path("/proc/cpuinfo")) -> str:
 
 
 def commit(folder: Path = ROOT) -> str:
-    """Returns the commit of a checkout, with `+changes` if files differ from it; `unknown` outside of a checkout."""
+    """Returns the commit of a checkout, with `+changes` if files differ from it; `unknown` outside of a checkout.
+
+    Result files may differ, because some programs write theirs after each part of their work.
+    """
     try:
         found = _git(folder, "rev-parse", "HEAD")
-        changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
+        changed = _git(folder, "status", "--porcelain", "--untracked-files=no", "--", ".", ":!results")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
     return f"{found}+changes" if changed else found

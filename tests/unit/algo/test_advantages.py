@@ -104,7 +104,7 @@ def last_of_episode(rollout: Rollout, segment: int, start: int) -> int:
 
 @given(
     seed=st.integers(0, 10_000),
-    gamma=st.floats(0.0, 1.0),
+    gamma=st.floats(-1.0, 1.0),
     lambda_=st.floats(0.0, 1.0),
     rho_bar=st.floats(0.2, 3.0),
     c_bar=st.floats(0.2, 3.0),
@@ -132,6 +132,13 @@ def test_on_policy_estimates_equal_generalised_advantage_estimation(seed: int) -
             gae = sum((gamma * lambda_) ** (k - t) * delta[k] for k in range(t, stop))
             assert estimates.advantage[segment, t].item() == pytest.approx(gae, abs=1e-6)
             assert estimates.correction[segment, t].item() == pytest.approx(gae, abs=1e-6)
+
+
+def test_a_negative_discount_gives_each_of_two_players_what_the_game_brings_it() -> None:
+    # The players take turns, and the last move wins.
+    game = one_segment([0.3, -0.2, 0.1, 0.4, 9.0], [0.0, 0.0, 0.0, 1.0], terminated=[3])
+    estimates = game.estimate(discount=-1.0, trace_decay=1.0)
+    torch.testing.assert_close(estimates.target, torch.tensor([[-1.0, 1.0, -1.0, 1.0]]), check_dtype=False)
 
 
 @given(seed=st.integers(0, 10_000))

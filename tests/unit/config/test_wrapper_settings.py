@@ -96,7 +96,8 @@ def test_a_preset_with_a_vectorised_form_makes_way_for_wrappers() -> None:
     found = configured({"env_id": "CartPole-v1", "wrappers": "ClipReward"})
     assert found.config.environment.vectorization == "auto" and found.preset == "cartpole"
     assert found.notes == (
-        "environment.wrappers needs single environments, so those of the preset cartpole are not vectorised",
+        "environment.wrappers needs single environments, so the vectorised form of the preset cartpole and its"
+        " arguments are not used",
     )
     with pytest.raises(ConfigurationError, match=r"environment\.wrappers needs single environments"):
         configured({"env_id": "CartPole-v1", "wrappers": "ClipReward", "environment": {"vectorization": "native"}})

@@ -27,8 +27,9 @@ class PPOConfig(Section):
     all passes."""
     minibatches: DerivedCount = 0
     """Gradient steps per pass. 0 or auto: so many that a minibatch has about 256 steps."""
-    discount: UnitInterval = 0.99
-    """Discount per step, gamma."""
+    discount: Annotated[float, Field(ge=-1.0, le=1.0)] = 0.99
+    """Discount per step, gamma. Negative if two players of a zero-sum game take turns, because what follows a move is
+    worth to the player who made it what the opponent loses (docs/suites.md#two-players)."""
     trace_decay: UnitInterval = 0.95
     """Lambda of GAE and V-trace."""
     clip_range: PositiveFloat = 0.2

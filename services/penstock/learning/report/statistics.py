@@ -303,7 +303,8 @@ class RunStatistics:
             return 0.0
         (began, first), (ended, last) = self._trail[0], self._trail[-1]
         usual = (ended - began) / (len(self._trail) - 1)
-        late = max(0.0, self._clock() - ended - usual)
+        # The last evaluations do not belong to the training, whose rate they would lower.
+        late = max(0.0, min(self._clock(), self._ended_at) - ended - usual)
         if ended <= began or late > max(_RATE_WINDOW_S, usual):
             return 0.0
         return (last.of(unit) - first.of(unit)) / (ended - began + late)

@@ -150,6 +150,24 @@ def test_batches_that_take_minutes_have_a_speed_between_them() -> None:
     assert (statistics.status().env_steps_per_s, statistics.status().remaining_s) == pytest.approx((100 / 120, 120.0))
 
 
+def test_the_rate_does_not_fall_during_the_last_evaluations() -> None:
+    now = [0.0]
+    statistics = RunStatistics(limits=Amounts(steps=300), earlier_s=0.0, clock=lambda: now[0])
+    for number in range(1, 4):
+        now[0] += 2.0
+        statistics.trained(
+            counted_batch(),
+            TRAINING,
+            version=number,
+            extent=Extent(steps=100 * number),
+            samples_per_insert=1.0,
+            train_s=0.1,
+        )
+    statistics.end_training()
+    now[0] += 500.0
+    assert statistics.status().env_steps_per_s == 50.0
+
+
 def test_a_run_at_its_limit_has_no_time_left_although_nothing_is_trained() -> None:
     now = [0.0]
     statistics = RunStatistics(limits=Amounts(steps=100), earlier_s=0.0, clock=lambda: now[0])

@@ -17,7 +17,7 @@ from penstock.small.compiled.estimates import EstimateSettings
 from tests.support.training.training import make_batch, make_learner
 
 OPTIONS: dict[str, list[Any]] = {
-    "discount": [0.9, 0.99],
+    "discount": [0.9, 0.99, -0.9],
     "trace_decay": [0.5, 0.95],
     "rho_clip": [0.5, 1.0, 2.0],
     "trace_clip": [0.5, 1.0, 2.0],
