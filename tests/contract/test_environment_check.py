@@ -357,3 +357,14 @@ def test_a_file_that_refuses_its_arguments_is_reported_with_them_and_with_what_i
     assert "SystemExit: 2" in refusal
     assert "'--other', '3'" in refusal
     assert "error: the following arguments are required: --level" in refusal
+
+
+def test_the_agents_of_an_environment_fill_the_numbers_of_environments_and_one_agent_changes_none() -> None:
+    pytest.importorskip("pettingzoo")
+    variants = [{"g": gravity} for gravity in (9.0, 10.0, 11.0)]
+    single = build({"environment": {"id": "Pendulum-v1", "variants": variants}, "train": {"actors": 3}})
+    assert check_environment(single, lambda line: None)[0].evaluation.episodes == 20
+    several = settings("tests.support.environments.relay:Relay", "tests.support.environments.relay")
+    found, _ = check_environment(several, (lines := list[str]()).append)
+    assert (found.actor.environments, found.evaluation.episodes) == (9, 21)
+    assert any("has 3 agents" in line and "evaluation.episodes 21 in place of 20" in line for line in lines)

@@ -97,7 +97,7 @@ def _with_whole_games(config: Config, agents: int, report: Callable[[str], None]
     trained, played = config.actor.environments, config.evaluation.episodes
     variants = len(config.environment.variant_kwargs)
     rows = -(-trained // agents) * agents, -(-played // (agents * variants)) * agents * variants
-    if rows == (trained, played):
+    if agents == 1 or rows == (trained, played):
         return config
     report(
         f"{config.environment.short_name} has {agents} agents, each of which counts as an environment and plays an"
