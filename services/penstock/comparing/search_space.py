@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from penstock.comparing.grid import Cell, check_comparable, with_cell
-from penstock.config import Config
+from penstock.config import Config, parse_toml
 from penstock.config.names import in_sections, suggestions
 from penstock.config.sections import setting_names
 from penstock.errors import ConfigurationError
@@ -86,6 +86,14 @@ class Choice:
 
 Space = Mapping[str, Range | Choice]
 """Ranges and choices by setting, as section.key."""
+
+
+def default_space(base: Config) -> Space:
+    """Returns the default search space, without the discount if its sign has a meaning (`ppo.discount`)."""
+    values = parse_toml(DEFAULT_SPACE)
+    if base.ppo.discount < 0.0:
+        values["ppo"] = {name: each for name, each in dict(values["ppo"]).items() if name != "discount"}  # type: ignore[call-overload]
+    return read_space(values, base, "the default search space")
 
 
 def read_space(values: Mapping[str, object], base: Config, source: str) -> Space:

@@ -64,7 +64,9 @@ REFUSED = {
     "a_setting_given_twice": Refused("train --seed 1 --seed 2", "run.seed is given as '1' and as '2'; give it once"),
     "infinity": Refused("train --ppo.learning-rate inf", "must be a number above 0 and at most 1; got 'inf'"),
     "nan": Refused("train --stop-at-return nan", "run.stop_at_return must be a number, or none; got 'nan'"),
-    "nan_for_a_share": Refused("train --ppo.discount nan", "ppo.discount must be a number from 0 to 1; got 'nan'"),
+    "nan_for_a_share": Refused(
+        "train --ppo.trace-decay nan", "ppo.trace_decay must be a number from 0 to 1; got 'nan'"
+    ),
     "a_device_of_another_library": Refused("train --learner.device gpu", "must be auto, cpu, cuda, or cuda:N"),
     "a_device_that_does_not_exist": Refused("train --device tpu", "must be auto, cpu, cuda, or cuda:N"),
     "no_number_of_steps": Refused(

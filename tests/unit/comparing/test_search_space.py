@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.named import settings_named
-from penstock.comparing.search_space import DEFAULT_SPACE, Choice, Range, read_space, values_in
+from penstock.comparing.search_space import DEFAULT_SPACE, Choice, Range, default_space, read_space, values_in
 from penstock.config import Config, parse_toml
 from penstock.errors import ConfigurationError
 from penstock.presets import preset_names
@@ -63,7 +63,9 @@ def test_a_wrong_space_is_refused_with_the_name_of_the_setting(text: str, reason
 @pytest.mark.parametrize("preset", preset_names())
 def test_the_default_space_fits_each_preset(preset: str) -> None:
     base = settings_named(preset).repeatable()
-    assert read_space(parse_toml(DEFAULT_SPACE), base, "the default").keys() >= {"ppo.learning_rate"}
+    space = default_space(base)
+    assert space.keys() >= {"ppo.learning_rate"}
+    assert ("ppo.discount" in space) == (base.ppo.discount > 0.0)
 
 
 def test_the_values_to_start_from_are_those_that_the_space_contains() -> None:

@@ -87,7 +87,8 @@ def test_a_cleanly_stopped_run_resumes_at_its_version(folder: RunFolder) -> None
     assert conclusion.stopped == "interrupted"
     resumed = InProcess()
     conclude(folder, resumed, lambda: False, batches=9, earlier=conclusion.progress)
-    assert [plan.next_batch for plan in resumed.plans] == [3]
+    # A change of the automatic degree sends the plan again.
+    assert {plan.next_batch for plan in resumed.plans} == {3}
     # A power cut after the end skips no version either.
     version = saved_version(folder)
     assert VersionMark(folder.versions, version, boot="another").first == version

@@ -32,6 +32,7 @@ DISTRIBUTIONS = {
     "onnxruntime": {"onnxruntime"},
     "onnxscript": {"onnxscript"},
     "optuna": {"optuna"},
+    "pettingzoo": {"pettingzoo"},
     "pygame": {"pygame", "pygame-ce"},
     "pyspiel": {"open-spiel"},
     "stable_retro": {"stable-retro"},

@@ -15,10 +15,10 @@ from penstock.cli.one_line_parser import OneLineParser
 from penstock.cli.report.study_page import value_text, write_study
 from penstock.cli.screen.lines import show, show_command
 from penstock.cli.shown_runs import chosen_folder, chosen_processes, chosen_seeds
-from penstock.comparing.search_space import DEFAULT_SPACE, Space, read_space
+from penstock.comparing.search_space import DEFAULT_SPACE, Space, default_space, read_space
 from penstock.comparing.study import Study, Trial
 from penstock.comparing.tuning import Tuning
-from penstock.config import Config, load_toml, parse_toml
+from penstock.config import Config, load_toml
 from penstock.errors import ConfigurationError, PenstockError
 from penstock.launch import slurm
 from penstock.launch.slurm_scripts import JobOptions, tuning_script
@@ -129,7 +129,7 @@ def _base(name: str, steps: int | None) -> Config:
 
 def _space(file: Path | None, base: Config) -> Space:
     if file is None:
-        return read_space(parse_toml(DEFAULT_SPACE), base, "the default search space")
+        return default_space(base)
     return read_space(load_toml(file), base, str(file))
 
 
