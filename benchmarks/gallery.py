@@ -33,8 +33,9 @@ WIDTH, FRAMES_PER_S, SHOWN_S, QUALITY = 160, 12, 6.0, 60
 
 
 def presets() -> dict[str, Config]:
-    """Returns the presets that name an environment."""
-    return {name: build(values) for name in preset_names() if "environment" in (values := preset_values(name))}
+    """Returns the presets that name an environment with pictures, which games of OpenSpiel have not."""
+    found = {name: build(values) for name in preset_names() if "environment" in (values := preset_values(name))}
+    return {name: config for name, config in found.items() if not config.environment.id.startswith("open_spiel:")}
 
 
 def trained(name: str, config: Config) -> dict[str, object]:
