@@ -111,8 +111,7 @@ def play(
         mixed = made.make_mixed(episodes)
     except UnevenRows as uneven:
         # Every agent of a game plays an episode.
-        rows = uneven.agents * len(variants)
-        mixed = made.make_mixed(-(-episodes // rows) * rows)
+        mixed = made.make_mixed(uneven.filled(episodes, len(variants)))
     task = EvaluationTask(
         0, policy.weights, mixed.count, deterministic, seed, len(variants), max_episode_steps=playable.most_steps
     )

@@ -151,22 +151,32 @@ def _rendered(environment: EnvironmentConfig, kwargs: dict[str, Any]) -> gymnasi
     if sys.platform == "linux" and not os.environ.get("DISPLAY"):
         os.environ.setdefault("MUJOCO_GL", "egl")
     found = import_and_find(environment.id, environment.imports, environment.python)
-    try:
+    with _explained(environment.id):
         rendered = make(found, kwargs, render_mode="rgb_array")
         rendered = wrapped(rendered, environment.id, environment.wrappers)
         # Many environments import their renderer when they draw.
         rendered.reset()
-        picture: Any = rendered.render()
+        _check_picture(environment.id, rendered.render())
+    return rendered
+
+
+@contextlib.contextmanager
+def _explained(env_id: str) -> Iterator[None]:
+    """Turns an exception of an environment that is made or drawn into a one-line error with the remedy."""
+    try:
+        yield
     except PenstockError:
         raise
     except Exception as error:
         if module := extras.missing_module(error):
-            raise extras.lacking(f"the film of {environment.id}", module) from None
+            raise extras.lacking(f"the film of {env_id}", module) from None
         needed = _OPENGL if "mujoco" in sys.modules else _NEEDED
-        raise ConfigurationError(f"can't film {environment.id}: {describe_error(error)}; {needed}") from None
+        raise ConfigurationError(f"can't film {env_id}: {describe_error(error)}; {needed}") from None
+
+
+def _check_picture(env_id: str, picture: Any) -> None:
     if np.ndim(picture) != 3:
-        raise ConfigurationError(f"can't film {environment.id}: render returned no picture; {_NEEDED}")
-    return rendered
+        raise ConfigurationError(f"can't film {env_id}: render returned no picture; {_NEEDED}")
 
 
 @contextlib.contextmanager
@@ -269,19 +279,11 @@ def _rendered_agents(environment: EnvironmentConfig, kwargs: dict[str, Any]) -> 
     try:
         made = make(1)
     except UnevenRows as uneven:
-        made = make(uneven.agents)
+        made = make(uneven.filled(1))
     assert isinstance(made, AgentEnvironments)
-    try:
+    with _explained(environment.id):
         made.reset(range(made.count))
-        picture = made.render()
-    except PenstockError:
-        raise
-    except Exception as error:
-        if module := extras.missing_module(error):
-            raise extras.lacking(f"the film of {environment.id}", module) from None
-        raise ConfigurationError(f"can't film {environment.id}: {describe_error(error)}; {_NEEDED}") from None
-    if np.ndim(picture) != 3:
-        raise ConfigurationError(f"can't film {environment.id}: render returned no picture; {_NEEDED}")
+        _check_picture(environment.id, made.render())
     return made
 
 

@@ -58,7 +58,7 @@ def _turns(config: Sections) -> str | None:
     if not plays_itself or not config.environment.id.startswith("open_spiel:") or config.ppo.discount < 0.0:
         return None
     return (
-        f"a policy that plays against itself needs a negative ppo.discount, because the value after a move is the"
+        "a policy that plays against itself needs a negative ppo.discount, because the value after a move is the"
         f" opponent's, and it is {config.ppo.discount:g}; set it to {-config.ppo.discount:g}"
     )
 

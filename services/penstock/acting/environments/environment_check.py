@@ -141,7 +141,7 @@ def check(
                 try:
                     made = make(task.instances, vectorization=vectorization, workers=task.instances if alone else 1)
                 except UnevenRows as uneven:
-                    made = make(-(-task.instances // uneven.agents) * uneven.agents, vectorization=vectorization)
+                    made = make(uneven.filled(task.instances), vectorization=vectorization)
                 except ConfigurationError as error:
                     # The refusal of a worker process may mean the same.
                     once = isinstance(error, MadeOnce) or vectorization == "process"

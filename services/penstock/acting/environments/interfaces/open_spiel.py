@@ -63,7 +63,25 @@ def _made(name: str, /, *, render_mode: str | None = None, opponent: str | None 
     return OpenSpielEnvironment(game, render_mode=render_mode)
 
 
-class OpenSpielEnvironment(gymnasium.Env[NDArray[np.float32], np.int64]):
+class _Game(gymnasium.Env[NDArray[np.float32], np.int64]):
+    """A game whose `_state` changes by moves and by chance."""
+
+    _state: Any
+
+    def _move(self, action: np.int64, player: int) -> None:
+        """Makes a move of a player. Raises `ValueError` for an illegal one, which some games take without an error."""
+        if int(action) not in self._state.legal_actions(player):
+            raise ValueError(f"the move {action} is illegal; environment.action_masks must be true")
+        self._state.apply_action(int(action))
+        self._draw()
+
+    def _draw(self) -> None:
+        while self._state.is_chance_node():
+            outcomes, probabilities = zip(*self._state.chance_outcomes(), strict=True)
+            self._state.apply_action(int(self.np_random.choice(outcomes, p=probabilities)))
+
+
+class OpenSpielEnvironment(_Game):
     """A game of OpenSpiel for one player.
 
     Observations are <float32> of the shape that the game declares, and a reward is the growth of the player's return.
@@ -95,11 +113,8 @@ class OpenSpielEnvironment(gymnasium.Env[NDArray[np.float32], np.int64]):
         return self._observed(), {}
 
     def step(self, action: np.int64) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        """Makes a move. Raises `ValueError` for an illegal one, which some games take without an error."""
-        if int(action) not in self._state.legal_actions(0):
-            raise ValueError(f"the move {action} is illegal; environment.action_masks must be true")
-        self._state.apply_action(int(action))
-        self._draw()
+        """Makes a move. Raises `ValueError` for an illegal one."""
+        self._move(action, 0)
         before, self._return = self._return, self._state.player_return(0)
         return self._observed(), self._return - before, self._state.is_terminal(), False, {}
 
@@ -107,21 +122,17 @@ class OpenSpielEnvironment(gymnasium.Env[NDArray[np.float32], np.int64]):
         """Returns <bool>[actions], the legal moves."""
         return np.array(self._state.legal_actions_mask(0), np.bool_)
 
-    def _draw(self) -> None:
-        while self._state.is_chance_node():
-            outcomes, probabilities = zip(*self._state.chance_outcomes(), strict=True)
-            self._state.apply_action(int(self.np_random.choice(outcomes, p=probabilities)))
-
     def _observed(self) -> NDArray[np.float32]:
         return np.array(self._state.observation_tensor(0), np.float32).reshape(self._shape)
 
 
-class TwoPlayers(gymnasium.Env[NDArray[np.float32], np.int64]):
+class TwoPlayers(_Game):
     """A zero-sum game of two players who take turns.
 
     Against `self`, an action is a move of the player whose turn it is, and the reward is what it gains by this move.
     Against another opponent, the policy has either seat, and a step ends when it is its turn again. An observation,
-    <float32>[numbers + 2], is that of the player whose turn it is, and says by its last two numbers which one it is.
+    <float32>[numbers + 2], is that of the player to move; its last two numbers are 1, 0 for the first player and 0, 1
+    for the second.
     """
 
     def __init__(self, game: Any, opponent: str, *, render_mode: str | None = None) -> None:
@@ -155,11 +166,8 @@ class TwoPlayers(gymnasium.Env[NDArray[np.float32], np.int64]):
     def step(self, action: np.int64) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         """Makes a move. Raises `ValueError` for an illegal one, and if a player moves twice against itself."""
         mover = self._turn()
-        if int(action) not in self._state.legal_actions(mover):
-            raise ValueError(f"the move {action} is illegal; environment.action_masks must be true")
         before = self._state.returns()[mover]
-        self._state.apply_action(int(action))
-        self._draw()
+        self._move(action, mover)
         if self._opponent != "self":
             self._answer()
         elif not self._state.is_terminal() and self._turn() == mover:
@@ -175,11 +183,6 @@ class TwoPlayers(gymnasium.Env[NDArray[np.float32], np.int64]):
         if self._opponent != "self":
             return self._seat
         return 0 if self._state.is_terminal() else int(self._state.current_player())
-
-    def _draw(self) -> None:
-        while self._state.is_chance_node():
-            outcomes, probabilities = zip(*self._state.chance_outcomes(), strict=True)
-            self._state.apply_action(int(self.np_random.choice(outcomes, p=probabilities)))
 
     def _answer(self) -> None:
         """Makes the opponent's moves until it is the policy's turn."""

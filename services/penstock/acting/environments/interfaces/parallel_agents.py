@@ -28,11 +28,20 @@ _NUMBERS = (bool, int, float, np.number, np.bool_)
 
 
 class UnevenRows(ConfigurationError):
-    """The number of rows is no multiple of the `agents` of an environment."""
+    """A number of rows is not a multiple of the number of `agents` of an environment."""
 
-    def __init__(self, text: str, agents: int) -> None:
-        super().__init__(text)
+    def __init__(self, name: str, agents: int, count: int) -> None:
         self.agents = agents
+        super().__init__(
+            f"{name} has {agents} agents, each of which counts as an environment, so their number must be a multiple of"
+            f" {agents}; set actor.environments and evaluation.episodes to such numbers, as {self.filled(count)} in"
+            f" place of {count}"
+        )
+
+    def filled(self, count: int, variants: int = 1) -> int:
+        """Returns the least number of rows from `count` on that whole environments of each variant fill."""
+        rows = self.agents * variants
+        return -(-count // rows) * rows
 
 
 def parallel_spec(name: str) -> EnvSpec:
@@ -99,13 +108,7 @@ class ParallelAgents(VectorEnv[Any, Any, Any]):
             raise ConfigurationError(f"{name} does not name its possible_agents, each of which needs a row")
         if num_envs % self.agents:
             first.close()
-            rows = -(-num_envs // self.agents) * self.agents
-            raise UnevenRows(
-                f"{name} has {self.agents} agents, each of which counts as an environment, so their number must be a"
-                f" multiple of {self.agents}; set actor.environments and evaluation.episodes to such numbers, as"
-                f" {rows} in place of {num_envs}",
-                self.agents,
-            )
+            raise UnevenRows(name, self.agents, num_envs)
         self._envs = [first, *(make(**arguments) for _ in range(num_envs // self.agents - 1))]
         self.notices: list[str] = []
         self._forms = [_Form(first, agent) for agent in self._ids]
@@ -122,7 +125,7 @@ class ParallelAgents(VectorEnv[Any, Any, Any]):
     def reset(  # type: ignore[override]
         self, *, seed: Sequence[int] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Starts new episodes. The environment's seed is that of its first row, of which it takes 31 bits."""
+        """Starts new episodes. The seed of an environment is the lower 31 bits of its first row's."""
         self._infos = {}
         for number in range(len(self._envs)):
             self._begin(number, None if seed is None else seed[number * self.agents] % 2**31)
