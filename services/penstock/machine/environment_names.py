@@ -26,6 +26,17 @@ ENVPOOL = "envpool"
 INTERFACES = (ENVPOOL, "gym", "open_spiel", "pettingzoo")
 """Packages with another interface than Gymnasium's, which Penstock converts (`acting.environments`)."""
 
+_GAMES = """
+Adventure AirRaid Alien Amidar Assault Asterix Asteroids Atlantis BankHeist BattleZone BeamRider Berzerk Bowling
+Boxing Breakout Carnival Centipede ChopperCommand CrazyClimber Defender DemonAttack DoubleDunk ElevatorAction Enduro
+FishingDerby Freeway Frostbite Gopher Gravitar Hero IceHockey Jamesbond JourneyEscape Kangaroo Krull KungFuMaster
+MontezumaRevenge MsPacman NameThisGame Phoenix Pitfall Pong Pooyan PrivateEye Qbert Riverraid RoadRunner Robotank
+Seaquest Skiing Solaris SpaceInvaders StarGunner Tennis TimePilot Tutankham UpNDown Venture VideoPinball WizardOfWor
+YarsRevenge Zaxxon
+"""
+OLDER_GAMES = tuple(_GAMES.split())
+"""Games of Atari that also have ids without a namespace, such as Pong-v4 and PongNoFrameskip-v4."""
+
 _SUFFIX = ".py"
 _ENVIRONMENT = "environment"
 

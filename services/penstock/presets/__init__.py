@@ -11,7 +11,7 @@ from penstock.config import Config, build, merge
 from penstock.config.checks import ONLY_SINGLE
 from penstock.config.names import answered, in_sections, setting_of, spelled
 from penstock.errors import ConfigurationError
-from penstock.machine.environment_names import Environment, section_of, split
+from penstock.machine.environment_names import OLDER_GAMES, Environment, section_of, split
 from penstock.machine.spelling import question, similar
 
 NO_PRESET = "none"
@@ -19,6 +19,8 @@ NO_PRESET = "none"
 
 _VERSION = re.compile(r"-v\d+$")
 
+_OLDER_GAME = re.compile(rf"({'|'.join(OLDER_GAMES)})(NoFrameskip)?(-v[04])?", re.IGNORECASE)
+"""Older ids of a game of Atari, such as PongNoFrameskip-v4, which has the preset of ALE/Pong-v5."""
 
 _FAMILIES = {"atari": ("ALE/*-v5", re.compile(r"ALE/\w+?(-v5)?", re.IGNORECASE))}
 """Presets for all environments whose id matches, unless another preset is for one of them; and the ids in words."""
@@ -256,11 +258,14 @@ def _is_for(name: str, environment_id: str) -> bool:
     `cli.named.with_known_environment` corrects. The class `my_module:Pendulum` is another environment.
     """
     place, wanted = split(environment_id)
+    of_ale = place in ("", "gymnasium", "ale_py")
+    if of_ale and (older := _OLDER_GAME.fullmatch(wanted)) is not None:
+        wanted = f"ALE/{older[1]}-v5"
     own = _environment_of(name)
     if own is None or own in (wanted, environment_id):
         return True
     if name in _FAMILIES:
-        return place in ("", "gymnasium", "ale_py") and _FAMILIES[name][1].fullmatch(wanted) is not None
+        return of_ale and _FAMILIES[name][1].fullmatch(wanted) is not None
     return place in ("", "gymnasium") and wanted.lower() in (own.lower(), _VERSION.sub("", own).lower())
 
 

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 
+from penstock.machine.environment_names import OLDER_GAMES
+
 
 @dataclass(frozen=True, slots=True)
 class Package:
@@ -30,20 +32,10 @@ def _package(module: str, ids: str, installation: str = "", registration: str = 
     return Package(module, re.compile(ids), installation, registration or module)
 
 
-_GAMES = """
-Adventure AirRaid Alien Amidar Assault Asterix Asteroids Atlantis BankHeist BattleZone BeamRider Berzerk Bowling Boxing
-Breakout Carnival Centipede ChopperCommand CrazyClimber Defender DemonAttack DoubleDunk ElevatorAction Enduro
-FishingDerby Freeway Frostbite Gopher Gravitar Hero IceHockey Jamesbond JourneyEscape Kangaroo Krull KungFuMaster
-MontezumaRevenge MsPacman NameThisGame Phoenix Pitfall Pong Pooyan PrivateEye Qbert Riverraid RoadRunner Robotank
-Seaquest Skiing Solaris SpaceInvaders StarGunner Tennis TimePilot Tutankham UpNDown Venture VideoPinball WizardOfWor
-YarsRevenge Zaxxon
-"""
-"""Games of Atari that also have ids without a namespace, such as Pong-v4."""
-
 WELL_KNOWN = (
     _package(
         "ale_py",
-        rf"ALE/|\w+(NoFrameskip|Deterministic)(-|$)|\w+-ram\w*(-|$)|({'|'.join(_GAMES.split())})(-v\d+)?$",
+        rf"ALE/|\w+(NoFrameskip|Deterministic)(-|$)|\w+-ram\w*(-|$)|({'|'.join(OLDER_GAMES)})(-v\d+)?$",
     ),
     _package("minigrid", r"(MiniGrid|BabyAI)-"),
     _package("stable_retro", r"retro/", registration="penstock.acting.environments.emulators.games"),

@@ -3,13 +3,16 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import numpy as np
 import pytest
+from numpy.testing import assert_equal
 
 from penstock.acting.environments.packages import WELL_KNOWN, package_of
 from penstock.acting.environments.registry import find, has_native_form, make
 from penstock.acting.environments.vectors import make_environments
 from penstock.errors import ConfigurationError, UnknownEnvironment
 from penstock.machine.module_imports import import_module
+from penstock.presets import preset
 
 OWN = """
 import gymnasium
@@ -65,6 +68,22 @@ def test_an_id_imports_the_package_that_is_known_to_register_it() -> None:
     assert find("ALE/Assault-v5") == "ALE/Assault-v5"
     assert "ALE/Assault-v5" in gymnasium.registry
     assert has_native_form("ALE/Assault-v5")
+
+
+@pytest.mark.parametrize("older", ["AssaultNoFrameskip-v4", "Assault-v0"])
+def test_an_older_id_of_a_game_takes_the_steps_of_the_new_one(older: str) -> None:
+    pytest.importorskip("ale_py")
+    kwargs = {**preset("atari").environment.kwargs, "repeat_action_probability": 0.25}
+    one, other = (
+        make_environments(each, 2, kwargs=kwargs, vectorization="native") for each in (older, "ALE/Assault-v5")
+    )
+    for each in (one, other):
+        each.reset([3, 4])
+    for action in np.random.default_rng(0).integers(0, 7, (50, 2)):
+        assert_equal(one.step((action,))[:5], other.step((action,))[:5])
+        assert_equal(one.observation, other.observation)
+    one.close()
+    other.close()
 
 
 def test_every_id_that_ale_registers_is_known() -> None:

@@ -11,6 +11,7 @@ from penstock.acting.environments.native.envpool import is_pool
 
 _MODULE = "gymnasium.envs.classic_control."
 _FORMS: dict[str, Any] = {"Pendulum-v1": pendulum, "Acrobot-v1": acrobot}
+_ATARI, _ATARI_VECTOR = "ale_py.env:AtariEnv", "ale_py.vector_env:AtariVectorEnv"
 
 _SAME_STEPS = {
     "CartPole-v1": frozenset({"max_episode_steps", "sutton_barto_reward"}),
@@ -27,7 +28,12 @@ _FEWEST = 8
 
 
 def with_native_form(spec: EnvSpec) -> EnvSpec:
-    """Returns the spec with Penstock's vectorised form, if there is one and the spec is Gymnasium's own."""
+    """Returns the spec with Penstock's vectorised form, if there is one and the spec is Gymnasium's own.
+
+    The older ids of ALE's games, such as PongNoFrameskip-v4, get the form with which the new ones are registered.
+    """
+    if spec.entry_point == _ATARI and spec.vector_entry_point is None:
+        return dataclasses.replace(spec, vector_entry_point=_ATARI_VECTOR)
     form = _FORMS.get(spec.id)
     return dataclasses.replace(spec, vector_entry_point=form) if form is not None and _is_gymnasiums(spec) else spec
 
