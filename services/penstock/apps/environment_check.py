@@ -2,8 +2,8 @@
 
 It reads the request, one JSON line, from standard input, and writes JSON lines to the descriptor given as its argument:
 one per stage as it begins (`stage`, `name`), and finally `refused` and `unknown`, or `env_id`, `warnings`, `notices`,
-`offsets`, `alone`, `agents` and `store_bytes`, the size of a store for the requested number of segments. The output of
-environments does not reach that descriptor.
+`offsets`, `alone`, `agents`, `sizes` and `store_bytes`, the size of a store for the requested number of segments. The
+output of environments does not reach that descriptor.
 """
 
 import faulthandler
@@ -58,6 +58,7 @@ def main() -> None:
             offsets=list(checked.offsets),
             alone=checked.alone,
             agents=checked.agents,
+            sizes=checked.sizes,
         )
     sys.stdout.flush()
     os._exit(0)

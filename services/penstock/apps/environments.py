@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from penstock.acting.environments.bodies import Sizes, wrapping
 from penstock.acting.environments.frames import with_frames
 from penstock.acting.environments.interfaces.parallel_agents import UnevenRows
 from penstock.acting.environments.played import PlayedEnvironment
@@ -11,6 +12,7 @@ from penstock.acting.environments.single_environments import SingleEnvironments
 from penstock.acting.environments.variants import Arguments, EnvironmentVariants
 from penstock.acting.environments.vectors import Environments, make_environments
 from penstock.acting.environments.workers.pool import TIMEOUT_S
+from penstock.acting.environments.wrappers import Wrapping
 from penstock.config import Config, EnvironmentConfig, read_settings
 from penstock.config.foreign_code import FileNames
 from penstock.config.recorded import ENVIRONMENT
@@ -24,13 +26,14 @@ def variants_of(
 ) -> EnvironmentVariants:
     """Returns variants of the configured environment, each with all its arguments.
 
-    `timeout_s` is the time that a call of an environment in a worker process may take.
+    `timeout_s` is the time that a call of an environment in a worker process may take. Raises `ConfigurationError` as
+    `wrappers_of`.
     """
     return EnvironmentVariants(
         environment.id,
         arguments,
         environment.imports,
-        environment.wrappers,
+        [wrappers_of(environment, each) for each in arguments],
         environment.vectorization,
         environment.frame_stack,
         environment.action_masks,
@@ -39,6 +42,20 @@ def variants_of(
         environment.python,
         environment.info_metrics,
     )
+
+
+def wrappers_of(environment: EnvironmentConfig, arguments: Arguments) -> list[Wrapping]:
+    """Returns the wrappers around the environments of a variant with these arguments.
+
+    Raises `ConfigurationError` if padding has no sizes yet, or the arguments are no variant's that can be shown.
+    """
+    sizes = environment.pad_spaces
+    if sizes == "auto":
+        raise ConfigurationError(
+            "only the check before a run of `penstock train` finds the sizes for environment.pad_spaces auto; set them"
+            " here, as it prints them: the numbers of an observation and of an action, such as 24,6"
+        )
+    return [*environment.wrappers, *wrapping(None if sizes is None else Sizes(*sizes), environment.shown(arguments))]
 
 
 def make_configured(environment: EnvironmentConfig, count: int) -> Environments:
@@ -101,7 +118,7 @@ def make_played(environment: EnvironmentConfig, variant: int, render_mode: str |
             1,
             kwargs=kwargs,
             imports=environment.imports,
-            wrappers=environment.wrappers,
+            wrappers=wrappers_of(environment, known[variant]),
             vectorization=form,
             use_masks=environment.action_masks,
             python=environment.python,

@@ -26,7 +26,7 @@ from penstock.acting.policies.saved_policies import SavedPolicy
 from penstock.acting.values import masks
 from penstock.acting.values.leaves import flatten
 from penstock.acting.values.spaces import describe
-from penstock.apps.environments import variants_of
+from penstock.apps.environments import variants_of, wrappers_of
 from penstock.config import EnvironmentConfig
 from penstock.errors import ConfigurationError, PenstockError
 from penstock.machine import extras
@@ -118,7 +118,7 @@ def _is_rendered(policy: SavedPolicy, environment: EnvironmentConfig, kwargs: di
         1,
         kwargs=kwargs,
         imports=environment.imports,
-        wrappers=environment.wrappers,
+        wrappers=wrappers_of(environment, kwargs),
         python=environment.python,
         use_masks=False,
     )
@@ -153,7 +153,7 @@ def _rendered(environment: EnvironmentConfig, kwargs: dict[str, Any]) -> gymnasi
     found = import_and_find(environment.id, environment.imports, environment.python)
     with _explained(environment.id):
         rendered = make(found, kwargs, render_mode="rgb_array")
-        rendered = wrapped(rendered, environment.id, environment.wrappers)
+        rendered = wrapped(rendered, environment.id, wrappers_of(environment, kwargs))
         # Many environments import their renderer when they draw.
         rendered.reset()
         _check_picture(environment.id, rendered.render())

@@ -8,7 +8,7 @@ from penstock.config.sections import Sections
 from penstock.gate_law import collection_conflict, shard_window_conflict, shards_conflict, window_conflict
 from penstock.types.replay import MAX_BATCH_SEGMENTS
 
-ONLY_SINGLE = ("wrappers", "python")
+ONLY_SINGLE = ("wrappers", "python", "pad_spaces", "show_variant")
 """Settings of [environment] that an environment's own vectorised form can't have."""
 
 

@@ -24,6 +24,8 @@ ENVIRONMENT = tuple(
         "id",
         "kwargs",
         "variants",
+        "pad_spaces",
+        "show_variant",
         "imports",
         "python",
         "wrappers",

@@ -12,7 +12,7 @@ import typing
 from typing import Annotated, Any, Literal
 
 import pydantic
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from penstock.config.wanted import InWords
 from penstock.machine.addresses import ADDRESS_FILE, parse_name
@@ -228,6 +228,10 @@ def _check_info_keys(keys: tuple[str, ...]) -> tuple[str, ...]:
     return keys
 
 
+def _read_padding(value: object) -> object:
+    return value if value == "auto" else read_list(value)
+
+
 def _read_auto(value: object) -> object:
     return 0 if value == "auto" else value
 
@@ -332,6 +336,11 @@ Sizes = Annotated[
     tuple[PositiveInt, ...],
     pydantic.BeforeValidator(read_list),
     InWords("whole numbers above 0, separated by commas, such as 256,256"),
+]
+PaddedSizes = Annotated[
+    Literal["auto"] | tuple[NonNegativeInt, NonNegativeInt] | None,
+    pydantic.BeforeValidator(_read_padding),
+    InWords("auto, none, or the numbers of an observation and of an action, such as 24,6"),
 ]
 Numbers = Annotated[
     tuple[float, ...],

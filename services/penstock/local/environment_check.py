@@ -66,6 +66,7 @@ def check_environment(
     if "refused" in answer:
         kind = UnknownEnvironment if answer.get("unknown") else ConfigurationError
         raise kind(str(answer["refused"]))
+    environment = config.environment
     for notice in answer["notices"]:
         report(notice)
     for warning in answer["warnings"]:
@@ -79,6 +80,13 @@ def check_environment(
             " own (environment.vectorization process)"
         )
         config = config.changed({"environment": {"vectorization": "process", "workers": config.most_environments}})
+    if answer["sizes"] is not None:
+        observation, action = answer["sizes"]
+        report(
+            f"{environment.short_name}: the spaces of all variants are padded to the same sizes, 0 for one that is the"
+            f" same (environment.pad_spaces {observation},{action})"
+        )
+        config = config.changed({"environment": {"pad_spaces": answer["sizes"]}})
     config = _with_whole_games(config, answer["agents"], report)
     offsets, policy = answer["offsets"], config.policy
     if any(offsets) and policy.normalise_observations and not policy.observation_offsets:
@@ -115,17 +123,24 @@ def _request(config: Config) -> dict[str, Any]:
         [written_table(variant) for variant in variants]
         for variants in (environment.training_variants, environment.variant_kwargs)
     )
-    tasks: list[dict[str, object]] = [{"variants": evaluation, "instances": max(evaluated, trained)}]
+    trained_on, played = (
+        [environment.shown(variant) for variant in variants]
+        for variants in (environment.training_variants, environment.variant_kwargs)
+    )
+    tasks: list[dict[str, object]] = [
+        {"variants": evaluation, "instances": max(evaluated, trained), "shown": played},
+    ]
     if training != evaluation:
         tasks = [
-            {"variants": training, "instances": trained, "use": "training"},
-            {"variants": evaluation, "instances": evaluated, "use": "evaluation"},
+            {"variants": training, "instances": trained, "use": "training", "shown": trained_on},
+            {"variants": evaluation, "instances": evaluated, "use": "evaluation", "shown": played},
         ]
     return {
         "env_id": environment.id,
         "tasks": tasks,
         "imports": environment.imports,
         "wrappers": [written_table(each) for each in environment.wrappers],
+        "padding": environment.pad_spaces,
         "vectorization": environment.vectorization,
         "alone": config.has_lone_environments,
         "frames": environment.frame_stack,

@@ -10,12 +10,13 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.acting.environments import first_values
+from penstock.acting.environments.bodies import Sizes, common_sizes, wrapping
 from penstock.acting.environments.frames import with_frames
 from penstock.acting.environments.interfaces.parallel_agents import UnevenRows
 from penstock.acting.environments.offsets import find_offsets, offsets_of
@@ -63,12 +64,13 @@ class Task:
     """The environments of one use, training or evaluation (empty: both), in all variants.
 
     `variants` has all arguments of each variant, of which `instances` environments are made; 2 are enough to compare
-    them. Messages name the `use`.
+    them. Messages name the `use`. `shown` has the numbers of each variant that an observation has; empty: none.
     """
 
     variants: Sequence[Mapping[str, Any]]
     instances: int
     use: str = ""
+    shown: Sequence[Sequence[float]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,8 @@ class Checked:
     """The result of a check: warnings and notices of one line each, the spec of the environments, and offsets.
 
     `env_id` is the registered id that the given one means. `alone` is whether each environment needs a process of its
-    own, because a process can have only one. `agents` is the number of rows that an environment has.
+    own, because a process can have only one. `agents` is the number of rows that an environment has. `sizes` are those
+    to which spaces are padded; None: they are not.
     """
 
     env_id: str
@@ -86,6 +89,7 @@ class Checked:
     offsets: tuple[float, ...] = ()
     alone: bool = False
     agents: int = 1
+    sizes: Sizes | None = None
 
 
 def check(
@@ -94,6 +98,7 @@ def check(
     *,
     imports: Sequence[str],
     wrappers: Sequence[Wrapping] = (),
+    padding: Literal["auto"] | Sequence[int] | None = None,
     vectorization: str,
     alone: bool = False,
     frames: int,
@@ -109,10 +114,10 @@ def check(
 ) -> Checked:
     """Makes, resets and steps every variant of every task.
 
-    `alone` is whether each environment has a worker process of its own, if there are any.
-    `EnvironmentVariants` and the settings `policy.encoders`, `policy.moves`, `policy.widest_range`,
-    `policy.observation_offsets` and `environment.largest_magnitude` describe the arguments. `progress` is called before
-    each stage.
+    `alone` is whether each environment has a worker process of its own, if there are any. `EnvironmentVariants` and the
+    settings `environment.pad_spaces` (padding), `environment.largest_magnitude`, `policy.encoders`, `policy.moves`,
+    `policy.widest_range` and `policy.observation_offsets` describe the arguments. `progress` is called before each
+    stage.
 
     Raises `ConfigurationError`, with the fault, its place and a remedy in one line, if an environment can't be used.
     """
@@ -123,20 +128,17 @@ def check(
     values = _Values(widest_range, largest_magnitude)
     first: EnvironmentSpec | None = None
     agents = 1
+    make_variant = partial(make_environments, env_id, imports=imports, use_masks=use_masks, python=python)
+    sizes = Sizes(*padding) if padding is not None and padding != "auto" else None
+    if padding == "auto":
+        make_one = partial(make_variant, 1, wrappers=wrappers, vectorization=vectorization)
+        sizes = _sizes(tasks[0], partial(_Stages, progress, env_id), make_one)
     for task in tasks:
         for number, arguments in enumerate(task.variants):
             stages = _Stages(progress, env_id, _variant(task, number))
+            own = wrapping(sizes, task.shown[number] if task.shown else ())
             with stages.explained():
-                make = partial(
-                    make_environments,
-                    env_id,
-                    kwargs=arguments,
-                    imports=imports,
-                    wrappers=wrappers,
-                    progress=stages,
-                    use_masks=use_masks,
-                    python=python,
-                )
+                make = partial(make_variant, kwargs=arguments, wrappers=[*wrappers, *own], progress=stages)
                 stages.begin("make")
                 try:
                     made = make(task.instances, vectorization=vectorization, workers=task.instances if alone else 1)
@@ -171,7 +173,21 @@ def check(
     place, given = split(env_id)
     meant = env_id if not isinstance(found, str) or found == given else f"{place}:{found}" if place else found
     offsets = find_offsets(first, values.rows)
-    return Checked(meant, list(dict.fromkeys(values.warnings)), notices, first, offsets, alone, agents)
+    return Checked(meant, list(dict.fromkeys(values.warnings)), notices, first, offsets, alone, agents, sizes)
+
+
+def _sizes(task: Task, stages_of: Callable[[str], "_Stages"], make: Callable[..., Environments]) -> Sizes:
+    """Makes an environment of each variant; returns the sizes that fit all. Raises `ConfigurationError`."""
+    specs = []
+    for number, arguments in enumerate(task.variants):
+        stages = stages_of(_variant(task, number))
+        with stages.explained():
+            stages.begin("make")
+            made = make(kwargs=arguments, progress=stages)
+            specs.append((variant_name(task.variants, number), made.spec))
+            stages.begin("close")
+            made.close()
+    return common_sizes(specs)
 
 
 def _of_bounds(spec: EnvironmentSpec, widest_range: float, largest_magnitude: float) -> Iterator[str]:

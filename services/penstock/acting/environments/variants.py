@@ -92,7 +92,7 @@ class EnvironmentVariants:
         env_id: Gymnasium id, or package:Id-v0.
         arguments: All arguments of each variant; at least one variant.
         imports: Modules that register environments.
-        wrappers: Wrappers around each environment, applied in this order.
+        wrappers: Wrappers around the environments of each variant, applied in this order; empty: none in any variant.
         vectorization: sync, process for worker processes, native for the environment's own vectorised form, or auto
             (`native.choice.is_chosen`).
         frames: Frames stacked in an observation.
@@ -106,7 +106,7 @@ class EnvironmentVariants:
     env_id: str
     arguments: Sequence[Arguments]
     imports: Sequence[str] = ()
-    wrappers: Sequence[Wrapping] = ()
+    wrappers: Sequence[Sequence[Wrapping]] = ()
     vectorization: str = "sync"
     frames: int = 1
     use_masks: bool = True
@@ -152,7 +152,7 @@ class EnvironmentVariants:
                 count,
                 kwargs=variants[variant],
                 imports=self.imports,
-                wrappers=self.wrappers,
+                wrappers=self.wrappers[variant] if self.wrappers else (),
                 vectorization=self.vectorization,
                 workers=self.workers,
                 timeout_s=self.timeout_s,
@@ -181,7 +181,7 @@ def require_same_spaces(
         raise ConfigurationError(
             f"one policy needs the same spaces in all variants, and {found.id} has {_differences(found, expected)} as"
             f" {variant_name(variants, variant)} and as {variant_name(variants, 0)}; remove one of them from"
-            " environment.variants, or wrap the environment so that they agree"
+            " environment.variants, set environment.pad_spaces to auto, or wrap the environment so that they agree"
         )
 
 

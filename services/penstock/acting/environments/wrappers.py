@@ -20,7 +20,11 @@ Wrapping = Mapping[str, Any]
 """The name of a wrapper, as in `environment.wrappers`, and its arguments."""
 
 
-_OWN = {"OneChoice": "penstock.acting.environments.one_choice", "TextTokens": "penstock.acting.environments.texts"}
+_OWN = {
+    "OneChoice": "penstock.acting.environments.one_choice",
+    "TextTokens": "penstock.acting.environments.texts",
+    **dict.fromkeys(("PadAction", "PadObservation", "ShowNumbers"), "penstock.acting.environments.bodies"),
+}
 """Wrappers of Penstock, by their names, and their modules."""
 
 
@@ -48,6 +52,9 @@ def _wrapped(
     wrapper = _found(env_id, name)
     try:
         result = wrapper(env, **arguments)
+    except ConfigurationError as error:
+        # A wrapper of Penstock says what to change.
+        raise _unusable(env_id, name, str(error)) from error
     except foreign_errors.MISBEHAVIOUR as error:
         foreign_errors.let_ctrl_c_pass(error)
         raise can_not_wrap(env_id, name, error, wrapper, arguments) from error

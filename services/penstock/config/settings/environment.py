@@ -1,13 +1,16 @@
 """The section [environment]."""
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from penstock.config.code_names import EnvironmentId
-from penstock.config.setting_types import Arguments, InfoKeys, Interpreter, Modules, Tables
+from penstock.config.setting_types import Arguments, InfoKeys, Interpreter, Modules, PaddedSizes, Tables
 from penstock.config.settings.section import Section
+from penstock.config.variant_numbers import numbers_of
 from penstock.config.wrapper_settings import Wrappers
+from penstock.errors import ConfigurationError
 from penstock.machine.environment_names import short
 
 LARGEST_FLOAT32 = 3.4e38
@@ -29,6 +32,14 @@ class EnvironmentConfig(Section):
     in a file and as a JSON list in an option. An empty table is the environment with kwargs alone. The actor in slot s
     collects in variant s modulo the number of variants, and the episodes of an evaluation alternate between them.
     Empty: one environment without variants."""
+    pad_spaces: PaddedSizes = None
+    """Sizes of an observation and of an action to which those of all variants are padded, so that robots of different
+    shapes share one policy: rows of numbers with zeros, whose last actions have no effect, and Discrete actions by
+    masks. 0 leaves a space as it is. auto: the sizes of the largest variants, which the check before a run finds and
+    individually started services need as numbers. none: all variants have the same spaces."""
+    show_variant: bool = False
+    """Whether an observation has the arguments in which the variants differ, so that the policy and the critic know the
+    variant: numbers as they are, and other values as one 1 among zeros."""
     imports: Modules = ()
     """Modules, or paths of .py files, to import before the environment is made, because they register it."""
     python: Interpreter | None = None
@@ -90,6 +101,20 @@ class EnvironmentConfig(Section):
     def training_variants(self) -> tuple[Arguments, ...]:
         """All arguments of each variant, as actors use them."""
         return tuple({**variant, **self.training_kwargs} for variant in self.variant_kwargs)
+
+    def shown(self, arguments: Mapping[str, Any]) -> tuple[float, ...]:
+        """Returns the numbers that an observation has of a variant with these arguments, in training or evaluations.
+
+        Raises `ConfigurationError` if the variants have none, or not these arguments.
+        """
+        if not self.show_variant:
+            return ()
+        if not (numbers := numbers_of(arguments, self.variant_kwargs)):
+            raise ConfigurationError(
+                "environment.show_variant needs environment.variants with different arguments; give them, or set it to"
+                " false"
+            )
+        return numbers
 
     @property
     def variant_names(self) -> tuple[str, ...]:
