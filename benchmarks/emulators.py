@@ -22,8 +22,8 @@ from benchmarks.peers.environment import peer_python
 from benchmarks.peers.pufferlib_environment import pufferlib_python
 from benchmarks.peers.retro_game import GAME, measure
 from penstock.acting.environments.frames import with_frames
-from penstock.acting.environments.vectors import make_environments
 from penstock.machine.files import write_json
+from tests.support.environments.made import make_environments
 from tests.support.results.provenance import of_this_run
 
 ROOT = Path(__file__).parents[1]

@@ -24,10 +24,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.acting.environments.vectors import Environments, make_environments
+from penstock.acting.environments.vectors import Environments
 from penstock.machine import extras
 from penstock.machine.files import write_json
 from penstock.types.spaces import DiscreteSpace
+from tests.support.environments.made import make_environments
 from tests.support.results.provenance import of_this_run
 
 OUTPUT = Path(__file__).parents[1] / "build" / "bench" / "environment_forms.json"

@@ -20,8 +20,9 @@ import gymnasium
 import numpy as np
 import psutil
 
-from penstock.acting.environments.vectors import Environments, make_environments
+from penstock.acting.environments.vectors import Environments
 from penstock.machine.files import write_json
+from tests.support.environments.made import make_environments
 from tests.support.results.provenance import of_this_run
 
 OUTPUT = Path(__file__).parents[1] / "build" / "bench" / "environment_workers.json"

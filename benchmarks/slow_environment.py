@@ -20,13 +20,13 @@ from typing import Any
 import gymnasium
 
 from penstock.acting.collector import Collector
-from penstock.acting.environments.vectors import make_environments
 from penstock.acting.policies.runners import runner_of
 from penstock.acting.ready_collector import ReadyCollector
 from penstock.acting.values import faults
 from penstock.acting.values.spaces import segment_schema
 from penstock.machine.files import write_json
 from penstock.types.run import Assignment
+from tests.support.environments.made import make_environments
 from tests.support.results.provenance import of_this_run
 from tests.support.training.policies import fresh_weights
 

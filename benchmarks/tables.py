@@ -26,6 +26,7 @@ from benchmarks import (
     insertion_tables,
     loop_results,
     many_actors_tables,
+    shared_policy_table,
     zoo_report,
 )
 from benchmarks.loop_results import Goal
@@ -435,6 +436,11 @@ def demonstrations(document: Document) -> str:
     )
 
 
+def shared_policy(document: Document) -> str:
+    """Returns what one policy for all variants needs and reaches, beside a policy for each."""
+    return f"{shared_policy_table.table(document)} {_place(document)} ([result file](../results/shared_policy.json))."
+
+
 def slow_environment(document: Document) -> str:
     """Returns the rate of collectors that await a slow environment or leave it out."""
     reference = document["readings"][0]["steps_per_s"]
@@ -757,6 +763,7 @@ PARTS: Mapping[str, tuple[str, str, Callable[[Document], str]]] = {
     "environment workers": ("docs/design-actors.md", "environment_workers.json", environment_workers),
     "degrees": ("docs/policy-lag.md", "degrees.json", degrees),
     "demonstrations": ("docs/demonstrations.md", "demonstrations.json", demonstrations),
+    "shared_policy": ("docs/variants.md", "shared_policy.json", shared_policy),
     "gallery": ("docs/gallery.md", "gallery.json", gallery),
     "comparisons": ("docs/comparing.md", "compare.json", comparisons),
     "rl-zoo": (RL_ZOO, "zoo_tasks.json", rl_zoo),

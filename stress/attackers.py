@@ -25,7 +25,6 @@ import grpc
 from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from penstock.acting.environments.vectors import make_environments
 from penstock.errors import PenstockError
 from penstock.replay.store.description import read_schema
 from penstock.rpc import methods
@@ -48,6 +47,7 @@ from penstock.wire.spaces import encode_environment
 from penstock.wire.windows import encode_window
 from stress.healthy_pair import plan_of
 from tests.support.environments import paced
+from tests.support.environments.made import make_environments
 from tests.support.segments.segments import make_window
 
 CLIENTS = 4

@@ -23,7 +23,6 @@ from pathlib import Path
 import grpc
 import psutil
 
-from penstock.acting.environments.vectors import make_environments
 from penstock.acting.values.spaces import segment_schema
 from penstock.errors import PenstockError
 from penstock.rpc import methods
@@ -36,6 +35,7 @@ from penstock.wire.schema import encode_schema
 from penstock.wire.spaces import encode_environment
 from stress import results
 from tests.support.environments import paced
+from tests.support.environments.made import make_environments
 from tests.support.services.ports import free_ports
 from tests.support.services.processes import WITH_HELPERS, Command
 

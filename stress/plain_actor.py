@@ -24,7 +24,6 @@ from typing import Any
 import grpc
 import numpy as np
 
-from penstock.acting.environments.vectors import make_environments
 from penstock.acting.values.spaces import segment_schema
 from penstock.rpc import methods
 from penstock.rpc.contract import stamped
@@ -38,6 +37,7 @@ from penstock.v1 import replay_pb2, run_pb2
 from penstock.wire.schema import encode_schema
 from penstock.wire.spaces import encode_environment
 from penstock.wire.windows import encode_window
+from tests.support.environments.made import make_environments
 
 ENVIRONMENT = "CartPole-v1"
 STEPS, ENVIRONMENTS = 16, 4

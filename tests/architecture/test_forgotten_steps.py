@@ -12,7 +12,6 @@ import numpy as np
 import penstock
 from penstock.acting.collector import Collector
 from penstock.acting.environments.frames import with_frames
-from penstock.acting.environments.vectors import make_environments
 from penstock.acting.policies.inference import PolicyRunner
 from penstock.acting.values.spaces import segment_schema
 from penstock.config import Config, setting_names
@@ -24,6 +23,7 @@ from penstock.losses import Minibatch
 from penstock.machine.environment_names import name_of
 from penstock.v1 import block_pb2, evaluation_pb2, location_pb2, replay_pb2, run_pb2, snapshot_pb2
 from tests.rules import for_each
+from tests.support.environments.made import make_environments
 from tests.support.environments.tiny import assignment
 from tests.support.training.policies import fresh_weights
 from tests.support.training.training import CPU, collect_batch

@@ -12,6 +12,7 @@ ELSEWHERE = {
     "acting/environments/environment_check.py": "contract/test_environment_check.py",
     "acting/values/faults.py": "unit/acting/test_failing_environments.py",
     "acting/environments/bounds.py": "unit/acting/test_failing_environments.py",
+    "acting/environments/making.py": "unit/acting/environments/test_vectors.py",
     "acting/environments/progress.py": "unit/acting/test_failing_environments.py",
     "acting/policies/policy_inputs.py": "unit/acting/policies/test_trained.py",
     "acting/protocols.py": "unit/acting/test_loop.py",

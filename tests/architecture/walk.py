@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from penstock.acting.collector import Collector
-from penstock.acting.environments.vectors import make_environments
 from penstock.acting.policies.runners import runner_of
 from penstock.acting.values.spaces import segment_schema
+from tests.support.environments.made import make_environments
 from tests.support.environments.tiny import assignment, spec_of
 from tests.support.machine.timing import PATIENCE_S
 from tests.support.services.servers import Loopback, plan_with, until

@@ -14,10 +14,10 @@ from types import MappingProxyType
 import psutil
 import pytest
 
-from penstock.acting.environments.environment_check import Task, check
 from penstock.config import Config, build
 from penstock.errors import ConfigurationError
 from penstock.local.environment_check import check_environment
+from tests.support.environments import made
 from tests.support.environments.odd import KINDS, Where, env_id
 from tests.support.machine.timing import NEVER_S, start_patience_s, wait_for
 from tests.support.services.processes import WITH_HELPERS
@@ -61,21 +61,8 @@ def checked(config: Config) -> Checked:
 
 def checked_here(env_id: str, arguments: Mapping[str, str] = MappingProxyType({})) -> Checked:
     """Runs the check in this process, which takes a hundredth of the time."""
-    tasks, stages = [Task([arguments], 2)], list[str]()
     try:
-        found = check(
-            env_id,
-            tasks,
-            imports=["tests.support.environments.odd"],
-            vectorization="sync",
-            frames=1,
-            use_masks=True,
-            encoders={},
-            moves=None,
-            widest_range=1e4,
-            largest_magnitude=1e15,
-            progress=lambda stage, name: stages.append(stage),
-        )
+        found = made.checked(env_id, [arguments], imports=["tests.support.environments.odd"])
     except ConfigurationError as error:
         return Checked([], str(error))
     return Checked([f"warning: {line}" for line in found.warnings], "")

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.acting.environments.environment_check import Task, check
+from penstock.apps.environments import making_of
 from penstock.config import build
 from penstock.errors import ConfigurationError
 from penstock.machine import extras
@@ -120,12 +121,8 @@ def _answer(task: str) -> tuple[str, int]:
     environment, policy = config.environment, config.policy
     try:
         found = check(
-            env_id,
-            [Task([{}], _COMPARED)],
-            imports=(),
-            vectorization=environment.vectorization,
+            [Task([making_of(environment, {})], _COMPARED)],
             frames=environment.frame_stack,
-            use_masks=environment.action_masks,
             encoders=policy.encoders,
             moves=policy.moves,
             widest_range=policy.widest_range,

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.acting.environments.vectors import make_environments
+from tests.support.environments.made import make_environments
 from tests.support.services.processes import run
 
 pytestmark = pytest.mark.nightly

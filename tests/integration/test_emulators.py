@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.acting.environments.variants import EnvironmentVariants
 from penstock.acting.policies.trained import load_policy
 from penstock.presets import preset
 from penstock.types.spaces import BoxSpace
+from tests.support.environments.made import variants_of
 from tests.support.services.processes import ROOT, run
 
 pytest.importorskip("stable_retro")
@@ -62,7 +62,7 @@ def test_catch_is_learnt(tmp_path: Path) -> None:
 
 
 def test_eight_emulators_play_the_same_episodes_as_one_process_each_time() -> None:
-    variants = EnvironmentVariants(
+    variants = variants_of(
         "retro/Catch-Nes-v0",
         [{"use_restricted_actions": "DISCRETE", "random_variable": "seed"}],
         imports=[str(ROOT / "examples" / "nes" / "catch_game.py")],

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from penstock.acting.environments.vectors import make_environments
 from penstock.acting.values.spaces import segment_schema
 from penstock.replay.admission import Gate
 from penstock.replay.buffer import ReplayBuffer
@@ -16,6 +15,7 @@ from penstock.replay.store.description import read_description
 from penstock.replay.store.ring_store import RingStore
 from penstock.runs.folder import RunFolder
 from penstock.types.block import Schema
+from tests.support.environments.made import make_environments
 from tests.support.services.ports import free_ports
 from tests.support.services.processes import Command, Ended, end_of
 from tests.support.services.servers import plan_with

@@ -6,7 +6,6 @@ from typing import Any
 import grpc
 import pytest
 
-from penstock.acting.environments.vectors import make_environments
 from penstock.acting.values.spaces import segment_schema
 from penstock.rpc import methods
 from penstock.rpc.contract import stamped
@@ -15,6 +14,7 @@ from penstock.runs.folder import RunFolder
 from penstock.v1 import replay_pb2, run_pb2
 from penstock.wire.schema import encode_schema
 from penstock.wire.spaces import encode_environment
+from tests.support.environments.made import make_environments
 from tests.support.machine.timing import PATIENCE_S
 from tests.support.services.ports import free_ports
 from tests.support.services.processes import Command, run

@@ -13,10 +13,10 @@ from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.wrappers import StickyAction, TimeLimit, TransformReward
 
 import penstock
-from penstock.acting.environments.vectors import make_environments
 from penstock.api.training import is_shown
 from penstock.cli.options import parse
 from penstock.errors import ConfigurationError
+from tests.support.environments.made import make_environments
 from tests.support.training.policies import fresh_weights
 
 VALUES: dict[str, Any] = {"seed": 3, "lr": 3e-4, "total_steps": "250k", "n_envs": 12, "anneal_lr": False, "n_epochs": 5}

@@ -1,7 +1,6 @@
 """`penstock actor`: joins a run, collects windows under grants and sends them."""
 
 import contextlib
-import dataclasses
 import functools
 import os
 import socket
@@ -131,9 +130,14 @@ def _load(config: Config, environments: ReplaceableEnvironments, weights: Weight
 
 def _environments_of(config: Config, service: Service, progress: Progress) -> ReplaceableEnvironments:
     environment = config.environment
-    variants = variants_of(environment, environment.training_variants, config.actor.step_timeout_s)
-    if environment.ready_share < 1.0 and environment.workers is None:
-        variants = dataclasses.replace(variants, workers=config.actor.environments)
+    # Each environment may be awaited by itself.
+    alone = environment.ready_share < 1.0 and environment.workers is None
+    variants = variants_of(
+        environment,
+        environment.training_variants,
+        timeout_s=config.actor.step_timeout_s,
+        workers=config.actor.environments if alone else None,
+    )
 
     def make(variant: int, spec: EnvironmentSpec | None) -> Environments:
         return variants.make(variant, config.actor.environments, spec=spec, progress=progress)

@@ -11,8 +11,10 @@ import json
 import os
 import signal
 import sys
+from typing import Any
 
 from penstock.acting.environments.environment_check import Task, check
+from penstock.acting.environments.making import Making
 from penstock.acting.values.spaces import segment_schema
 from penstock.errors import ConfigurationError, UnknownEnvironment
 from penstock.machine import foreign_errors
@@ -27,8 +29,8 @@ def main() -> None:
     # Processes that environments start must not inherit the descriptor.
     os.set_inheritable(answers, False)
     faulthandler.enable()
-    request = json.loads(sys.stdin.buffer.readline())
-    set_arguments(request["env_id"])
+    request: Any = json.loads(sys.stdin.buffer.readline())
+    set_arguments(request["making"]["env_id"])
     seed_generators("environment check")
     # As in a service, KeyboardInterrupt is an exception of an environment.
     signal.signal(signal.SIGINT, lambda number, frame: None)
@@ -41,8 +43,12 @@ def main() -> None:
     segments, recorded = request.pop("segments"), request.pop("recorded")
     # JSON has no tuples.
     recorded["memory"] = recorded["memory"] and tuple(recorded["memory"])
-    request["wrappers"] = read_tables(request["wrappers"])
-    tasks = [Task(**{**task, "variants": read_tables(task["variants"])}) for task in request.pop("tasks")]
+    making = request.pop("making")
+    making["wrappers"] = read_tables(making["wrappers"])
+    tasks = []
+    for task in request.pop("tasks"):
+        variants: Any = read_tables(task.pop("variants"))
+        tasks.append(Task([Making(kwargs=kwargs, **making) for kwargs in variants], **task))
     try:
         checked = check(tasks=tasks, progress=lambda stage, name: answer(stage=stage, name=name), **request)
     except ConfigurationError as error:

@@ -2,17 +2,17 @@
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from penstock.acting.environments.bodies import Sizes, wrapping
 from penstock.acting.environments.frames import with_frames
 from penstock.acting.environments.interfaces.parallel_agents import UnevenRows
+from penstock.acting.environments.making import TIMEOUT_S, Making
 from penstock.acting.environments.played import PlayedEnvironment
 from penstock.acting.environments.single_environments import SingleEnvironments
 from penstock.acting.environments.variants import Arguments, EnvironmentVariants
 from penstock.acting.environments.vectors import Environments, make_environments
-from penstock.acting.environments.workers.pool import TIMEOUT_S
-from penstock.acting.environments.wrappers import Wrapping
 from penstock.config import Config, EnvironmentConfig, read_settings
 from penstock.config.foreign_code import FileNames
 from penstock.config.recorded import ENVIRONMENT
@@ -22,32 +22,25 @@ from penstock.runs.folder import RunFolder
 
 
 def variants_of(
-    environment: EnvironmentConfig, arguments: Sequence[Arguments], timeout_s: float = TIMEOUT_S
+    environment: EnvironmentConfig,
+    arguments: Sequence[Arguments],
+    *,
+    timeout_s: float = TIMEOUT_S,
+    workers: int | None = None,
 ) -> EnvironmentVariants:
-    """Returns variants of the configured environment, each with all its arguments.
-
-    `timeout_s` is the time that a call of an environment in a worker process may take. Raises `ConfigurationError` as
-    `wrappers_of`.
-    """
-    return EnvironmentVariants(
-        environment.id,
-        arguments,
-        environment.imports,
-        [wrappers_of(environment, each) for each in arguments],
-        environment.vectorization,
-        environment.frame_stack,
-        environment.action_masks,
-        environment.workers or usable_cores(),
-        timeout_s,
-        environment.python,
-        environment.info_metrics,
-    )
+    """Returns variants of the configured environment, each with all its arguments. Arguments as for `making_of`."""
+    makings = [making_of(environment, each, timeout_s=timeout_s, workers=workers) for each in arguments]
+    return EnvironmentVariants(makings, environment.frame_stack)
 
 
-def wrappers_of(environment: EnvironmentConfig, arguments: Arguments) -> list[Wrapping]:
-    """Returns the wrappers around the environments of a variant with these arguments.
+def making_of(
+    environment: EnvironmentConfig, arguments: Arguments, *, timeout_s: float = TIMEOUT_S, workers: int | None = None
+) -> Making:
+    """Returns what the configured environment is made from, in a variant with these arguments.
 
-    Raises `ConfigurationError` if padding has no sizes yet, or the arguments are no variant's that can be shown.
+    `timeout_s` is the time that a call of an environment in a worker process may take, and `workers` the number of
+    these processes; None: as configured. Raises `ConfigurationError` if padding has no sizes yet, or the arguments are
+    no variant's that can be shown.
     """
     sizes = environment.pad_spaces
     if sizes == "auto":
@@ -55,7 +48,19 @@ def wrappers_of(environment: EnvironmentConfig, arguments: Arguments) -> list[Wr
             "only the check before a run of `penstock train` finds the sizes for environment.pad_spaces auto; set them"
             " here, as it prints them: the numbers of an observation and of an action, such as 24,6"
         )
-    return [*environment.wrappers, *wrapping(None if sizes is None else Sizes(*sizes), environment.shown(arguments))]
+    own = wrapping(None if sizes is None else Sizes(*sizes), environment.shown(arguments))
+    return Making(
+        environment.id,
+        arguments,
+        environment.imports,
+        [*environment.wrappers, *own],
+        environment.vectorization,
+        workers or environment.workers or usable_cores(),
+        timeout_s,
+        environment.python,
+        environment.action_masks,
+        environment.info_metrics,
+    )
 
 
 def make_configured(environment: EnvironmentConfig, count: int) -> Environments:
@@ -105,24 +110,14 @@ def make_played(environment: EnvironmentConfig, variant: int, render_mode: str |
     known = environment.variant_kwargs
     if not 0 <= variant < len(known):
         raise ConfigurationError(f"environment variant {variant} does not exist; the run has {len(known)}, from 0")
-    kwargs, single = dict(known[variant]), None
-    form = environment.vectorization
+    making, single = making_of(environment, known[variant]), None
     # Only an environment of this process can be rendered, and a worker gains nothing for one environment.
-    if render_mode is not None or form == "process":
-        form = "sync"
+    if render_mode is not None or making.vectorization == "process":
+        making = replace(making, vectorization="sync")
     if render_mode is not None:
-        kwargs["render_mode"] = render_mode
+        making = replace(making, kwargs={**making.kwargs, "render_mode": render_mode})
     try:
-        made = make_environments(
-            environment.id,
-            1,
-            kwargs=kwargs,
-            imports=environment.imports,
-            wrappers=wrappers_of(environment, known[variant]),
-            vectorization=form,
-            use_masks=environment.action_masks,
-            python=environment.python,
-        )
+        made = make_environments(replace(making, info_metrics=()), 1)
     except UnevenRows as uneven:
         raise ConfigurationError(
             f"{environment.short_name} has {uneven.agents} agents, and Gymnasium's interface has one; make it with"

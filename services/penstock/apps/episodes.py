@@ -5,7 +5,7 @@ It refuses a policy whose spaces are not those of the environment, and code that
 
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.acting.environments.interfaces.parallel_agents import UnevenRows
@@ -104,9 +104,7 @@ def play(
             " episodes, or choose one variant"
         )
     kwargs = [environment.variant_kwargs[number] for number in variants]
-    made = variants_of(environment, kwargs)
-    if playable.alone:
-        made = replace(made, workers=episodes)
+    made = variants_of(environment, kwargs, workers=episodes if playable.alone else None)
     try:
         mixed = made.make_mixed(episodes)
     except UnevenRows as uneven:

@@ -1,13 +1,13 @@
 """Films of episodes: renderings of the environment or, if it has none and its policy acts on images, these images."""
 
 import contextlib
-import functools
 import os
 import shutil
 import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from penstock.acting.policies.saved_policies import SavedPolicy
 from penstock.acting.values import masks
 from penstock.acting.values.leaves import flatten
 from penstock.acting.values.spaces import describe
-from penstock.apps.environments import variants_of, wrappers_of
+from penstock.apps.environments import making_of, variants_of
 from penstock.config import EnvironmentConfig
 from penstock.errors import ConfigurationError, PenstockError
 from penstock.machine import extras
@@ -113,15 +113,8 @@ def _is_rendered(policy: SavedPolicy, environment: EnvironmentConfig, kwargs: di
         return True
     if environment.vectorization == "native":
         return False
-    made = make_environments(
-        environment.id,
-        1,
-        kwargs=kwargs,
-        imports=environment.imports,
-        wrappers=wrappers_of(environment, kwargs),
-        python=environment.python,
-        use_masks=False,
-    )
+    making = replace(making_of(environment, kwargs), vectorization="sync", use_masks=False, info_metrics=())
+    made = make_environments(making, 1)
     assert isinstance(made, SingleEnvironments)
     with contextlib.closing(made):
         return "rgb_array" in made.envs[0].metadata.get("render_modes", ())
@@ -153,7 +146,7 @@ def _rendered(environment: EnvironmentConfig, kwargs: dict[str, Any]) -> gymnasi
     found = import_and_find(environment.id, environment.imports, environment.python)
     with _explained(environment.id):
         rendered = make(found, kwargs, render_mode="rgb_array")
-        rendered = wrapped(rendered, environment.id, wrappers_of(environment, kwargs))
+        rendered = wrapped(rendered, environment.id, making_of(environment, kwargs).wrappers)
         # Many environments import their renderer when they draw.
         rendered.reset()
         _check_picture(environment.id, rendered.render())
@@ -268,18 +261,13 @@ def _film_agents(
 def _rendered_agents(environment: EnvironmentConfig, kwargs: dict[str, Any]) -> AgentEnvironments:
     """Makes an environment of several agents that has rendered its first observation."""
     os.environ["SDL_VIDEODRIVER"] = "dummy"
-    make = functools.partial(
-        make_environments,
-        environment.id,
-        kwargs={**kwargs, "render_mode": "rgb_array"},
-        imports=environment.imports,
-        vectorization="auto",
-        use_masks=environment.action_masks,
+    making = replace(
+        making_of(environment, {**kwargs, "render_mode": "rgb_array"}), vectorization="auto", info_metrics=()
     )
     try:
-        made = make(1)
+        made = make_environments(making, 1)
     except UnevenRows as uneven:
-        made = make(uneven.filled(1))
+        made = make_environments(making, uneven.filled(1))
     assert isinstance(made, AgentEnvironments)
     with _explained(environment.id):
         made.reset(range(made.count))

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.acting.collector import Collector
-from penstock.acting.environments.vectors import make_environments
 from penstock.acting.policies.inference import PolicyRunner
 from penstock.acting.values.spaces import segment_schema
 from penstock.config import Config, build
@@ -30,6 +29,7 @@ from penstock.types.evaluation import EvaluationResult, EvaluationSummary, Evalu
 from penstock.types.replay import Batch, BatchHead, CommitOutcome, SamplingPlan, StoreCounts
 from penstock.types.run import Weights
 from penstock.types.waits import Awaited, WaitReason
+from tests.support.environments.made import make_environments
 from tests.support.environments.tiny import assignment, spec_of
 from tests.support.training.training import CPU, make_learner
 

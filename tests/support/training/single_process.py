@@ -324,5 +324,5 @@ def _made(config: Config, actors: int) -> list[Environments]:
         return [variants.make_mixed(count)]
     made = [variants.make(0, count)]
     for slot in range(1, actors):
-        made.append(variants.make(slot % len(variants.arguments), count, spec=made[0].spec))
+        made.append(variants.make(slot % len(variants.makings), count, spec=made[0].spec))
     return made

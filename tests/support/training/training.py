@@ -6,7 +6,6 @@ import numpy as np
 import torch
 
 from penstock.acting.collector import Collector
-from penstock.acting.environments.vectors import make_environments
 from penstock.acting.policies.inference import PolicyRunner
 from penstock.acting.values.spaces import segment_schema
 from penstock.algo.network import Network
@@ -14,6 +13,7 @@ from penstock.config import Execution, PPOConfig, Precision, SamplingConfig
 from penstock.learning.step.batches import TrainingBatch, to_tensors
 from penstock.learning.step.learner import Learner, TrainingOutcome
 from penstock.types.replay import Batch, BatchHead, StoreCounts
+from tests.support.environments.made import make_environments
 from tests.support.environments.tiny import assignment, spec_of
 from tests.support.training.policies import fresh_policy, weights_of
 

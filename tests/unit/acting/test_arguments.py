@@ -2,8 +2,8 @@
 
 import pytest
 
-from penstock.acting.environments.vectors import make_environments
 from penstock.errors import ConfigurationError
+from tests.support.environments.made import make_environments
 
 
 @pytest.mark.parametrize("text", ["no", "FALSE", "off", "false "])

@@ -8,12 +8,13 @@ from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from numpy.typing import NDArray
 
 from penstock.acting.collector import Collector
-from penstock.acting.environments.vectors import NextStepEnvironments, SameStepEnvironments, make_environments
+from penstock.acting.environments.vectors import NextStepEnvironments, SameStepEnvironments
 from penstock.acting.policies.inference import PolicyRunner
 from penstock.acting.policies.runners import runner_of
 from penstock.acting.protocols import Runner
 from penstock.acting.values.spaces import segment_schema
 from penstock.types.run import Assignment
+from tests.support.environments.made import make_environments
 from tests.support.environments.tiny import assignment, counting_vector, same_step_counting, spec_of
 from tests.support.training.policies import decided_weights, fresh_weights
 

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from penstock.acting.environments.single_environments import SingleEnvironments, StepOutcome
 from penstock.acting.environments.variants import MixedEnvironments
-from penstock.acting.environments.vectors import make_environments
 from penstock.acting.evaluation import evaluate
 from penstock.acting.policies.inference import PolicyRunner
 from penstock.acting.policies.randomness import Streams
@@ -21,6 +20,7 @@ from penstock.errors import EnvironmentFailed
 from penstock.types.evaluation import EvaluationResult, EvaluationTask
 from penstock.types.spaces import MemoryKind
 from tests.support.environments.exact_tasks import STEPS
+from tests.support.environments.made import make_environments
 from tests.support.environments.tiny import spec_of
 from tests.support.training.policies import fresh_weights, remembering_policy, weights_of
 

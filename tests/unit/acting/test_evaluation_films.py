@@ -8,12 +8,12 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from penstock.acting.environments.vectors import make_environments
 from penstock.acting.evaluation_films import FilmedEvaluations
 from penstock.acting.evaluator import play
 from penstock.config import Config
 from penstock.runs.folder import RunFolder
 from penstock.types.evaluation import EvaluationResult, EvaluationTask
+from tests.support.environments.made import make_environments
 from tests.support.environments.tiny import spec_of
 from tests.support.machine.timing import wait_for
 from tests.support.services.processes import Command, end_of

@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 from structlog.testing import capture_logs
 
 from penstock.acting.environments.single_environments import StepOutcome
-from penstock.acting.environments.vectors import Environments, make_environments
+from penstock.acting.environments.vectors import Environments
 from penstock.acting.evaluator import Evaluator, play
 from penstock.types.evaluation import EvaluationResult, EvaluationTask
+from tests.support.environments.made import make_environments
 from tests.support.environments.tiny import spec_of
 from tests.support.training.policies import fresh_weights
 

@@ -13,17 +13,12 @@ import tests.support.environments.failing
 from penstock.acting.collector import Collector
 from penstock.acting.environments.bounds import ObservationBounds, Precision
 from penstock.acting.environments.single_environments import SingleEnvironments
-from penstock.acting.environments.variants import EnvironmentVariants
-from penstock.acting.environments.vectors import (
-    Environments,
-    NextStepEnvironments,
-    SameStepEnvironments,
-    make_environments,
-)
+from penstock.acting.environments.vectors import Environments, NextStepEnvironments, SameStepEnvironments
 from penstock.acting.policies.inference import PolicyRunner
 from penstock.acting.protocols import WindowPolicy
 from penstock.acting.values.spaces import describe, segment_schema
 from penstock.errors import ConfigurationError, EnvironmentFailed
+from tests.support.environments.made import make_environments, variants_of
 from tests.support.environments.tiny import assignment, spec_of
 from tests.support.training.policies import decided_weights, fresh_weights
 
@@ -200,7 +195,7 @@ def test_a_vectorised_form_that_returns_another_number_of_values_is_a_failure(ca
 
 
 def test_failures_of_mixed_variants_name_the_row_among_all_environments() -> None:
-    mixed = EnvironmentVariants("Failing-v0", [{"at": -1}, {"at": 3}]).make_mixed(5)
+    mixed = variants_of("Failing-v0", [{"at": -1}, {"at": 3}]).make_mixed(5)
     assert failure_of(mixed).environment == 1
 
 

@@ -13,7 +13,7 @@ import pytest
 import tests.support.environments.failing  # noqa: F401 - registers Failing-v0
 from penstock.acting.environments.progress import Progress
 from penstock.acting.environments.replaceable import ReplaceableEnvironments
-from penstock.acting.environments.vectors import Environments, make_environments
+from penstock.acting.environments.vectors import Environments
 from penstock.acting.loop import ActorParts, act
 from penstock.acting.policies.runners import runner_of
 from penstock.acting.values.spaces import segment_schema
@@ -21,6 +21,7 @@ from penstock.errors import ConfigurationError, EnvironmentFailed, PlaceLost, Ru
 from penstock.types.replay import Grant, Window
 from penstock.types.run import ActorReport, Assignment, EnvironmentFault, Weights
 from penstock.types.spaces import EnvironmentSpec
+from tests.support.environments.made import make_environments
 from tests.support.environments.tiny import assignment, spec_of
 from tests.support.training.policies import fresh_weights
 

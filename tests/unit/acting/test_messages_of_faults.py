@@ -11,12 +11,11 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from penstock.acting.collector import Collector
-from penstock.acting.environments.environment_check import Checked, Task, check
-from penstock.acting.environments.vectors import make_environments
 from penstock.acting.policies.inference import PolicyRunner
 from penstock.acting.values.spaces import segment_schema
 from penstock.errors import ConfigurationError, EnvironmentFailed
 from tests.support.environments.failing import FAULTS, Failing
+from tests.support.environments.made import checked, make_environments
 from tests.support.environments.odd import KINDS, Where, env_id
 from tests.support.environments.tiny import assignment
 from tests.support.training.policies import fresh_weights
@@ -58,22 +57,6 @@ def in_a_service() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
-def checked(name: str, kwargs: Mapping[str, object] = PLAIN, vectorization: str = "sync") -> Checked:
-    return check(
-        name,
-        [Task([kwargs], 2)],
-        imports=[],
-        vectorization=vectorization,
-        frames=1,
-        use_masks=True,
-        encoders={},
-        moves=None,
-        widest_range=1e4,
-        largest_magnitude=LARGEST,
-        progress=lambda stage, name: None,
-    )
-
-
 def collected(name: str, kwargs: Mapping[str, object] = PLAIN, vectorization: str = "sync") -> Collector:
     """Collects some windows as an actor does that knows that there are no masks."""
     made = make_environments(name, 2, kwargs=kwargs, vectorization=vectorization, use_masks=False)
@@ -107,7 +90,7 @@ def test_a_fault_has_the_same_message_before_a_run_and_in_training(kind: str, ve
     name = "Failing-v0" if vectorization == "sync" else "FailingVector-v0"
     in_training = message_of(name, {"kind": kind, "at": 0 if kind.startswith("reset") else LATER}, vectorization)
     with pytest.raises(ConfigurationError) as refused:
-        checked(name, {"kind": kind, "at": 0}, vectorization)
+        checked(name, [{"kind": kind, "at": 0}], vectorization=vectorization, largest_magnitude=LARGEST)
     assert anywhere(str(refused.value)) == anywhere(in_training)
     assert re.search(rf" \({name}\); .", in_training)
 
@@ -115,12 +98,12 @@ def test_a_fault_has_the_same_message_before_a_run_and_in_training(kind: str, ve
 @pytest.mark.parametrize("kind", ODD)
 def test_an_odd_environment_has_the_same_message_before_a_run_and_in_training(kind: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
-        checked(env_id(kind))
+        checked(env_id(kind), [PLAIN], largest_magnitude=LARGEST)
     assert anywhere(str(refused.value)) == anywhere(message_of(env_id(kind)))
 
 
 def test_a_value_outside_of_its_bounds_has_the_same_warning_before_a_run_and_in_training() -> None:
-    (before,) = checked("Failing-v0", {"kind": "observation outside", "at": 0}).warnings
+    (before,) = checked("Failing-v0", [{"kind": "observation outside", "at": 0}], largest_magnitude=LARGEST).warnings
     in_training = collected("Failing-v0", {"kind": "observation outside", "at": LATER}).take_warning()
     assert before.removeprefix("Failing-v0: ") == in_training.removeprefix("environment 40: ").removesuffix(
         " (Failing-v0)"
@@ -148,4 +131,4 @@ class Once(gymnasium.Env[Any, Any]):
 def test_an_environment_that_fails_at_its_second_reset_is_refused_before_a_run() -> None:
     gymnasium.register("Once-v0", lambda **kwargs: Once())
     with pytest.raises(ConfigurationError, match=r"^RuntimeError: simulator lost at the second reset .* in reset "):
-        checked("Once-v0")
+        checked("Once-v0", [PLAIN], largest_magnitude=LARGEST)

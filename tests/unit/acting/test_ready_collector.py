@@ -13,7 +13,7 @@ from penstock.acting.collector import Collector
 from penstock.acting.environments.frames import with_frames
 from penstock.acting.environments.progress import Progress
 from penstock.acting.environments.single_environments import StepOutcome
-from penstock.acting.environments.vectors import Environments, make_environments
+from penstock.acting.environments.vectors import Environments
 from penstock.acting.policies.inference import PolicyRunner
 from penstock.acting.policies.runners import runner_of
 from penstock.acting.protocols import Runner
@@ -23,6 +23,7 @@ from penstock.acting.values.spaces import segment_schema
 from penstock.algo.policies import Inputs
 from penstock.types.block import Schema
 from penstock.types.spaces import Leaves
+from tests.support.environments.made import make_environments
 from tests.support.environments.tiny import assignment
 from tests.support.training.policies import fresh_policy, fresh_weights, remembering_policy, weights_of
 

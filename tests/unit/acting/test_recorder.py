@@ -15,7 +15,7 @@ import tests.support.environments.exact_tasks
 import tests.support.environments.failing
 from penstock.acting.collector import Collector
 from penstock.acting.environments.frames import with_frames
-from penstock.acting.environments.vectors import Environments, SameStepEnvironments, make_environments
+from penstock.acting.environments.vectors import Environments, SameStepEnvironments
 from penstock.acting.policies.inference import PolicyRunner
 from penstock.acting.policies.randomness import Streams
 from penstock.acting.values.spaces import segment_schema
@@ -23,6 +23,7 @@ from penstock.algo.policies import Inputs, Policy
 from penstock.errors import EnvironmentFailed
 from penstock.types.block import Column, Schema
 from penstock.types.spaces import MemoryKind
+from tests.support.environments.made import make_environments
 from tests.support.environments.tiny import Drifting, assignment, spec_of
 from tests.support.training.policies import fresh_policy, remembering_policy, weights_of
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from penstock.acting.collector import Collector
-from penstock.acting.environments.vectors import device_of, make_environments
+from penstock.acting.environments.vectors import device_of
 from penstock.acting.policies.inference import PolicyRunner
 from penstock.acting.policies.runners import runner_of
 from penstock.acting.tensor_collector import TensorCollector
@@ -19,6 +19,7 @@ from penstock.errors import EnvironmentFailed
 from penstock.types.run import Weights
 from penstock.types.spaces import MemoryKind
 from tests.support.environments import tensor_pendulum
+from tests.support.environments.made import make_environments
 from tests.support.environments.tensor_pendulum import FAR
 from tests.support.environments.tiny import assignment
 from tests.support.training.policies import fresh_policy, weights_of

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from penstock.acting.environments.frames import with_frames
-from penstock.acting.environments.vectors import make_environments
 from penstock.acting.policies.saved_policies import SavedPolicy, read_policy
 from penstock.cli.commands import evaluate
 from penstock.cli.film import check_film, film
 from penstock.config import EnvironmentConfig
 from penstock.errors import ConfigurationError
 from penstock.types.spaces import EnvironmentSpec
+from tests.support.environments.made import make_environments
 from tests.support.environments.tiny import spec_of
 from tests.support.training.policies import fresh_weights
 

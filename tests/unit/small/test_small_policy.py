@@ -336,6 +336,7 @@ import sys
 from pathlib import Path
 import penstock.apps.actor, penstock.apps.evaluator, penstock.cli.options
 from penstock.acting.collector import Collector
+from penstock.acting.environments.making import Making
 from penstock.acting.environments.vectors import make_environments
 from penstock.acting.evaluation import evaluate
 from penstock.acting.policies.runners import runner_of
@@ -343,7 +344,7 @@ from penstock.acting.values.spaces import segment_schema
 from penstock.types.evaluation import EvaluationTask
 from penstock.types.run import Assignment, Weights
 weights = Weights.of(2, Path(sys.argv[1]).read_bytes())
-environments = make_environments("CartPole-v1", 3, kwargs={}, vectorization="native")
+environments = make_environments(Making("CartPole-v1", vectorization="native"), 3)
 assignment = Assignment(0, 1, (0, 1, 2), b"token", seed=7)
 collector = Collector(environments, assignment, schema=segment_schema(environments.spec, 8), discount=0.9)
 window = collector.collect(runner_of(weights))

@@ -8,9 +8,9 @@ torch.
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from penstock.acting.environments import first_values
 from penstock.acting.environments.bodies import Sizes, common_sizes, wrapping
 from penstock.acting.environments.frames import with_frames
 from penstock.acting.environments.interfaces.parallel_agents import UnevenRows
+from penstock.acting.environments.making import Making
 from penstock.acting.environments.offsets import find_offsets, offsets_of
 from penstock.acting.environments.progress import Progress
 from penstock.acting.environments.registry import import_and_find
@@ -32,7 +33,6 @@ from penstock.acting.environments.vectors import (
     make_environments,
 )
 from penstock.acting.environments.workers.pool import ProcessEnvironments
-from penstock.acting.environments.wrappers import Wrapping
 from penstock.acting.values import faults
 from penstock.acting.values.info_metrics import SUCCESS
 from penstock.acting.values.masks import MaskSource, Place
@@ -63,11 +63,11 @@ Report = Callable[[str, str], None]
 class Task:
     """The environments of one use, training or evaluation (empty: both), in all variants.
 
-    `variants` has all arguments of each variant, of which `instances` environments are made; 2 are enough to compare
+    `makings` has what each variant is made from, of which `instances` environments are made; 2 are enough to compare
     them. Messages name the `use`. `shown` has the numbers of each variant that an observation has; empty: none.
     """
 
-    variants: Sequence[Mapping[str, Any]]
+    makings: Sequence[Making]
     instances: int
     use: str = ""
     shown: Sequence[Sequence[float]] = ()
@@ -93,18 +93,11 @@ class Checked:
 
 
 def check(
-    env_id: str,
     tasks: Sequence[Task],
     *,
-    imports: Sequence[str],
-    wrappers: Sequence[Wrapping] = (),
-    padding: Literal["auto"] | Sequence[int] | None = None,
-    vectorization: str,
     alone: bool = False,
     frames: int,
-    use_masks: bool,
-    info_metrics: Sequence[str] = (),
-    python: str | None = None,
+    padding: Literal["auto"] | Sequence[int] | None = None,
     encoders: Mapping[str, Encoder],
     moves: str | None,
     widest_range: float,
@@ -112,58 +105,60 @@ def check(
     largest_magnitude: float,
     progress: Report,
 ) -> Checked:
-    """Makes, resets and steps every variant of every task.
+    """Makes, resets and steps every variant of every task, all of the same environment.
 
-    `alone` is whether each environment has a worker process of its own, if there are any. `EnvironmentVariants` and the
-    settings `environment.pad_spaces` (padding), `environment.largest_magnitude`, `policy.encoders`, `policy.moves`,
-    `policy.widest_range` and `policy.observation_offsets` describe the arguments. `progress` is called before each
-    stage.
+    `alone` is whether each environment has a worker process of its own, if there are any. The settings
+    `environment.frame_stack`, `environment.pad_spaces` (padding), `environment.largest_magnitude`, `policy.encoders`,
+    `policy.moves`, `policy.widest_range` and `policy.observation_offsets` describe the other arguments. `progress` is
+    called before each stage.
 
     Raises `ConfigurationError`, with the fault, its place and a remedy in one line, if an environment can't be used.
     """
+    env_id = tasks[0].makings[0].env_id
     stages = _Stages(progress, env_id)
     with stages.explained():
         stages.begin("import")
-        found = import_and_find(env_id, imports, python)
+        found = import_and_find(env_id, tasks[0].makings[0].imports, tasks[0].makings[0].python)
     values = _Values(widest_range, largest_magnitude)
     first: EnvironmentSpec | None = None
     agents = 1
-    make_variant = partial(make_environments, env_id, imports=imports, use_masks=use_masks, python=python)
     sizes = Sizes(*padding) if padding is not None and padding != "auto" else None
     if padding == "auto":
-        make_one = partial(make_variant, 1, wrappers=wrappers, vectorization=vectorization)
-        sizes = _sizes(tasks[0], partial(_Stages, progress, env_id), make_one)
+        sizes = _sizes(tasks[0], partial(_Stages, progress, env_id))
     for task in tasks:
-        for number, arguments in enumerate(task.variants):
+        for number, making in enumerate(task.makings):
             stages = _Stages(progress, env_id, _variant(task, number))
             own = wrapping(sizes, task.shown[number] if task.shown else ())
+            reports_infos = bool(making.info_metrics)
+            making = replace(making, wrappers=[*making.wrappers, *own], workers=1, info_metrics=())
+            if alone:
+                making = replace(making, vectorization="process", workers=task.instances)
             with stages.explained():
-                make = partial(make_variant, kwargs=arguments, wrappers=[*wrappers, *own], progress=stages)
                 stages.begin("make")
                 try:
-                    made = make(task.instances, vectorization=vectorization, workers=task.instances if alone else 1)
+                    made = make_environments(making, task.instances, progress=stages)
                 except UnevenRows as uneven:
-                    made = make(uneven.filled(task.instances), vectorization=vectorization)
+                    made = make_environments(making, uneven.filled(task.instances), progress=stages)
                 except ConfigurationError as error:
                     # The refusal of a worker process may mean the same.
-                    once = isinstance(error, MadeOnce) or vectorization == "process"
+                    once = isinstance(error, MadeOnce) or making.vectorization == "process"
                     if alone or not once:
                         raise
                     with contextlib.suppress(ConfigurationError):
-                        made, alone = make(task.instances, vectorization="process", workers=task.instances), True
+                        making = replace(making, vectorization="process", workers=task.instances)
+                        made, alone = make_environments(making, task.instances, progress=stages), True
                     if not alone:
                         raise
-                    vectorization = "process"
                 notices = [f"{env_id}: {notice}" for notice in _notices(made)]
                 agents = max(agents, agents_of(made))
                 plain, made = made, with_frames(made, frames)
             first = first or made.spec
             check_spaces(made.spec, encoders, moves)
             offsets_of(made.spec, offsets)
-            require_same_spaces(made.spec, first, task.variants, number)
+            require_same_spaces(made.spec, first, [each.kwargs for each in task.makings], number)
             with stages.explained():
                 values.step(made, stages)
-            if not info_metrics and (reported := _reported_success(plain)):
+            if not reports_infos and (reported := _reported_success(plain)):
                 notices.append(f"{env_id}: info has {reported!r}; environment.info_metrics {reported} reports its rate")
             values.warnings += stages.close(made)
     assert first is not None
@@ -176,15 +171,15 @@ def check(
     return Checked(meant, list(dict.fromkeys(values.warnings)), notices, first, offsets, alone, agents, sizes)
 
 
-def _sizes(task: Task, stages_of: Callable[[str], "_Stages"], make: Callable[..., Environments]) -> Sizes:
+def _sizes(task: Task, stages_of: Callable[[str], "_Stages"]) -> Sizes:
     """Makes an environment of each variant; returns the sizes that fit all. Raises `ConfigurationError`."""
-    specs = []
-    for number, arguments in enumerate(task.variants):
+    variants, specs = [each.kwargs for each in task.makings], []
+    for number, making in enumerate(task.makings):
         stages = stages_of(_variant(task, number))
         with stages.explained():
             stages.begin("make")
-            made = make(kwargs=arguments, progress=stages)
-            specs.append((variant_name(task.variants, number), made.spec))
+            made = make_environments(making, 1, progress=stages)
+            specs.append((variant_name(variants, number), made.spec))
             stages.begin("close")
             made.close()
     return common_sizes(specs)
@@ -344,5 +339,5 @@ def _reported_success(made: Environments) -> str:
 
 
 def _variant(task: Task, number: int) -> str:
-    variant = variant_name(task.variants, number) if len(task.variants) > 1 else ""
+    variant = variant_name([each.kwargs for each in task.makings], number) if len(task.makings) > 1 else ""
     return " ".join(filter(None, [variant, f"for {task.use}" if task.use else ""]))

@@ -12,11 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.acting.environments.frames import with_frames
+from penstock.acting.environments.making import Making
 from penstock.acting.environments.progress import Progress
 from penstock.acting.environments.single_environments import AnswerTogether, StepOutcome
 from penstock.acting.environments.vectors import Environments, make_environments
-from penstock.acting.environments.workers.pool import TIMEOUT_S
-from penstock.acting.environments.wrappers import Wrapping
 from penstock.errors import ConfigurationError, EnvironmentFailed
 from penstock.types.spaces import EnvironmentSpec
 
@@ -86,34 +85,15 @@ class MixedEnvironments(AnswerTogether):
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentVariants:
-    """The variants of an environment, and how they are made.
+    """The variants of an environment.
 
     Attributes:
-        env_id: Gymnasium id, or package:Id-v0.
-        arguments: All arguments of each variant; at least one variant.
-        imports: Modules that register environments.
-        wrappers: Wrappers around the environments of each variant, applied in this order; empty: none in any variant.
-        vectorization: sync, process for worker processes, native for the environment's own vectorised form, or auto
-            (`native.choice.is_chosen`).
+        makings: What each variant is made from; at least one.
         frames: Frames stacked in an observation.
-        use_masks: Whether action masks are used.
-        workers: Worker processes for the environments of a variant, of which none has fewer than one environment.
-        timeout_s: Seconds that a call of an environment in a worker process may take.
-        python: Path of another interpreter, whose packages have the environment; None: this one.
-        info_metrics: Keys of the infos whose values are reported.
     """
 
-    env_id: str
-    arguments: Sequence[Arguments]
-    imports: Sequence[str] = ()
-    wrappers: Sequence[Sequence[Wrapping]] = ()
-    vectorization: str = "sync"
+    makings: Sequence[Making]
     frames: int = 1
-    use_masks: bool = True
-    workers: int = 1
-    timeout_s: float = TIMEOUT_S
-    python: str | None = None
-    info_metrics: Sequence[str] = ()
 
     def make_mixed(self, count: int) -> Environments:
         """Makes N environments that alternate between the variants. Variants past N are not made.
@@ -121,7 +101,7 @@ class EnvironmentVariants:
         Raises `ConfigurationError` if a variant can't be made (`make`), or two variants have different spaces.
         """
         parts: list[Environments] = []
-        variants = len(self.arguments)
+        variants = len(self.makings)
         try:
             for variant in range(min(count, variants)):
                 spec = parts[0].spec if parts else None
@@ -140,28 +120,14 @@ class EnvironmentVariants:
         Raises `ConfigurationError` if there is no such variant, it can't be made (`make_environments`), or its spaces
         differ.
         """
-        variants = self.arguments
+        variants = [each.kwargs for each in self.makings]
         if variant >= len(variants):
             raise ConfigurationError(
                 f"the run assigns environment variant {variant}, counted from 0, and this service has {len(variants)};"
                 " start all services with the run's configuration"
             )
         try:
-            made = make_environments(
-                self.env_id,
-                count,
-                kwargs=variants[variant],
-                imports=self.imports,
-                wrappers=self.wrappers[variant] if self.wrappers else (),
-                vectorization=self.vectorization,
-                workers=self.workers,
-                timeout_s=self.timeout_s,
-                python=self.python,
-                progress=progress,
-                use_masks=self.use_masks,
-                info_metrics=self.info_metrics,
-                expected=spec,
-            )
+            made = make_environments(self.makings[variant], count, progress=progress, expected=spec)
             made = with_frames(made, self.frames)
         except ConfigurationError as error:
             if len(variants) == 1:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from penstock.acting.environments.checked_vector import CheckedVector
 from penstock.acting.environments.interfaces.parallel_agents import ParallelAgents
+from penstock.acting.environments.making import Making
 from penstock.acting.environments.native.choice import is_chosen
 from penstock.acting.environments.one_choice import OneChoice, OneChoiceVector, masked_as_one
 from penstock.acting.environments.progress import Progress
@@ -30,8 +31,8 @@ from penstock.acting.environments.shared_generator import SeparateGenerators
 from penstock.acting.environments.single_environments import AnswerTogether, SingleEnvironments, StepOutcome
 from penstock.acting.environments.tensors import TensorRows, TensorVector, is_tensor, takes_tensors
 from penstock.acting.environments.texts import readable
-from penstock.acting.environments.workers.pool import TIMEOUT_S, Making, ProcessEnvironments
-from penstock.acting.environments.wrappers import Wrapping, wrapped
+from penstock.acting.environments.workers.pool import ProcessEnvironments
+from penstock.acting.environments.wrappers import wrapped
 from penstock.acting.values import masks
 from penstock.acting.values.info_metrics import InfoMetrics
 from penstock.acting.values.leaves import flatten
@@ -239,24 +240,9 @@ def device_of(environments: Environments) -> Any:
 
 
 def make_environments(
-    env_id: str,
-    count: int,
-    *,
-    kwargs: Mapping[str, Any],
-    imports: Sequence[str] = (),
-    wrappers: Sequence[Wrapping] = (),
-    vectorization: str = "sync",
-    workers: int = 1,
-    timeout_s: float = TIMEOUT_S,
-    python: str | None = None,
-    progress: Progress | None = None,
-    use_masks: bool = True,
-    info_metrics: Sequence[str] = (),
-    expected: EnvironmentSpec | None = None,
+    making: Making, count: int, *, progress: Progress | None = None, expected: EnvironmentSpec | None = None
 ) -> Environments:
-    """Makes N environments with arguments for `gymnasium.make`. `EnvironmentVariants` documents the other arguments.
-
-    `timeout_s` is the time that a call of an environment in a worker process may take.
+    """Makes N environments.
 
     The first environment is reset once if its action masks may be in its infos. It is not reset if the `expected` spec
     says whether there are masks.
@@ -266,18 +252,15 @@ def make_environments(
     supported.
     """
     progress = progress or Progress()
-    if vectorization == "process":
-        making = Making(env_id, kwargs, imports, wrappers, use_masks, python, info_metrics)
-        return ProcessEnvironments(making, count, workers, progress=progress, timeout_s=timeout_s, expected=expected)
-    found = import_and_find(env_id, imports, python)
-    find_masks = functools.partial(_masks_of, use_masks=use_masks, expected=expected)
+    if making.vectorization == "process":
+        return ProcessEnvironments(making, count, progress=progress, expected=expected)
+    env_id, kwargs, wrappers = making.env_id, making.kwargs, making.wrappers
+    found = import_and_find(env_id, making.imports, making.python)
+    find_masks = functools.partial(_masks_of, use_masks=making.use_masks, expected=expected)
     spec = registered_spec(found)
-    chosen = vectorization == "auto" and not wrappers and spec is not None and is_chosen(spec, kwargs, count)
-    if vectorization == "native" or chosen:
-        found = found if spec is None else spec
-        return _make_native(
-            env_id, count, dict(kwargs), progress, found, find_masks, use_masks=use_masks, info_metrics=info_metrics
-        )
+    chosen = making.vectorization == "auto" and not wrappers and spec is not None and is_chosen(spec, kwargs, count)
+    if making.vectorization == "native" or chosen:
+        return _make_native(making, count, progress, found if spec is None else spec, find_masks)
     if isinstance(found, EnvSpec) and found.entry_point is None:
         raise ConfigurationError(
             f"{env_id} is a class of vector environments, which have no single form; set environment.vectorization to"
@@ -289,7 +272,7 @@ def make_environments(
             progress.environment = len(envs)
             try:
                 env = readable(_made(env_id, found, kwargs, lambda: wrapped(make(found, kwargs), env_id, wrappers)))
-                joint = use_masks and masked_as_one(env.observation_space, env.action_space)
+                joint = making.use_masks and masked_as_one(env.observation_space, env.action_space)
                 envs.append(OneChoice(env) if joint else env)
             except ConfigurationError as error:
                 if not envs:
@@ -311,7 +294,7 @@ def make_environments(
                     )
         made = SingleEnvironments(envs, described, progress)
         made.use_masks(*find_masks(envs[0], envs[0].observation_space, described, made.first_info))
-        made.report_info(info_metrics)
+        made.report_info(making.info_metrics)
     except BaseException:
         for env in envs:
             with contextlib.suppress(*foreign_errors.MISBEHAVIOUR):
@@ -340,17 +323,10 @@ def check_arguments(
 
 
 def _make_native(
-    env_id: str,
-    count: int,
-    kwargs: dict[str, Any],
-    progress: Progress,
-    found: str | EnvSpec,
-    find_masks: FindMasks,
-    *,
-    use_masks: bool,
-    info_metrics: Sequence[str],
+    making: Making, count: int, progress: Progress, found: str | EnvSpec, find_masks: FindMasks
 ) -> Environments:
     progress.environment = None
+    env_id, kwargs = making.env_id, dict(making.kwargs)
     made = _made(
         env_id,
         found,
@@ -359,7 +335,7 @@ def _make_native(
     )
     check_arguments(made, env_id, kwargs)
     envs: VectorEnv[Any, Any, Any] = TensorVector(made) if takes_tensors(made) else SeparateGenerators(made)
-    if use_masks and masked_as_one(envs.single_observation_space, envs.single_action_space):
+    if making.use_masks and masked_as_one(envs.single_observation_space, envs.single_action_space):
         envs = OneChoiceVector(envs)
     described = describe(env_id, envs.single_observation_space, envs.single_action_space)
     mode = envs.metadata.get("autoreset_mode")
@@ -372,9 +348,9 @@ def _make_native(
         envs, envs.single_observation_space, described, lambda seed: checked.reset([seed] * count)
     )
     if isinstance(made.unwrapped, ParallelAgents):
-        return AgentEnvironments(made.unwrapped, envs, spec, progress, source, info_metrics)
+        return AgentEnvironments(made.unwrapped, envs, spec, progress, source, making.info_metrics)
     adapted = NextStepEnvironments if mode == AutoresetMode.NEXT_STEP else SameStepEnvironments
-    return adapted(envs, spec, progress, source, info_metrics)
+    return adapted(envs, spec, progress, source, making.info_metrics)
 
 
 def _masks_of(

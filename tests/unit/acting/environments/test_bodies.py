@@ -8,10 +8,11 @@ import pytest
 from gymnasium import spaces
 
 from penstock.acting.environments.bodies import Sizes, common_sizes, wrapping
+from penstock.acting.environments.making import Making
 from penstock.acting.environments.variants import EnvironmentVariants
-from penstock.acting.environments.vectors import make_environments
 from penstock.errors import ConfigurationError, EnvironmentFailed
 from penstock.types.spaces import BoxSpace, DiscreteSpace
+from tests.support.environments.made import make_environments
 
 HERE = "tests.unit.acting.environments.test_bodies:Body"
 
@@ -55,7 +56,8 @@ class WithMethod(Body):
 
 def bodies(*variants: dict[str, Any], sizes: Sizes | None, shown: Any = ()) -> EnvironmentVariants:
     wrappers = [wrapping(sizes, shown[number] if shown else ()) for number in range(len(variants))]
-    return EnvironmentVariants(HERE, variants, wrappers=wrappers)
+    makings = [Making(HERE, each, wrappers=own) for each, own in zip(variants, wrappers, strict=True)]
+    return EnvironmentVariants(makings)
 
 
 @pytest.mark.parametrize("vectorization", ["sync", "process"])

@@ -17,9 +17,9 @@ import pytest
 
 from penstock.acting.environments.registry import import_and_find, make
 from penstock.acting.environments.single_environments import SingleEnvironments
-from penstock.acting.environments.vectors import make_environments
 from penstock.acting.environments.workers import foreign_worker
 from penstock.errors import ConfigurationError, EnvironmentFailed
+from tests.support.environments.made import make_environments
 from tests.support.tiers import gate_of
 
 COURIER = "tests.support.environments.courier"

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from penstock.acting.collector import Collector
 from penstock.acting.environments.frames import with_frames
-from penstock.acting.environments.variants import EnvironmentVariants
-from penstock.acting.environments.vectors import Environments, make_environments
+from penstock.acting.environments.vectors import Environments
 from penstock.acting.policies.inference import PolicyRunner
 from penstock.acting.values.spaces import segment_schema
 from penstock.algo.network import Network
@@ -19,6 +18,7 @@ from penstock.errors import ConfigurationError
 from penstock.learning.step.batches import to_tensors
 from penstock.types.replay import Batch, BatchHead, StoreCounts
 from penstock.types.spaces import BoxSpace, Tree
+from tests.support.environments.made import make_environments, variants_of
 from tests.support.environments.tiny import assignment, same_step_counting
 from tests.support.training.policies import weights_of
 
@@ -174,7 +174,7 @@ def test_flat_observations_are_wrapped_only_to_be_stacked() -> None:
 
 
 def test_the_frames_of_each_variant_are_stacked_separately() -> None:
-    environments = EnvironmentVariants("Counting-v0", [{"length": 2}, {"length": 3}], frames=2).make_mixed(3)
+    environments = variants_of("Counting-v0", [{"length": 2}, {"length": 3}], frames=2).make_mixed(3)
     environments.reset([0, 1, 2])
     for _ in range(3):
         environments.step((np.zeros(3, np.int64),))
@@ -189,7 +189,7 @@ def test_the_frames_of_each_variant_are_stacked_separately() -> None:
     ],
 )
 def test_the_frame_ages_of_each_variant_are_recorded_separately(frames: int, ages: list[list[int]]) -> None:
-    variants = EnvironmentVariants("Counting-v0", [{"length": 2}, {"length": 3}], frames=frames)
+    variants = variants_of("Counting-v0", [{"length": 2}, {"length": 3}], frames=frames)
     environments = variants.make_mixed(3)
     schema = segment_schema(environments.spec, 6)
     collector = Collector(environments, assignment(0, 1, 2), schema=schema, discount=0.9)

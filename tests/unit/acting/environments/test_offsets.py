@@ -10,10 +10,9 @@ from gymnasium.spaces import Box, Dict, Discrete
 
 import penstock
 from penstock.acting.collector import Collector
-from penstock.acting.environments.environment_check import Task, check
 from penstock.acting.environments.frames import with_frames
 from penstock.acting.environments.offsets import find_offsets, offsets_of
-from penstock.acting.environments.vectors import Environments, make_environments
+from penstock.acting.environments.vectors import Environments
 from penstock.acting.evaluation import evaluate
 from penstock.acting.policies.runners import runner_of
 from penstock.acting.policies.trained import TrainedPolicy
@@ -24,6 +23,7 @@ from penstock.errors import ConfigurationError
 from penstock.local.environment_check import check_environment
 from penstock.types.evaluation import EvaluationTask
 from penstock.types.run import Weights
+from tests.support.environments.made import checked, make_environments
 from tests.support.environments.tiny import assignment
 from tests.support.services.processes import WITH_HELPERS
 from tests.support.training.policies import fresh_policy, weights_of
@@ -64,19 +64,7 @@ gymnasium.register("Far-v0", f"{__name__}:Far", disable_env_checker=True)
 
 def found(**kwargs: Any) -> tuple[float, ...]:
     """Returns the offsets that the check before a run finds."""
-    return check(
-        "Far-v0",
-        [Task([kwargs], 2)],
-        imports=[],
-        vectorization="sync",
-        frames=1,
-        use_masks=True,
-        encoders={},
-        moves=None,
-        widest_range=1e4,
-        largest_magnitude=1e15,
-        progress=lambda stage, name: None,
-    ).offsets
+    return checked("Far-v0", [kwargs]).offsets
 
 
 def made(frames: int = 1, **kwargs: Any) -> Environments:

@@ -9,10 +9,10 @@ from numpy.testing import assert_equal
 
 from penstock.acting.environments.packages import WELL_KNOWN, package_of
 from penstock.acting.environments.registry import find, has_native_form, make
-from penstock.acting.environments.vectors import make_environments
 from penstock.errors import ConfigurationError, UnknownEnvironment
 from penstock.machine.module_imports import import_module
 from penstock.presets import preset
+from tests.support.environments.made import make_environments
 
 OWN = """
 import gymnasium

@@ -6,11 +6,12 @@ import pytest
 import torch
 
 from penstock.acting.collector import Collector
-from penstock.acting.environments.vectors import Environments, SameStepEnvironments, make_environments
+from penstock.acting.environments.vectors import Environments, SameStepEnvironments
 from penstock.acting.policies.runners import runner_of
 from penstock.acting.values.spaces import segment_schema
 from penstock.errors import ConfigurationError, EnvironmentFailed
 from tests.support.environments import tensor_pendulum
+from tests.support.environments.made import make_environments
 from tests.support.environments.tensor_pendulum import STEPS
 from tests.support.environments.tiny import assignment
 from tests.support.training.policies import fresh_weights

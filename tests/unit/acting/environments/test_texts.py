@@ -13,9 +13,9 @@ from gymnasium.utils.env_checker import check_env
 from examples.text_game import COMMANDS, House
 from penstock.acting.environments.single_environments import SingleEnvironments
 from penstock.acting.environments.texts import WORDS, TextTokens, readable, word_number
-from penstock.acting.environments.vectors import make_environments
 from penstock.algo.spaces import encoders_of_new
 from penstock.errors import ConfigurationError
+from tests.support.environments.made import make_environments
 
 HOUSE = "examples/text_game.py:House"
 LETTERS = "abc "

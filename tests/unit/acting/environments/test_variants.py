@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 
-from penstock.acting.environments.variants import EnvironmentVariants
-from penstock.acting.environments.vectors import make_environments
 from penstock.acting.evaluation import evaluate
 from penstock.errors import ConfigurationError
 from penstock.types.evaluation import EvaluationTask
+from tests.support.environments.made import make_environments, variants_of
 from tests.support.environments.tiny import spec_of
 from tests.support.training.policies import fresh_weights
 
@@ -21,7 +20,7 @@ def space(**spaces: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("count", [3, 7, 9])
 def test_rows_alternate_between_the_variants(count: int) -> None:
-    environments = EnvironmentVariants("Counting-v0", LENGTHS).make_mixed(count)
+    environments = variants_of("Counting-v0", LENGTHS).make_mixed(count)
     assert environments.count == count
     environments.reset(list(range(count)))
     ended_at = np.zeros(count, np.int64)
@@ -34,7 +33,7 @@ def test_rows_alternate_between_the_variants(count: int) -> None:
 
 def test_mixed_rows_equal_those_of_each_variant_stepped_separately() -> None:
     gravities = [{"g": 2.0}, {"g": 15.0}]
-    mixed = EnvironmentVariants("Pendulum-v1", gravities).make_mixed(5)
+    mixed = variants_of("Pendulum-v1", gravities).make_mixed(5)
     alone = [
         make_environments("Pendulum-v1", count, kwargs=kwargs) for count, kwargs in zip((3, 2), gravities, strict=True)
     ]
@@ -55,7 +54,7 @@ def test_mixed_rows_equal_those_of_each_variant_stepped_separately() -> None:
 
 
 def test_native_vectors_under_same_step_autoreset_are_mixed() -> None:
-    variants = EnvironmentVariants("ResetsAtOnce-v0", [{"length": 2}, {"length": 3}], vectorization="native")
+    variants = variants_of("ResetsAtOnce-v0", [{"length": 2}, {"length": 3}], vectorization="native")
     environments = variants.make_mixed(4)
     environments.reset([0] * 4)
     for _ in range(4):
@@ -66,13 +65,13 @@ def test_native_vectors_under_same_step_autoreset_are_mixed() -> None:
 
 
 def test_a_single_variant_is_not_wrapped() -> None:
-    mixed = EnvironmentVariants("Counting-v0", [{}]).make_mixed(2)
+    mixed = variants_of("Counting-v0", [{}]).make_mixed(2)
     assert type(mixed) is type(make_environments("Counting-v0", 2, kwargs={}))
 
 
 def test_the_episodes_of_an_evaluation_alternate_between_the_variants() -> None:
     task = EvaluationTask(1, fresh_weights(spec_of("Counting-v0")), episodes=7, deterministic=True, seed=3, variants=3)
-    result = evaluate(task, EnvironmentVariants("Counting-v0", LENGTHS).make_mixed(7), lambda: False)
+    result = evaluate(task, variants_of("Counting-v0", LENGTHS).make_mixed(7), lambda: False)
     assert result is not None
     assert list(result.returns) == [3.0, 6.0, 15.0, 3.0, 6.0, 15.0, 3.0]
     parts = [(part.episodes, part.return_mean, part.return_std) for part in result.by_variant(3)]
@@ -82,7 +81,7 @@ def test_the_episodes_of_an_evaluation_alternate_between_the_variants() -> None:
 
 
 def test_the_only_variant_has_the_spec_of_the_environment() -> None:
-    made = EnvironmentVariants("Counting-v0", [{"length": 4}]).make(0, 3)
+    made = variants_of("Counting-v0", [{"length": 4}]).make(0, 3)
     assert (made.count, made.spec) == (3, spec_of("Counting-v0"))
 
 
@@ -100,7 +99,7 @@ def test_the_only_variant_has_the_spec_of_the_environment() -> None:
 def test_variants_with_different_spaces_are_refused_with_both_spaces_and_variants(
     other: dict[str, Any], shown: str
 ) -> None:
-    variants = EnvironmentVariants("Still-v0", [space(), space(**other)])
+    variants = variants_of("Still-v0", [space(), space(**other)])
     names = r"as variant 1 \(.*\) and as variant 0 \("
     with pytest.raises(ConfigurationError, match=f"{shown}.*{names}"):
         variants.make_mixed(4)
@@ -111,9 +110,9 @@ def test_variants_with_different_spaces_are_refused_with_both_spaces_and_variant
 
 def test_a_failure_to_make_a_variant_is_reported_with_its_number_and_arguments() -> None:
     with pytest.raises(ConfigurationError, match=r"^environment variant 1 \(weight=3\): can't make .*weight"):
-        EnvironmentVariants("Counting-v0", [{}, {"weight": 3}]).make_mixed(4)
+        variants_of("Counting-v0", [{}, {"weight": 3}]).make_mixed(4)
 
 
 def test_a_variant_that_the_configuration_lacks_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"assigns environment variant 2, .*this service has 2;.*the run's"):
-        EnvironmentVariants("Counting-v0", [{}, {}]).make(2, 4)
+        variants_of("Counting-v0", [{}, {}]).make(2, 4)

@@ -15,13 +15,9 @@ from gymnasium.wrappers import PassiveEnvChecker
 from numpy.typing import NDArray
 
 from penstock.acting.environments.single_environments import SingleEnvironments
-from penstock.acting.environments.vectors import (
-    Environments,
-    NextStepEnvironments,
-    SameStepEnvironments,
-    make_environments,
-)
+from penstock.acting.environments.vectors import Environments, NextStepEnvironments, SameStepEnvironments
 from penstock.errors import ConfigurationError
+from tests.support.environments.made import make_environments
 from tests.support.environments.tiny import Counting, same_step_counting, spec_of
 
 

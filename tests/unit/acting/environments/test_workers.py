@@ -18,12 +18,13 @@ import tests.support.environments.failing
 import tests.unit.acting.values.test_values_masks as masked
 from penstock.acting.collector import Collector
 from penstock.acting.environments.progress import Progress
-from penstock.acting.environments.vectors import Environments, make_environments
+from penstock.acting.environments.vectors import Environments
 from penstock.acting.environments.workers.pool import ProcessEnvironments
 from penstock.acting.policies.runners import runner_of
 from penstock.acting.values.spaces import ActionMap, segment_schema
 from penstock.algo.network import Network
 from penstock.errors import ConfigurationError, EnvironmentFailed, UnknownEnvironment
+from tests.support.environments.made import make_environments
 from tests.support.environments.tiny import assignment, spec_of
 from tests.support.machine.timing import NEVER_S, start_patience_s, wait_for
 from tests.support.tiers import gate_of
@@ -248,11 +249,10 @@ def test_an_error_in_close_is_raised_after_all_workers_have_ended() -> None:
 
 ACTOR = """
 import os, sys, time
+from penstock.acting.environments.making import Making
 from penstock.acting.environments.vectors import make_environments
-environments = make_environments(
-    "Failing-v0", 2, kwargs={"pause_s": 1e6}, imports=["tests.support.environments.failing"],
-    vectorization="process", workers=1,
-)
+imports = ["tests.support.environments.failing"]
+environments = make_environments(Making("Failing-v0", {"pause_s": 1e6}, imports, vectorization="process"), 2)
 environments.reset([1, 2])
 print("ready", flush=True)
 environments.step(([0, 0],))

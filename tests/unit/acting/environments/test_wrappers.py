@@ -12,9 +12,10 @@ import pytest
 
 import penstock
 from penstock.acting.environments.single_environments import SingleEnvironments
-from penstock.acting.environments.vectors import Environments, MadeOnce, make_environments
+from penstock.acting.environments.vectors import Environments, MadeOnce
 from penstock.errors import ConfigurationError, ForeignCode
 from penstock.machine.module_imports import import_module
+from tests.support.environments.made import make_environments
 
 OWN = """
 import gymnasium

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 import tests.support.environments.exact_tasks
 import tests.support.environments.tiny  # noqa: F401 - registers Drifting-v0
-from penstock.acting.environments.vectors import make_environments
 from penstock.acting.policies.trained import TrainedPolicy, load_policy
 from penstock.algo import weights as policy_weights
 from penstock.algo.policies import Policy
@@ -24,6 +23,7 @@ from penstock.errors import ConfigurationError
 from penstock.types.differences import same_spaces
 from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec, MemoryKind, Tree
 from tests.support.environments.exact_tasks import STEPS, Convention
+from tests.support.environments.made import make_environments
 from tests.support.training.policies import fresh_weights, remembering_policy, weights_of
 
 Observation = NDArray[np.float32]

@@ -13,9 +13,8 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from penstock.acting.collector import Collector
-from penstock.acting.environments.environment_check import Task, check
 from penstock.acting.environments.progress import Progress
-from penstock.acting.environments.vectors import Environments, device_of, make_environments
+from penstock.acting.environments.vectors import Environments, device_of
 from penstock.acting.evaluation import evaluate
 from penstock.acting.policies.runners import runner_of
 from penstock.acting.ready_collector import ReadyCollector
@@ -23,6 +22,7 @@ from penstock.acting.values.info_metrics import InfoMetrics
 from penstock.acting.values.spaces import segment_schema
 from penstock.types.evaluation import EvaluationTask
 from tests.support.environments import reporting
+from tests.support.environments.made import checked, make_environments
 from tests.support.environments.reporting import KEYS, LENGTH, values_of
 from tests.support.environments.tiny import assignment
 from tests.support.training.policies import fresh_weights
@@ -164,19 +164,6 @@ class Solved(gymnasium.Env[Any, Any]):
 
 @pytest.mark.parametrize(("keys", "hinted"), [((), True), (("is_success",), False)])
 def test_the_check_of_an_environment_names_a_key_of_success(keys: tuple[str, ...], hinted: bool) -> None:
-    checked = check(
-        f"{__name__}:Solved",
-        [Task([{}], 1)],
-        vectorization="sync",
-        imports=(),
-        frames=1,
-        use_masks=True,
-        info_metrics=keys,
-        encoders={},
-        moves=None,
-        widest_range=1e4,
-        largest_magnitude=1e15,
-        progress=lambda stage, name: None,
-    )
-    hints = [notice for notice in checked.notices if "environment.info_metrics is_success reports its rate" in notice]
+    found = checked(f"{__name__}:Solved", [{}], instances=1, info_metrics=keys)
+    hints = [notice for notice in found.notices if "environment.info_metrics is_success reports its rate" in notice]
     assert bool(hints) == hinted

@@ -11,12 +11,12 @@ import pytest
 import torch
 from gymnasium.vector import SyncVectorEnv
 
-from penstock.acting.environments.environment_check import Checked, Task, check
-from penstock.acting.environments.vectors import make_environments
+from penstock.acting.environments.environment_check import Checked
 from penstock.acting.evaluation import evaluate
 from penstock.acting.values.returned_values import UNREADABLE, array_of, column_of, number_of, truth_of
 from penstock.errors import ConfigurationError, EnvironmentFailed
 from penstock.types.evaluation import EvaluationTask
+from tests.support.environments.made import checked, make_environments
 from tests.support.environments.tiny import spec_of
 from tests.support.training.policies import fresh_weights
 
@@ -141,21 +141,9 @@ gymnasium.register(
 )
 
 
-def checked(vectorization: str = "sync", **kwargs: str) -> Checked:
+def checked_of(vectorization: str = "sync", **kwargs: str) -> Checked:
     """Returns the result of the check before a run."""
-    return check(
-        "Returning-v0",
-        [Task([kwargs], 2)],
-        imports=[],
-        vectorization=vectorization,
-        frames=1,
-        use_masks=True,
-        encoders={},
-        moves=None,
-        widest_range=1e4,
-        largest_magnitude=1e15,
-        progress=lambda stage, name: None,
-    )
+    return checked("Returning-v0", [kwargs], vectorization=vectorization)
 
 
 def rewards_of(count: int, vectorization: str = "sync", **kwargs: str) -> list[list[float]]:
@@ -221,7 +209,7 @@ def test_vector_environments_may_return_any_form_of_rewards_and_ends(form: str, 
 @pytest.mark.parametrize(("form", "fault"), [("(1, N)", r"shape \(1, 2\), not \(2,\)"), ("complex", "type complex128")])
 def test_a_vector_environment_without_one_number_for_each_environment_is_refused(form: str, fault: str) -> None:
     with pytest.raises(ConfigurationError, match=rf"^[^\n]*rewards as [^\n]*{fault}[^\n]*$"):
-        checked("native", form=form)
+        checked_of("native", form=form)
     with pytest.raises(EnvironmentFailed, match=rf"^[^\n]*rewards as [^\n]*{fault}[^\n]*$"):
         rewards_of(2, "native", form=form)
 
@@ -236,7 +224,7 @@ def test_an_evaluation_sums_rewards_of_any_form(form: str) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_the_check_warns_once_about_a_reward_with_a_shape(form: str) -> None:
-    warnings = checked(reward=form, end=form if form == "array of (1,)" else "bool").warnings
+    warnings = checked_of(reward=form, end=form if form == "array of (1,)" else "bool").warnings
     if not any(word in form for word in ("(1", "list", "masked", "objects", "array of integers", "bfloat16")):
         assert warnings == []
         return
@@ -258,18 +246,18 @@ def test_the_check_refuses_what_no_actor_can_use(form: str) -> None:
         ({"end": form}, r"terminated as [^\n]* in step 1 [^\n]*; it must be True or False"),
     ):
         with pytest.raises(ConfigurationError, match=f"^{fault}$") as refused:
-            checked(**kwargs)
+            checked_of(**kwargs)
         with pytest.raises(EnvironmentFailed, match=f"^environment 0: {fault}$") as failed:
             rewards_of(2, **kwargs)
         assert failed.value.what == str(refused.value)
 
 
 def test_the_check_warns_about_a_vector_environment_whose_rewards_have_another_shape() -> None:
-    assert checked("native", form="(N, 1)").warnings == [
+    assert checked_of("native", form="(N, 1)").warnings == [
         f"Returning-v0: step returned {what} of shape (2, 1), where (2,) was expected"
         for what in ("rewards", "terminated", "truncated")
     ]
-    assert checked("native", form="tensor").warnings == []
+    assert checked_of("native", form="tensor").warnings == []
 
 
 @pytest.mark.parametrize("form", ["list", "tensor", "tensor with gradient"])
@@ -278,11 +266,11 @@ def test_observations_may_be_lists_and_tensors(form: str) -> None:
     environments.reset([0, 1])
     environments.step((np.zeros(2, np.int64),))
     assert environments.observation[0].tolist() == [[1.0, 1.0], [1.0, 1.0]]
-    assert checked(observation=form).warnings == []
+    assert checked_of(observation=form).warnings == []
 
 
 def test_an_observation_with_masked_elements_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"^an observation that is not an array \(it has masked element"):
-        checked(observation="masked")
+        checked_of(observation="masked")
     with pytest.raises(EnvironmentFailed, match=r"^environment 0: an observation that is not an array \(it has masked"):
         make_environments("Returning-v0", 2, kwargs={"observation": "masked"}, use_masks=False).reset([0, 1])

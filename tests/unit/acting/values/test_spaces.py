@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from penstock.acting.environments.frames import with_frames
-from penstock.acting.environments.vectors import make_environments
 from penstock.acting.policies.inference import PolicyRunner
 from penstock.acting.policies.randomness import Streams
 from penstock.acting.policies.runners import runner_of
@@ -23,6 +22,7 @@ from penstock.algo.spaces import check_spaces
 from penstock.errors import ConfigurationError
 from penstock.types.block import Extent, Schema
 from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec, MultiDiscreteSpace, Space, Tree
+from tests.support.environments.made import make_environments
 from tests.support.environments.tiny import spec_of
 from tests.support.segments.spaces import ACTIONS, NAMES, OBSERVATION, OBSERVATION_NAMES, OBSERVATIONS, masked
 from tests.support.training.policies import fresh_policy, weights_of

@@ -10,14 +10,13 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from numpy.typing import NDArray
 
 import tests.support.environments.tiny  # noqa: F401 - registers Still-v0
-from penstock.acting.environments.environment_check import Checked, Task, check
 from penstock.acting.environments.frames import with_frames
-from penstock.acting.environments.variants import EnvironmentVariants
-from penstock.acting.environments.vectors import Environments, make_environments
+from penstock.acting.environments.vectors import Environments
 from penstock.acting.values.leaves import tree_of
 from penstock.acting.values.masks import MaskSource, Place
 from penstock.errors import ConfigurationError, EnvironmentFailed
 from penstock.types.spaces import Tree
+from tests.support.environments.made import checked, make_environments, variants_of
 
 ALTERNATIVES = 4
 LENGTH = 3
@@ -115,23 +114,6 @@ def masks_of_rows(environments: Environments, rows: int) -> list[list[int]]:
     return masks
 
 
-def checked(*variants: dict[str, Any]) -> Checked:
-    """Returns the result of the check before a run."""
-    return check(
-        "Masked-v0",
-        [Task(variants, 2)],
-        imports=[],
-        vectorization="sync",
-        frames=1,
-        use_masks=True,
-        encoders={},
-        moves=None,
-        widest_range=1e4,
-        largest_magnitude=1e15,
-        progress=lambda stage, name: None,
-    )
-
-
 EPISODE = [mask_of(step).tolist() for step in range(LENGTH)]
 ALL = [1] * ALTERNATIVES
 
@@ -190,7 +172,7 @@ def test_an_environment_is_reset_to_find_masks_only_if_its_spec_is_not_known(pla
 
 
 def test_frames_and_variants_have_the_masks_of_their_environments() -> None:
-    variants = EnvironmentVariants("Masked-v0", [{"place": "info"}, {"place": "method"}], frames=2)
+    variants = variants_of("Masked-v0", [{"place": "info"}, {"place": "method"}], frames=2)
     assert masks_of_rows(variants.make_mixed(5), 5) == [*EPISODE, ALL, EPISODE[0]]
     assert masks_of_rows(with_frames(make_environments("Masked-v0", 1, kwargs={}), 3), 4) == [*EPISODE, ALL]
 
@@ -199,7 +181,7 @@ def test_frames_and_variants_have_the_masks_of_their_environments() -> None:
 def test_variants_with_and_without_masks_are_refused_before_a_run(places: tuple[str, str]) -> None:
     first, second = ({"nowhere": 0}.get(place, ALTERNATIVES) for place in places)
     with pytest.raises(ConfigurationError, match=f"action masks of {second} bits and {first} bits as variant 1"):
-        checked(*({"place": place} for place in places))
+        checked("Masked-v0", [{"place": place} for place in places])
 
 
 PLACE_AND_REMEDY = (
@@ -253,15 +235,15 @@ def test_an_exception_of_a_vectors_method_is_a_failure_that_names_the_method() -
 
 @pytest.mark.parametrize("place", PLACES)
 def test_the_check_before_a_run_takes_legal_steps_and_names_the_place(place: str) -> None:
-    found = checked({"place": place})
+    found = checked("Masked-v0", [{"place": place}])
     assert (found.spec.mask_bits, found.warnings) == (ALTERNATIVES, [])
     assert found.notices == [f"Masked-v0: action masks from {Place[place.upper()].value}, 4 bits"]
     with pytest.raises(ConfigurationError, match=r"^[^\n]*without a legal action[^\n]*Masked-v0[^\n]*; [^\n]*$"):
-        checked({"place": place, "odd": [np.zeros(4, np.int8)]})
+        checked("Masked-v0", [{"place": place, "odd": [np.zeros(4, np.int8)]}])
 
 
 def test_the_check_before_a_run_finds_no_masks_where_there_are_none() -> None:
-    found = checked({"place": "nowhere"})
+    found = checked("Masked-v0", [{"place": "nowhere"}])
     assert (found.spec.mask_bits, found.notices) == (0, [])
 
 

@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from penstock.acting.collector import Collector
 from penstock.acting.environments.frames import with_frames
-from penstock.acting.environments.vectors import Environments, SameStepEnvironments, make_environments
+from penstock.acting.environments.vectors import Environments, SameStepEnvironments
 from penstock.acting.policies.inference import PolicyRunner
 from penstock.acting.values.spaces import segment_schema
 from penstock.algo.network import Network
@@ -26,6 +26,7 @@ from penstock.runs.demonstration_file import read, write
 from penstock.types.block import Columns
 from penstock.types.demonstrations import Demonstrations
 from penstock.types.replay import Batch
+from tests.support.environments.made import make_environments
 from tests.support.environments.tiny import Drifting, assignment, spec_of
 from tests.support.training.policies import fresh_policy, weights_of
 from tests.support.training.training import CPU, collect_batch, make_learner, same_parameters

@@ -17,13 +17,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.acting.environments.making import Making
 from penstock.acting.environments.progress import Progress
 from penstock.acting.environments.single_environments import StepOutcome
 from penstock.acting.environments.workers.shared import DONE, STEP, Channel, Layout, SharedRows, arrays, line
@@ -31,25 +31,9 @@ from penstock.errors import ConfigurationError, EnvironmentFailed, UnknownEnviro
 from penstock.machine.environment_arguments import written_table
 from penstock.types.spaces import EnvironmentSpec, Leaves
 
-TIMEOUT_S = 120.0
-"""Seconds that a call of an environment may take if nothing else is said."""
-
 _MODULE = "penstock.apps.environment_worker"
 _END_S = 5.0
 """Seconds for closing the environments of a worker. It is then killed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Making:
-    """Environments to make. `vectors.make_environments` documents the arguments."""
-
-    env_id: str
-    kwargs: Mapping[str, Any]
-    imports: Sequence[str]
-    wrappers: Sequence[Mapping[str, Any]]
-    use_masks: bool
-    python: str | None = None
-    info_metrics: Sequence[str] = ()
 
 
 class _Lost(Exception):
@@ -75,24 +59,22 @@ class ProcessEnvironments:
         self,
         making: Making,
         count: int,
-        workers: int,
         *,
         progress: Progress,
-        timeout_s: float = TIMEOUT_S,
         expected: EnvironmentSpec | None = None,
     ) -> None:
         """Starts workers for N environments, as many as given and at most N.
 
-        A call of an environment (make, reset or step) may take `timeout_s` seconds. Raises `ConfigurationError` as
-        `make_environments`, or if a worker can't be started or does not make its environments.
+        Raises `ConfigurationError` as `make_environments`, or if a worker can't be started or does not make its
+        environments.
         """
         self.count, self.progress, progress.environment = count, progress, None
         self._seeds, self._memory = list[int](), _anonymous_memory()
-        bounds = np.linspace(0, count, min(workers, count) + 1).astype(int).tolist()
+        bounds = np.linspace(0, count, min(making.workers, count) + 1).astype(int).tolist()
         self._workers: list[_Worker] = []
         try:
             for first, end in itertools.pairwise(bounds):
-                self._workers.append(_Worker(making, len(self._workers), range(first, end), progress, timeout_s))
+                self._workers.append(_Worker(making, len(self._workers), range(first, end), progress))
                 self._workers[-1].start(expected)
             made = [worker.made() for worker in self._workers]
             self.spec = EnvironmentSpec.from_json(made[0]["spec"])
@@ -237,11 +219,11 @@ class _Worker:
         deadline_s: Time at which its last request must have ended, in seconds of `time.monotonic`.
     """
 
-    def __init__(self, making: Making, number: int, environments: range, progress: Progress, timeout_s: float) -> None:
+    def __init__(self, making: Making, number: int, environments: range, progress: Progress) -> None:
         self.environments = environments
         self.steps, self.awaited, self.deadline_s = 0, False, 0.0
         self.replaced_at: int | None = None
-        self._making, self._number, self._progress, self._timeout_s = making, number, progress, timeout_s
+        self._making, self._number, self._progress, self._timeout_s = making, number, progress, making.timeout_s
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, expected: EnvironmentSpec | None) -> None:

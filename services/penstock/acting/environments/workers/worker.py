@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from penstock.acting.environments.making import Making
 from penstock.acting.environments.single_environments import SingleEnvironments
 from penstock.acting.environments.vectors import make_environments
 from penstock.acting.environments.workers.shared import (
@@ -75,18 +76,17 @@ def _make(channel: Channel, seed: Callable[..., None]) -> tuple[SingleEnvironmen
     seed("environment worker", request["seed"])
     kwargs: Any = read_tables(request["kwargs"])
     wrappers: Any = read_tables(request["wrappers"])
+    making = Making(
+        request["env_id"],
+        kwargs,
+        request["imports"],
+        wrappers,
+        python=request["python"],
+        use_masks=request["use_masks"],
+        info_metrics=request["info_metrics"],
+    )
     try:
-        made = make_environments(
-            request["env_id"],
-            count,
-            kwargs=kwargs,
-            imports=request["imports"],
-            wrappers=wrappers,
-            use_masks=request["use_masks"],
-            python=request["python"],
-            info_metrics=request["info_metrics"],
-            expected=expected and EnvironmentSpec.from_json(expected),
-        )
+        made = make_environments(making, count, expected=expected and EnvironmentSpec.from_json(expected))
     except ConfigurationError as error:
         unknown = isinstance(error, UnknownEnvironment)
         channel.send(line(refused=foreign_errors.one_line(str(error)), unknown=unknown))

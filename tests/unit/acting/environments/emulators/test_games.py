@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 
 from penstock.acting.environments.registry import find
-from penstock.acting.environments.vectors import MadeOnce, make_environments
+from penstock.acting.environments.vectors import MadeOnce
 from penstock.errors import ConfigurationError, UnknownEnvironment
 from tests.support.environments.catching import GAME, LEFT, NOTHING, RIGHT, catching
 
 pytest.importorskip("stable_retro")
 
 from penstock.acting.environments.emulators.games import RetroGame, register_games
+from tests.support.environments.made import make_environments
 
 GAMES = Path(__file__).parents[5] / "examples" / "nes" / "games"
 IMPORTS = [str(GAMES.parent / "catch_game.py")]

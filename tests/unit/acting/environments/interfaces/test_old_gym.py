@@ -11,9 +11,9 @@ import pytest
 
 from penstock.acting.environments.interfaces.old_gym import GymEnvironment
 from penstock.acting.environments.registry import find
-from penstock.acting.environments.vectors import make_environments
 from penstock.config import Config
 from penstock.errors import ConfigurationError, UnknownEnvironment
+from tests.support.environments.made import make_environments
 
 GYM = """
 from types import SimpleNamespace

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from penstock.acting.environments.registry import find, make
-from penstock.acting.environments.vectors import make_environments
 from penstock.errors import ConfigurationError, EnvironmentFailed, UnknownEnvironment
+from tests.support.environments.made import make_environments
 
 pyspiel = pytest.importorskip("pyspiel")
 

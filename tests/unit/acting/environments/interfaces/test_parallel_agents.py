@@ -10,13 +10,14 @@ from gymnasium import spaces
 
 from penstock.acting.collector import Collector
 from penstock.acting.environments.interfaces.parallel_agents import ParallelAgents, UnevenRows
-from penstock.acting.environments.vectors import Environments, agents_of, make_environments
+from penstock.acting.environments.vectors import Environments, agents_of
 from penstock.acting.evaluation import evaluate
 from penstock.acting.policies.runners import runner_of
 from penstock.acting.values.spaces import segment_schema
 from penstock.errors import ConfigurationError, EnvironmentFailed, UnknownEnvironment
 from penstock.machine import extras
 from penstock.types.evaluation import EvaluationTask
+from tests.support.environments.made import make_environments
 from tests.support.environments.tiny import assignment
 from tests.support.training.policies import fresh_weights
 

@@ -8,10 +8,11 @@ import pytest
 
 from penstock.acting.environments.registry import has_native_form
 from penstock.acting.environments.single_environments import SingleEnvironments
-from penstock.acting.environments.vectors import NextStepEnvironments, make_environments
+from penstock.acting.environments.vectors import NextStepEnvironments
 from penstock.config import EnvironmentConfig
 from penstock.presets import preset
 from tests.support.environments import tiny
+from tests.support.environments.made import make_environments
 
 
 @pytest.fixture

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from penstock.acting.environments.native import classic_control
 from penstock.acting.environments.single_environments import SingleEnvironments
-from penstock.acting.environments.vectors import Environments, NextStepEnvironments, make_environments
+from penstock.acting.environments.vectors import Environments, NextStepEnvironments
 from penstock.acting.evaluation import evaluate
 from penstock.errors import ConfigurationError
 from penstock.types.evaluation import EvaluationTask
+from tests.support.environments.made import make_environments
 from tests.support.environments.tiny import spec_of
 from tests.support.training.policies import fresh_weights
 

@@ -10,12 +10,13 @@ import pytest
 from numpy.typing import NDArray
 
 from penstock.acting.environments.single_environments import SingleEnvironments
-from penstock.acting.environments.vectors import Environments, NextStepEnvironments, make_environments
+from penstock.acting.environments.vectors import Environments, NextStepEnvironments
 from penstock.acting.values.masks import MaskSource, Place
 from penstock.apps.environments import make_played
 from penstock.config import build
 from penstock.errors import ConfigurationError, UnknownEnvironment
 from penstock.machine import environment_names, extras
+from tests.support.environments.made import make_environments
 
 needs_envpool = pytest.mark.skipif(extras.missing("envpool"), reason="the extra envpool is not installed")
 
