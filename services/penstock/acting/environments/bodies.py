@@ -186,15 +186,10 @@ def _common_size(role: str, variants: Sequence[tuple[str, EnvironmentSpec]]) -> 
     trees: list[Tree] = [getattr(spec, role) for _, spec in variants]
     if all(tree == trees[0] for tree in trees):
         return 0
-    forms = [_form(tree, role) for tree in trees]
-    sizes = [form[1] for form in forms if form is not None and forms[0] is not None and form[0] is forms[0][0]]
-    if len(sizes) == len(forms):
-        return max(sizes)
-    # The first one of another kind, or of another space than the first, whose kind can't be padded.
-    wrong = next(
-        place for place, form in enumerate(forms) if form is None or forms[0] is None or form[0] is not forms[0][0]
-    )
-    wrong = wrong or next(place for place, tree in enumerate(trees) if tree != trees[0])
+    forms = [form for tree in trees if (form := _form(tree, role)) is not None]
+    if len(forms) == len(trees) and len({kind for kind, _ in forms}) == 1:
+        return max(size for _, size in forms)
+    wrong = next(place for place, tree in enumerate(trees) if tree != trees[0])
     shown = " and ".join(f"{trees[place].shown()} ({variants[place][0]})" for place in (0, wrong))
     raise ConfigurationError(
         f"environment.pad_spaces pads rows of numbers and Discrete actions, and not {role}s as {shown}; make them rows"
