@@ -14,7 +14,7 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from penstock.acting.environments.texts import TextTokens as TextTokens
+    from penstock.acting.environments.wrappers.texts import TextTokens as TextTokens
     from penstock.acting.policies.trained import TrainedPolicy as TrainedPolicy
     from penstock.acting.policies.trained import load_policy as load_policy
     from penstock.advantages import Trajectories as Trajectories
@@ -65,7 +65,7 @@ _HOMES = {
     "Segments": "penstock.priorities",
     "Stream": "penstock.api.stream",
     "Summary": "penstock.runs.summary",
-    "TextTokens": "penstock.acting.environments.texts",
+    "TextTokens": "penstock.acting.environments.wrappers.texts",
     "TrainedPolicy": "penstock.acting.policies.trained",
     "TrainedRun": "penstock.api.run",
     "Trajectories": "penstock.advantages",

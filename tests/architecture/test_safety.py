@@ -48,7 +48,7 @@ IMPORT_OF_USERS = {
     "learning/run/own_callbacks.py",  # makes the callbacks of a process's own settings
     "acting/environments/interfaces/parallel_agents.py",  # makes the environments of a process's own settings
     "acting/environments/registry.py",  # makes the environments of a process's own settings
-    "acting/environments/wrappers.py",  # wraps them
+    "acting/environments/wrappers/named.py",  # wraps them
     "apps/episodes.py",  # after `refuse_foreign_code`
     "tracking/trackers.py",  # makes the tracker of the command's own option, `--to`
 }

@@ -26,7 +26,7 @@ ELSEWHERE = {
     "acting/policies/stepwise_window.py": "unit/acting/policies/test_inference.py",
     "acting/policies/saved_policies.py": "unit/acting/policies/test_trained.py",
     "acting/environments/shared_generator.py": "unit/acting/environments/test_vectors.py",
-    "acting/environments/vector_wrapper.py": "unit/acting/environments/test_vectors.py",
+    "acting/environments/wrappers/vector_wrapper.py": "unit/acting/environments/test_vectors.py",
     "acting/environments/single_environments.py": "unit/acting/test_failing_environments.py",
     "algo/activations.py": "unit/small/test_small_policy.py",
     "algo/network.py": "unit/small/test_small_policy.py",

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from penstock.acting.environments.bodies import Sizes, wrapping
 from penstock.acting.environments.frames import with_frames
 from penstock.acting.environments.interfaces.parallel_agents import UnevenRows
 from penstock.acting.environments.making import TIMEOUT_S, Making
@@ -13,6 +12,7 @@ from penstock.acting.environments.played import PlayedEnvironment
 from penstock.acting.environments.single_environments import SingleEnvironments
 from penstock.acting.environments.variants import Arguments, EnvironmentVariants
 from penstock.acting.environments.vectors import Environments, make_environments
+from penstock.acting.environments.wrappers.bodies import Sizes, wrapping
 from penstock.config import Config, EnvironmentConfig, read_settings
 from penstock.config.foreign_code import FileNames
 from penstock.config.recorded import ENVIRONMENT

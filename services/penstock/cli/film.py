@@ -20,7 +20,7 @@ from penstock.acting.environments.interfaces.parallel_agents import UnevenRows, 
 from penstock.acting.environments.registry import import_and_find, make
 from penstock.acting.environments.single_environments import SingleEnvironments
 from penstock.acting.environments.vectors import AgentEnvironments, make_environments
-from penstock.acting.environments.wrappers import wrapped
+from penstock.acting.environments.wrappers.named import wrapped
 from penstock.acting.evaluation import evaluate
 from penstock.acting.policies.saved_policies import SavedPolicy
 from penstock.acting.values import masks

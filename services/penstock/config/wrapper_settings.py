@@ -1,6 +1,6 @@
 """Wrappers in settings: the forms in which users write them, and the one form that all other parts receive.
 
-That form is a table with the name of the wrapper and its arguments. `acting.environments.wrappers` finds the wrapper.
+That form is a table with the name of the wrapper and its arguments, which `acting.environments.wrappers.named` finds.
 """
 
 import re

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.acting.environments import first_values
-from penstock.acting.environments.bodies import Sizes, common_sizes, wrapping
 from penstock.acting.environments.frames import with_frames
 from penstock.acting.environments.interfaces.parallel_agents import UnevenRows
 from penstock.acting.environments.making import Making
@@ -33,6 +32,7 @@ from penstock.acting.environments.vectors import (
     make_environments,
 )
 from penstock.acting.environments.workers.pool import ProcessEnvironments
+from penstock.acting.environments.wrappers.bodies import Sizes, common_sizes, wrapping
 from penstock.acting.values import faults
 from penstock.acting.values.info_metrics import SUCCESS
 from penstock.acting.values.masks import MaskSource, Place

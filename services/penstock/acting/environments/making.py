@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.acting.environments.wrappers import Wrapping
+from penstock.acting.environments.wrappers.named import Wrapping
 
 TIMEOUT_S = 120.0
 """Seconds that a call of an environment in a worker process may take if nothing else is said."""

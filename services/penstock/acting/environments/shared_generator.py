@@ -14,7 +14,7 @@ from gymnasium.utils import seeding
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
-from penstock.acting.environments.vector_wrapper import VectorWrapper
+from penstock.acting.environments.wrappers.vector_wrapper import VectorWrapper
 from penstock.acting.values.returned_values import column_of
 from penstock.errors import ConfigurationError
 

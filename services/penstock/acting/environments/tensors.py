@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 
 from penstock.acting.environments.checked_vector import CheckedVector
-from penstock.acting.environments.vector_wrapper import VectorWrapper
+from penstock.acting.environments.wrappers.vector_wrapper import VectorWrapper
 from penstock.acting.values import faults
 from penstock.acting.values.leaves import flatten, mapped, row_of, unflatten
 from penstock.acting.values.returned_values import array_of, column_of

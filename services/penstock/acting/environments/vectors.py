@@ -23,16 +23,16 @@ from penstock.acting.environments.checked_vector import CheckedVector
 from penstock.acting.environments.interfaces.parallel_agents import ParallelAgents
 from penstock.acting.environments.making import Making
 from penstock.acting.environments.native.choice import is_chosen
-from penstock.acting.environments.one_choice import OneChoice, OneChoiceVector, masked_as_one
 from penstock.acting.environments.progress import Progress
 from penstock.acting.environments.refusals import can_not_make
 from penstock.acting.environments.registry import import_and_find, make, registered_spec
 from penstock.acting.environments.shared_generator import SeparateGenerators
 from penstock.acting.environments.single_environments import AnswerTogether, SingleEnvironments, StepOutcome
 from penstock.acting.environments.tensors import TensorRows, TensorVector, is_tensor, takes_tensors
-from penstock.acting.environments.texts import readable
 from penstock.acting.environments.workers.pool import ProcessEnvironments
-from penstock.acting.environments.wrappers import wrapped
+from penstock.acting.environments.wrappers.named import wrapped
+from penstock.acting.environments.wrappers.one_choice import OneChoice, OneChoiceVector, masked_as_one
+from penstock.acting.environments.wrappers.texts import readable
 from penstock.acting.values import masks
 from penstock.acting.values.info_metrics import InfoMetrics
 from penstock.acting.values.leaves import flatten

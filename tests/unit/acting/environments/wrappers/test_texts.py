@@ -12,7 +12,7 @@ from gymnasium.utils.env_checker import check_env
 
 from examples.text_game import COMMANDS, House
 from penstock.acting.environments.single_environments import SingleEnvironments
-from penstock.acting.environments.texts import WORDS, TextTokens, readable, word_number
+from penstock.acting.environments.wrappers.texts import WORDS, TextTokens, readable, word_number
 from penstock.algo.spaces import encoders_of_new
 from penstock.errors import ConfigurationError
 from tests.support.environments.made import make_environments
@@ -47,7 +47,7 @@ def test_words_have_the_numbers_of_their_hashes_in_their_order() -> None:
 
 
 def test_the_number_of_a_word_is_the_same_in_every_process() -> None:
-    code = "from penstock.acting.environments.texts import word_number; print(word_number('Schlüssel'))"
+    code = "from penstock.acting.environments.wrappers.texts import word_number; print(word_number('Schlüssel'))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(found.stdout) == word_number("schlüssel")
 

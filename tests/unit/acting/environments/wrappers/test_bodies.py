@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from penstock.acting.environments.bodies import Sizes, common_sizes, wrapping
 from penstock.acting.environments.making import Making
 from penstock.acting.environments.variants import EnvironmentVariants
+from penstock.acting.environments.wrappers.bodies import Sizes, common_sizes, wrapping
 from penstock.errors import ConfigurationError, EnvironmentFailed
 from penstock.types.spaces import BoxSpace, DiscreteSpace
 from tests.support.environments.made import make_environments
 
-HERE = "tests.unit.acting.environments.test_bodies:Body"
+HERE = "tests.unit.acting.environments.wrappers.test_bodies:Body"
 
 
 class Body(gymnasium.Env[Any, Any]):

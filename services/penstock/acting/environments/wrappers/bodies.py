@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from penstock.acting.environments.wrappers import Wrapping
+from penstock.acting.environments.wrappers.named import Wrapping
 from penstock.acting.values.masks import KEY, METHOD
 from penstock.errors import ConfigurationError
 from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec, Space, Tree

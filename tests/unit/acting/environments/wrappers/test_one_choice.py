@@ -9,9 +9,9 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from numpy.typing import NDArray
 
-from penstock.acting.environments.one_choice import OneChoice, OneChoiceVector, masked_as_one
 from penstock.acting.environments.single_environments import SingleEnvironments
 from penstock.acting.environments.vectors import Environments
+from penstock.acting.environments.wrappers.one_choice import OneChoice, OneChoiceVector, masked_as_one
 from penstock.errors import ConfigurationError, PenstockError
 from penstock.types.spaces import DiscreteSpace
 from tests.support.environments.made import make_environments

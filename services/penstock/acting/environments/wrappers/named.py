@@ -21,9 +21,9 @@ Wrapping = Mapping[str, Any]
 
 
 _OWN = {
-    "OneChoice": "penstock.acting.environments.one_choice",
-    "TextTokens": "penstock.acting.environments.texts",
-    **dict.fromkeys(("PadAction", "PadObservation", "ShowNumbers"), "penstock.acting.environments.bodies"),
+    "OneChoice": "penstock.acting.environments.wrappers.one_choice",
+    "TextTokens": "penstock.acting.environments.wrappers.texts",
+    **dict.fromkeys(("PadAction", "PadObservation", "ShowNumbers"), "penstock.acting.environments.wrappers.bodies"),
 }
 """Wrappers of Penstock, by their names, and their modules."""
 

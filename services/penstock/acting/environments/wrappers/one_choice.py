@@ -14,7 +14,7 @@ from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from penstock.acting.environments.vector_wrapper import VectorWrapper
+from penstock.acting.environments.wrappers.vector_wrapper import VectorWrapper
 from penstock.acting.values.masks import KEY, has_mask_leaf
 from penstock.errors import ConfigurationError
 

@@ -1,0 +1,1 @@
+"""Wrappers around environments: those that users name, and those of Penstock."""
