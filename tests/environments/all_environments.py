@@ -6,7 +6,7 @@ are installed once, from PyPI, into build/environments. The result is results/en
 continues where it ended, also with --again. The whole output of runs that did not train is in
 build/environments/output.
 
-The exit code is 1 if an environment that Gymnasium can create did not train.
+The exit code is 1 if an environment that Gymnasium can create did not train, apart from `REFUSED`.
 """
 
 import argparse
@@ -25,6 +25,10 @@ from tests.environments.suites import FOLDER, SUITES, Listed, Suite, ids_of, pyt
 
 DEADLINE_S = 900.0
 """Seconds after which a run is interrupted. CarRacing takes about 0.2 s per step where other work uses the machine."""
+
+
+REFUSED = ("intersection-multi-agent-v1", "intersection-multi-agent-v2")
+"""Environments that return a reward for each of several agents, where Gymnasium's interface has one."""
 
 
 class Campaign:
@@ -129,7 +133,7 @@ def main() -> int:
     for record in failures:
         _print_line(record, "not trained:")
     print(f"{len(listed)} environments, {len(failures)} can be created and did not train", flush=True)
-    return 1 if failures else 0
+    return 1 if {record.id for record in failures}.difference(REFUSED) else 0
 
 
 def _print_line(record: Record, place: str) -> None:
