@@ -1,8 +1,8 @@
 """`make bench-shared-policy`: one policy for several variants of an environment, beside a policy of its own for each.
 
-Arms with 2 to 5 joints have spaces of different sizes; pendulums differ in gravity. A shared run and each
-separate one have the default settings, the same actors and the same number of environment steps. Separate runs are made
-one after another. The result is build/bench/shared_policy.json.
+Arms with 2 to 5 joints have spaces of different sizes; pendulums differ in gravity. All runs have the default settings
+and the same actors. A shared run has as many environment steps as one of the separate runs, or as all of them together.
+Runs are made one after another. The result is build/bench/shared_policy.json.
 """
 
 import argparse
@@ -43,10 +43,12 @@ TASKS = {
         -200.0,
     ),
 }
+SHOWN: dict[str, Any] = {"pad_spaces": "auto", "show_variant": True}
 ROWS: dict[str, dict[str, Any]] = {
     "a policy for each": {},
-    "one policy": {"pad_spaces": "auto", "show_variant": True},
-    "one policy, variant not shown": {"pad_spaces": "auto", "show_variant": False},
+    "one policy, steps of one of them": SHOWN,
+    "one policy, steps of all of them": SHOWN,
+    "one policy, steps of all of them, variant not shown": {**SHOWN, "show_variant": False},
 }
 
 
@@ -101,6 +103,7 @@ class Memory(threading.Thread):
 def trained(name: str, row: str, seed: int, variant: int | None, folder: Path) -> Trained:
     """Trains a run in one variant, or in all of them."""
     task, memory = TASKS[name], Memory()
+    total = task.steps * (len(task.variants) if "steps of all" in row else 1)
     environment: dict[str, Any] = {"variants": task.variants, **ROWS[row]} if variant is None else {}
     if variant is not None:
         environment["kwargs"] = task.variants[variant]
@@ -110,11 +113,11 @@ def trained(name: str, row: str, seed: int, variant: int | None, folder: Path) -
         preset="none",
         progress=False,
         seed=seed,
-        total_steps=task.steps,
+        total_steps=total,
         train={"actors": len(task.variants)},
         run_dir=str(folder / f"{name}-{row}-{seed}-{variant}"),
         environment=environment,
-        evaluation={"interval_steps": task.steps // EVALUATIONS, "episodes": 4 * len(task.variants)},
+        evaluation={"interval_steps": total // EVALUATIONS, "episodes": 4 * len(task.variants)},
     )
     largest, found = memory.stop(), run.metrics().evaluation
     played = run.evaluate(episodes=PLAYED if variant is not None else PLAYED * len(task.variants))
