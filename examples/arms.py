@@ -3,8 +3,9 @@ r"""Planar arms with different numbers of joints, which reach for a point. One p
     penstock train --env-id examples/arms.py:Arm --actors 2 --total-steps 100k --environment.pad-spaces auto \
       --environment.variants '[{"joints": 2}, {"joints": 5}]' --environment.show-variant true
 
-An observation is the cosine and sine of each joint, their speeds, the point, and its distance from the tip of the arm.
-An action is the force at each joint. The reward of a step is minus the distance, less a little for force.
+An observation is the point, its distance from the tip of the arm, and the cosine, sine and speed of each joint in turn.
+What all arms have comes first, so a number has the same place in arms of all sizes, and zeros of missing joints are at
+the end. An action is the force at each joint. The reward of a step is minus the distance, less a little for force.
 """
 
 from typing import Any
@@ -55,5 +56,5 @@ class Arm(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
         return np.array([np.cos(directions).sum(), np.sin(directions).sum()]) / self._joints
 
     def _observation(self) -> NDArray[np.float32]:
-        parts = np.cos(self._angles), np.sin(self._angles), self._speeds, self._goal, self._goal - self._tip()
-        return np.concatenate(parts, dtype=np.float32)
+        joints = np.stack([np.cos(self._angles), np.sin(self._angles), self._speeds], axis=1)
+        return np.concatenate([self._goal, self._goal - self._tip(), joints.ravel()], dtype=np.float32)
