@@ -102,14 +102,19 @@ class EnvironmentConfig(Section):
         """All arguments of each variant, as actors use them."""
         return tuple({**variant, **self.training_kwargs} for variant in self.variant_kwargs)
 
+    @property
+    def shown_variants(self) -> tuple[Arguments, ...]:
+        """All arguments of each variant whose differences an observation has; none unless `show_variant`."""
+        return self.variant_kwargs if self.show_variant else ()
+
     def shown(self, arguments: Mapping[str, Any]) -> tuple[float, ...]:
         """Returns the numbers that an observation has of a variant with these arguments, in training or evaluations.
 
         Raises `ConfigurationError` if the variants have none, or not these arguments.
         """
-        if not self.show_variant:
+        if not (variants := self.shown_variants):
             return ()
-        if not (numbers := numbers_of(arguments, self.variant_kwargs)):
+        if not (numbers := numbers_of(arguments, variants)):
             raise ConfigurationError(
                 "environment.show_variant needs environment.variants with different arguments; give them, or set it to"
                 " false"
