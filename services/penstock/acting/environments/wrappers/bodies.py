@@ -146,7 +146,7 @@ class ShowNumbers(gymnasium.ObservationWrapper[Any, Any, Any]):
         space, self._numbers = env.observation_space, np.array(numbers, np.float32)
         ends = np.full(len(numbers), np.inf, np.float32)
         inner: list[str] = env.get_wrapper_attr("notices") if env.has_wrapper_attr("notices") else []
-        self.notices = [*inner, f"an observation has {len(numbers)} numbers of the variant"]
+        self.notices = [*inner, f"numbers of the variant in an observation: {len(numbers)}"]
         self._row = (
             space if isinstance(space, spaces.Box) and len(space.shape) == 1 and space.dtype.kind == "f" else None
         )
