@@ -1,1 +1,1 @@
-"""Wrappers around environments: those that users name, and those of Penstock."""
+"""Wrappers of environments: `named` applies the wrappers that a user names, and the other modules define Penstock's."""

@@ -53,11 +53,11 @@ def common_sizes(variants: Sequence[tuple[str, EnvironmentSpec]]) -> Sizes:
 class PadObservation(gymnasium.ObservationWrapper[Any, Any, Any]):
     """An environment whose observation, a row of numbers, ends with zeros up to the size of larger bodies.
 
-    It has no bounds, because those of other bodies may differ.
+    The padded space has no bounds, because other bodies may have different ones.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], size: int) -> None:
-        """Raises `ConfigurationError` if the observation is no row of numbers, or larger than `size`."""
+        """Raises `ConfigurationError` if the observation is not a row of numbers, or is larger than `size`."""
         super().__init__(env)
         space = _row(env.observation_space, "observations")
         self._kind, self._size = np.dtype(space.dtype), size
@@ -85,7 +85,7 @@ class PadAction(gymnasium.Wrapper[Any, Any, Any, Any]):
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], size: int) -> None:
-        """Raises `ConfigurationError` if the action is neither, or larger than `size`."""
+        """Raises `ConfigurationError` if the action is neither of them, or is larger than `size`."""
         super().__init__(env)
         self._given = env.observation_space
         self._mask: Any = None
