@@ -1,0 +1,74 @@
+"""`make bench-tuning`: 20 trials of `penstock tune lunar_lander`, and its best settings on seeds that did not choose them.
+
+The best of 20 values is too good, because it was partly chosen by chance. So `penstock compare` trains the settings of
+trial 0, which are the preset's, and the best ones with five other seeds. The study and the comparison are folders in
+build/tuning, and continue after an interruption. The result is build/bench/tuning.json.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import optuna
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+
+from penstock.machine.files import write_json
+from tests.support.results.provenance import of_this_run
+
+ROOT = Path(__file__).parents[1]
+PLACE, OUTPUT = ROOT / "build" / "tuning", ROOT / "build" / "bench" / "tuning.json"
+PRESET = "lunar_lander"
+
+
+def _timed(*arguments: str) -> float:
+    """Runs a command of Penstock, and returns its seconds. Raises `SystemExit` if it fails."""
+    began = time.monotonic()
+    if code := subprocess.run([sys.executable, "-m", "penstock", *arguments], cwd=PLACE, check=False).returncode:
+        raise SystemExit(f"penstock {arguments[0]} ended with code {code}")
+    return time.monotonic() - began
+
+
+def main() -> int:
+    """Tunes, compares, and writes the result."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--trials", type=int, default=20)
+    parser.add_argument("--seeds", type=int, default=5, help="seeds of the comparison, from 1 on; the study has seed 0")
+    parser.add_argument("--steps", type=int, default=200_000, help="environment steps of a run")
+    arguments = parser.parse_args()
+    origin = of_this_run()
+    PLACE.mkdir(parents=True, exist_ok=True)
+    study, comparison = PLACE / "tune" / PRESET, PLACE / "compare" / PRESET
+    tuning_s = _timed("tune", PRESET, f"--trials={arguments.trials}", f"--steps={arguments.steps}")
+    _timed(
+        *("compare", str(study / "base.toml"), str(study / "best.toml"), "--name", PRESET),
+        *("--first-seed=1", f"--seeds={arguments.seeds}"),
+    )
+    storage = JournalStorage(JournalFileBackend(str(study / "study.journal")))
+    trials = optuna.load_study(study_name=None, storage=storage).get_trials()
+    table = json.loads((comparison / "compare.json").read_text())
+    write_json(
+        OUTPUT,
+        {
+            "provenance": origin,
+            "preset": PRESET,
+            "trials": arguments.trials,
+            "steps": arguments.steps,
+            "tuning_s": tuning_s,
+            "states": [each.state.name.lower() for each in trials],
+            "values": [each.values and each.values[0] for each in trials],
+            "differences": table["differences"],
+            "verdict": table["verdict"],
+            "result": table["result"],
+            "runs": table["runs"],
+        },
+    )
+    print(f"written to {OUTPUT}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
