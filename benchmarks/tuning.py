@@ -1,4 +1,4 @@
-"""`make bench-tuning`: 20 trials of `penstock tune lunar_lander`, and the best settings on seeds that did not choose them.
+"""`make bench-tuning`: a study of LunarLander of 20 trials, and its best settings on seeds that did not choose them.
 
 The best of 20 values is too good, because it was partly chosen by chance. So `penstock compare` trains the settings of
 trial 0, which are the preset's, and the best ones with five other seeds. The study and the comparison are folders in
