@@ -29,6 +29,22 @@ async def off_loop(size: int, function: Callable[..., T], *arguments: Any) -> T:
         raise
 
 
+class _Loop(asyncio.SelectorEventLoop):
+    """Event loop that ignores what gRPC reports to it after its end.
+
+    gRPC handles the events of all loops of a process together, and an exception about this one would delay those of the
+    others.
+    """
+
+    def call_soon_threadsafe(self, callback: Callable[..., object], *args: Any, **options: Any) -> asyncio.Handle:  # type: ignore[override]
+        try:
+            return super().call_soon_threadsafe(callback, *args, **options)
+        except RuntimeError:
+            if not self.is_closed():
+                raise
+            return asyncio.Handle(callback, args, self)
+
+
 class LoopThread:
     """Thread that runs coroutines beside the main thread. Close it last.
 
@@ -38,12 +54,13 @@ class LoopThread:
 
     def __init__(self, credentials: "Credentials | None" = None) -> None:
         self.credentials = credentials
-        self.loop = asyncio.new_event_loop()
+        self.loop = _Loop()
         self._thread = threading.Thread(target=self.loop.run_forever, name="grpc", daemon=True)
         self._thread.start()
 
     def run(self, coroutine: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
-        """Runs a coroutine on the loop and waits for its result. Must not be called on the loop."""
+        """Runs a coroutine on the loop and waits for its result. Must not be called on the loop, or after its end."""
+        assert not self.loop.is_closed()
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(timeout_s)
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
