@@ -1,7 +1,6 @@
 """What `penstock compare` and `penstock sweep` share: their options, and the display of their runs."""
 
 import math
-import shlex
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ from penstock.comparing.outcomes import Means
 from penstock.comparing.statistics import Estimate
 from penstock.config import Config
 from penstock.errors import ConfigurationError
-from penstock.machine.installation import program
+from penstock.machine.installation import command_of
 from penstock.runs.metrics import return_text
 
 _LINE_INTERVAL_S = 30.0
@@ -94,7 +93,7 @@ def train_shown(
             train_all(runs, processes, observe)
     except KeyboardInterrupt:
         show(console, "stopped; runs that have ended are kept, and the others are at their checkpoints. Continue with:")
-        show_command(console, "  ", shlex.join([program(), *arguments]))
+        show_command(console, "  ", command_of(*arguments))
         raise
 
 

@@ -44,6 +44,11 @@ def program() -> str:
     return min(given, os.path.relpath(given), key=len) if Path(given).name == "penstock" else "python -m penstock"
 
 
+def command_of(*words: str) -> str:
+    """Returns a command of Penstock as a shell reads it. `program` may be several words."""
+    return f"{program()} {shlex.join(words)}"
+
+
 def how_to_install(package: str, in_image: str) -> str:
     """Returns how to install a package, as the end of a message.
 

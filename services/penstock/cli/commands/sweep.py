@@ -1,6 +1,5 @@
 """`penstock sweep`: trains the combinations of a grid of settings with the same seeds, and keeps the best as a file."""
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -26,7 +25,7 @@ from penstock.comparing.grid import Cell, best, cells, with_cell
 from penstock.comparing.outcomes import Means, Outcome, means, read_outcome
 from penstock.errors import ConfigurationError
 from penstock.machine.files import write_atomically, write_json
-from penstock.machine.installation import program
+from penstock.machine.installation import command_of
 
 
 def command(arguments: Sequence[str]) -> int:
@@ -66,7 +65,7 @@ def command(arguments: Sequence[str]) -> int:
     show(console, "", *_table(grid, found, threshold=threshold), "", f"best: {_name(grid[chosen])}, in {file}")
     # The best of several means is too good, which other seeds show.
     again = ["compare", named.base, str(file), "--first-seed", str(seeds.stop)]
-    show_command(console, "confirm it with other seeds: ", shlex.join([program(), *again]))
+    show_command(console, "confirm it with other seeds: ", command_of(*again))
     return 0
 
 

@@ -25,7 +25,7 @@ from penstock.launch.slurm_scripts import JobOptions, tuning_script
 from penstock.local.template import PENSTOCK
 from penstock.local.variables import without_settings
 from penstock.machine.files import write_atomically
-from penstock.machine.installation import program
+from penstock.machine.installation import command_of, program
 from penstock.machine.system_errors import in_words
 from penstock.runs.metrics import return_text
 
@@ -68,7 +68,7 @@ def command(arguments: Sequence[str]) -> int:
         Tuning(study, most=named.trials, parallel=parallel).train(screen.look)
     except KeyboardInterrupt:
         show(console, "stopped; the trials that were active are at their checkpoints. Continue with:")
-        show_command(console, "  ", shlex.join([program(), "tune", *arguments]))
+        show_command(console, "  ", command_of("tune", *arguments))
         raise
     screen.end(seeds.stop)
     return 0
@@ -220,11 +220,11 @@ class _Screen:
         ]
         show(self._console, "", *lines)
         file = str(study.best_settings)
-        show_command(self._console, "train    ", shlex.join([program(), "train", "--preset", "none", "--config", file]))
+        show_command(self._console, "train    ", command_of("train", "--preset", "none", "--config", file))
         if best.number:
             # The best of many values is too good, which other seeds show.
-            words = [program(), "compare", str(study.folder / "base.toml"), file, "--name", study.folder.name]
-            show_command(self._console, "confirm  ", shlex.join([*words, "--first-seed", str(first_free_seed)]))
+            words = ["compare", str(study.folder / "base.toml"), file, "--name", study.folder.name]
+            show_command(self._console, "confirm  ", command_of(*words, "--first-seed", str(first_free_seed)))
 
 
 def _outcome(trial: Trial) -> str:
