@@ -8,6 +8,7 @@ What all arms have comes first, so a number has the same place in arms of all si
 the end. An action is the force at each joint. The reward of a step is minus the distance, less a little for force.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
@@ -20,10 +21,12 @@ STEPS = 100
 
 
 class Arm(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
-    """An arm of length 1 with equal links. Joints have friction and no mass of their own."""
+    """An arm of length 1. Joints have friction and no mass of their own."""
 
-    def __init__(self, joints: int = 2) -> None:
-        self._joints = joints
+    def __init__(self, joints: int = 2, lengths: Sequence[float] = ()) -> None:
+        """Makes an arm whose links are in proportion to the first of the `lengths`, by default equal."""
+        links = np.array(lengths[:joints] or [1.0] * joints)
+        self._joints, self._links = joints, links / links.sum()
         self.observation_space = spaces.Box(-np.inf, np.inf, (3 * joints + 4,), np.float32)
         self.action_space = spaces.Box(-1.0, 1.0, (joints,), np.float32)
 
@@ -53,7 +56,7 @@ class Arm(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
 
     def _tip(self) -> NDArray[np.float64]:
         directions = np.cumsum(self._angles)
-        return np.array([np.cos(directions).sum(), np.sin(directions).sum()]) / self._joints
+        return np.array([self._links @ np.cos(directions), self._links @ np.sin(directions)])
 
     def _observation(self) -> NDArray[np.float32]:
         joints = np.stack([np.cos(self._angles), np.sin(self._angles), self._speeds], axis=1)

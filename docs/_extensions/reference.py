@@ -31,7 +31,20 @@ from penstock.telemetry import metrics
 DOCS = Path(__file__).parents[1]
 FOLDER = DOCS / "reference"
 COMMANDS = (
-    *("train", "compare", "sweep", "tune", "evaluate", "export", "push", "plot", "report", "track", "status"),
+    *(
+        "train",
+        "compare",
+        "sweep",
+        "tune",
+        "evaluate",
+        "export",
+        "push",
+        "plot",
+        "report",
+        "track",
+        "status",
+        "variants",
+    ),
     *("launch slurm", "launch slurm-actors"),
     *("replay", "learner", "actor", "evaluator", "health", "doctor"),
 )

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from penstock.runs.metrics import Metrics as Metrics
     from penstock.runs.metrics import load_metrics as load_metrics
     from penstock.runs.summary import Summary as Summary
+    from penstock.types.variants import RunVariant as RunVariant
 
 __version__ = "0.3.0"
 
@@ -62,6 +63,7 @@ _HOMES = {
     "Preset": "penstock.presets",
     "Recording": "penstock.api.demonstrations",
     "Run": "penstock.api.run",
+    "RunVariant": "penstock.types.variants",
     "Segments": "penstock.priorities",
     "Stream": "penstock.api.stream",
     "Summary": "penstock.runs.summary",

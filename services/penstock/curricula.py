@@ -23,7 +23,7 @@ class Variant:
         arguments: All arguments of its environments, as in `environment.kwargs` and `environment.variants`.
         returns: Returns of its newest training episodes, oldest first, at most 100; empty before the first.
         errors: Mean absolute errors of the values in its newest fresh segments, oldest first, at most 32
-            (`algo.priorities.mean_errors`).
+            (`algo.priorities.mean_errors`); empty with `environment.vary` episodes.
     """
 
     arguments: Mapping[str, object]
@@ -31,7 +31,7 @@ class Variant:
     errors: tuple[float, ...]
 
 
-Curriculum = Callable[[Sequence[Variant], float], Sequence[float]]
-"""Function from the V variants, in the order of `environment.variants`, and the progress of the run, 0 to 1, to V
-weights of collection, 0 or above, of which at least one is above 0. A class is made without arguments, and its instance
-is the function."""
+Curriculum = Callable[[Sequence[Variant], float], Sequence[float] | Sequence[Mapping[str, object]]]
+"""Function from the V variants, in order, and the progress of the run, 0 to 1, to V weights of collection, 0 or above,
+of which at least one is above 0. With `environment.vary` episodes it may return the tables of arguments of the variants
+to play instead. A class is made without arguments, and its instance is the function."""

@@ -261,6 +261,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "__main__": {"cli"},
     "__init__": {
+        "types",
         "errors",
         "config",
         "losses",

@@ -38,8 +38,8 @@ def test_all_streams_have_the_number_in_the_same_field(method: Method) -> None:
         assert contract_of(read) == 7
 
 
-def test_all_six_streams_are_checked() -> None:
-    assert len(STREAMS) == 6
+def test_all_seven_streams_are_checked() -> None:
+    assert len(STREAMS) == 7
 
 
 @pytest.mark.parametrize(

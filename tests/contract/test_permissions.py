@@ -22,6 +22,7 @@ from penstock.rpc.contract import stamped
 from penstock.rpc.permissions import PERMISSIONS
 from penstock.rpc.service import Method
 from penstock.rpc.servicers.run_snapshots import RunSnapshotServicer
+from penstock.rpc.servicers.variants import VariantServicer
 from penstock.rpc.tls import client_credentials
 from penstock.security.certificate import Files, read
 from penstock.security.credentials import Credentials
@@ -130,12 +131,10 @@ def services(tmp_path: Path) -> Iterator[Services]:
     learner = Credentials(own["learner"], "learner")
     with Loopback(learner) as loopback:
         replay = loopback.replay(credentials=Credentials(own["replay"], "replay"))
-        snapshots = RunSnapshots(
-            loopback.stores(replay), RunStatistics(limits=Amounts(steps=1), earlier_s=0.0), interval_s=0.0
-        )
-        run = loopback.run(
-            tmp_path / "roster.json", credentials=learner, more_methods=RunSnapshotServicer(snapshots).behaviours
-        )
+        statistics = RunStatistics(limits=Amounts(steps=1), earlier_s=0.0)
+        snapshots = RunSnapshots(loopback.stores(replay), statistics, interval_s=0.0)
+        more = RunSnapshotServicer(snapshots).behaviours | VariantServicer(None, statistics).behaviours
+        run = loopback.run(tmp_path / "roster.json", credentials=learner, more_methods=more)
         of_replay, of_run = Identity(RUN, "replay").server_name, Identity(RUN, "learner").server_name
         places = {
             methods.REPLAY: (replay.address, of_replay),

@@ -219,10 +219,10 @@ def test_reports_of_an_actor_count_for_its_variant(loopback: Loopback, tmp_path:
     until(lambda: client.get(PATIENCE_S).episodes == 6, "the reports")
     counts = {variant: 2 * variants.count(variant) for variant in (0, 1)}
     assert counts == {0: 4, 1: 2}
-    evaluation = EvaluationSummary(1, 900, 3, 5.0, 0.5, (VariantReturns(2, 4.0, 0.0), VariantReturns(1, 7.0, 0.0)))
+    evaluation = EvaluationSummary(1, 900, 3, 5.0, 0.5, (VariantReturns(2, 4.0, 0.0), VariantReturns(1, 7.0, 0.0, 1)))
     server.statistics.evaluated(evaluation, 0.5)
     status = client.get(PATIENCE_S)
-    assert status.variants == (VariantStatus("g=9", 4, 0.5), VariantStatus("g=11", 2, 10.5))
+    assert status.variants == (VariantStatus("g=9", 4, 0.5), VariantStatus("g=11", 2, 10.5, number=1))
     assert status.last_evaluation == evaluation
     assert status.return_mean == pytest.approx((4 * 0.5 + 2 * 10.5) / 6)
 

@@ -13,6 +13,7 @@ from penstock.acting.protocols import EvaluationQueue, Log, Process
 from penstock.errors import ConfigurationError, EnvironmentFailed, PenstockError
 from penstock.machine import foreign_errors
 from penstock.types.evaluation import EvaluationResult, EvaluationTask
+from penstock.types.run import PlayedVariant
 
 _WAIT_S = 0.5
 _HANG_FACTOR = 1.05
@@ -32,7 +33,7 @@ class Evaluator:
 
     def __init__(
         self,
-        make: Callable[[int], Environments],
+        make: Callable[[int, Sequence[PlayedVariant]], Environments],
         *,
         episodes: int,
         variants: int,
@@ -44,9 +45,10 @@ class Evaluator:
     ) -> None:
         """Makes environments for this number of episodes before any task.
 
-        `make` makes a number of environments, which alternate between all `variants`. `module` is the only module that
-        a task's policy may import; a task that names another one fails. `info_metrics` are the keys of the infos whose
-        values the environments report. `clock` returns monotonic seconds.
+        `make` makes a number of environments, which alternate between the variants of a task, or without any between
+        all `variants` of the configuration. `module` is the only module that a task's policy may import; a task that
+        names another one fails. `info_metrics` are the keys of the infos whose values the environments report. `clock`
+        returns monotonic seconds.
 
         Raises `ConfigurationError` if they can't be made, or `EnvironmentFailed` under a launcher, whose check has made
         them before.
@@ -54,7 +56,7 @@ class Evaluator:
         self._make_environments, self._variants, self._process, self._log = make, variants, process, log
         self._module, self._info_metrics = module, info_metrics
         self._clock, self._note_at, self._unnoted = clock, clock(), 0
-        self._usable = True
+        self._usable, self._played = True, dict[int, str]()
         try:
             self.environments = self._make(episodes)
         except EnvironmentFailed as failed:
@@ -73,7 +75,7 @@ class Evaluator:
         while not self._process.stopping:
             task = queue.next(_WAIT_S)
             if task is not None:
-                self._check_variants(task.variants)
+                self._check_variants(task)
                 # As with their own generators, environments play the same episodes in each evaluation.
                 self._process.seed_generators(task.seed, "evaluation")
                 with _ended_if_it_hangs(task, queue):
@@ -95,21 +97,23 @@ class Evaluator:
         close_logged(self.environments, self._log)
 
     def _prepare(self, task: EvaluationTask, queue: EvaluationQueue) -> None:
-        """Makes the environments again if the last task failed or had another number of episodes."""
-        if self._usable and task.episodes == self.environments.count:
+        """Makes the environments again if the last task failed, or had other variants or another number of episodes."""
+        # Variants are played in the same environments if only their shares differ.
+        played = {each.number: each.arguments for each in task.played}
+        if self._usable and task.episodes == self.environments.count and played == self._played:
             return
         self.close()
         try:
-            self.environments = self._make(task.episodes)
+            self.environments, self._played = self._make(task.episodes, task.played), played
         except EnvironmentFailed as failed:
             # This failure ends the process, so the learner receives it first.
             queue.deliver(_failed(task, 0.0, str(failed)))
             time.sleep(_DELIVERY_S)
             raise
 
-    def _make(self, count: int) -> Environments:
+    def _make(self, count: int, variants: Sequence[PlayedVariant] = ()) -> Environments:
         try:
-            return self._make_environments(count)
+            return self._make_environments(count, variants)
         except foreign_errors.MISBEHAVIOUR as error:
             raise EnvironmentFailed(_reason(error)) from error
         finally:
@@ -129,11 +133,11 @@ class Evaluator:
             )
             self._note_at, self._unnoted = self._clock() + _NOTED_EVERY_S, 0
 
-    def _check_variants(self, requested: int) -> None:
-        if requested != self._variants:
+    def _check_variants(self, task: EvaluationTask) -> None:
+        if not task.played and task.variants != self._variants:
             raise ConfigurationError(
-                f"the run evaluates in {requested} environment variants, and this evaluator has {self._variants}; start"
-                " all services with the run's configuration"
+                f"the run evaluates in {task.variants} environment variants, and this evaluator has {self._variants};"
+                " start all services with the run's configuration"
             )
 
 

@@ -19,7 +19,7 @@ from penstock.acting.values import faults
 from penstock.errors import EnvironmentFailed, PlaceLost
 from penstock.types.block import Schema
 from penstock.types.replay import Grant, Window
-from penstock.types.run import Assignment, Weights
+from penstock.types.run import Assignment, PlayedVariant, Weights
 
 _WAIT_S = 0.5
 _DRAIN_S = 2.0
@@ -43,6 +43,7 @@ class ActorParts:
         largest_magnitude: Bound on the numbers in a window.
         ready_share: Share of the environments that complete a window.
         info_metrics: Keys of the infos whose values the environments report.
+        play: Function that has the environments play these variants in turn from their next episodes on.
         exchange: Function that returns a context which measures an activity of the exchange with other services.
     """
 
@@ -57,6 +58,7 @@ class ActorParts:
     largest_magnitude: float = faults.LARGEST
     ready_share: float = 1.0
     info_metrics: tuple[str, ...] = ()
+    play: Callable[[tuple[PlayedVariant, ...]], None] = lambda variants: None
     exchange: Callable[[str], AbstractContextManager[None]] = lambda activity: nullcontext()
 
 
@@ -67,7 +69,8 @@ def act(parts: ActorParts) -> None:
         if assignment is not None:
             try:
                 parts.process.seed_generators(assignment.seed, assignment.slot, assignment.incarnation)
-                parts.environments.become(assignment.variant)
+                parts.play(assignment.variants)
+                parts.environments.become(None if assignment.variants else assignment.variant)
                 ActorLoop(parts, assignment).run()
             except PlaceLost as lost:
                 parts.log.warning("slot lost, joining as a new actor", reason=str(lost))
@@ -79,7 +82,7 @@ class ActorLoop:
 
     def __init__(self, parts: ActorParts, assignment: Assignment) -> None:
         self._parts, self._run, self._environments = parts, parts.run, parts.environments
-        self._assignment = assignment
+        self._assignment, self._variants = assignment, assignment.variants
         self._runner: Runner | None = None
         self._failures = self._failures_in_a_row = 0
 
@@ -96,7 +99,7 @@ class ActorLoop:
             "joined",
             slot=assignment.slot,
             incarnation=assignment.incarnation,
-            variant=assignment.variant,
+            variant=f"{len(assignment.variants)} in turn" if assignment.variants else assignment.variant,
             temperature=assignment.temperature,
         )
         collector = self._begin()
@@ -104,7 +107,7 @@ class ActorLoop:
             return
         self._parts.process.take_signals()
         sink = self._parts.open_sink(assignment)
-        reports = Reports(self._run, collector, self._parts.info_metrics)
+        reports = Reports(self._run, collector, self._parts.info_metrics, varied=bool(self._variants))
         try:
             while self._continues:
                 granted = self._await_grant_and_weights(sink, collector)
@@ -125,7 +128,12 @@ class ActorLoop:
 
     @property
     def _continues(self) -> bool:
-        return not self._parts.process.stopping and self._run.assignment(0.0) == self._assignment
+        if self._parts.process.stopping or (current := self._run.assignment(0.0)) != self._assignment:
+            return False
+        if current is not None and current.variants != self._variants:
+            self._variants = current.variants
+            self._parts.play(current.variants)
+        return True
 
     def _begin(self) -> Collector | None:
         """Resets the environments and returns their collector; None if the collection ends first."""

@@ -1,6 +1,7 @@
 """Reports of an actor's work and faults to the learner."""
 
 import time
+from dataclasses import replace
 
 from penstock.acting.collector import Collector
 from penstock.acting.protocols import Log, RunLink
@@ -21,8 +22,11 @@ def report_failure(run: RunLink, log: Log, failure: EnvironmentFailed, event: st
 class Reports:
     """Reports of the work of one collector. Used by the thread that collects."""
 
-    def __init__(self, run: RunLink, collector: Collector, info_metrics: tuple[str, ...] = ()) -> None:
-        """`info_metrics` are the keys of the values in `Episode.info`."""
+    def __init__(
+        self, run: RunLink, collector: Collector, info_metrics: tuple[str, ...] = (), *, varied: bool = False
+    ) -> None:
+        """`info_metrics` are the keys of the values in `Episode.info`, after the variant's number if it is `varied`."""
+        self._varied = varied
         self._run, self._collector, self._info_metrics = run, collector, info_metrics
         self._first_step_at_s = 0.0
         self._due, self._interval_s = 0.0, _FIRST_REPORT_INTERVAL_S
@@ -51,6 +55,8 @@ class Reports:
         self._due = time.monotonic() + self._interval_s
         self._interval_s = min(2.0 * self._interval_s, _REPORT_INTERVAL_S)
         episodes, steps = self._collector.take_episodes()
+        if self._varied:
+            episodes = tuple(replace(each, variant=int(each.info[0]), info=each.info[1:]) for each in episodes)
         timing = self._collector.take_timing()
         segments, self._segments = self._segments, 0
         self._run.report(

@@ -8,6 +8,7 @@ Nothing is loaded before it is used: policies need torch, films moviepy and curv
 import dataclasses
 import functools
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -19,6 +20,7 @@ from penstock.runs.folder import RunFolder
 from penstock.runs.known import RUNS, known_runs, run_named
 from penstock.runs.metrics import Metrics, load_metrics
 from penstock.runs.summary import Summary
+from penstock.types.variants import RunVariant, VariantChange
 
 if TYPE_CHECKING:
     from penstock.acting.policies.trained import TrainedPolicy
@@ -156,6 +158,43 @@ class Run(os.PathLike[str]):
         output = folder.learning_curve if path is None else Path(path)
         draw([folder], output, x, smooth)
         return output
+
+    def list_variants(self) -> list[RunVariant]:
+        """Returns the variants that the active run has had, by number (`environment.vary`).
+
+        Raises `ConfigurationError` if the run is not active, or its actors don't play variants in turn.
+        """
+        return self._change()
+
+    def add_variants(self, *variants: Mapping[str, object]) -> list[int]:
+        """Adds variants to the active run, with these arguments; returns their numbers.
+
+        For example::
+
+            variants = {"variants": [{"g": 8.0}, {"g": 9.0}], "vary": "episodes"}
+            for record in penstock.stream("Pendulum-v1", run_dir="first", total_steps=50_000, environment=variants):
+                if record["kind"] == "evaluation":
+                    penstock.Run("first").add_variants({"g": 12.0})
+
+        They may have the arguments of `environment.variants`, with numbers, lists of numbers or values that appear
+        there. Each gets as many steps as each other one from now on, and the policy is trained in all of them.
+
+        Raises `ConfigurationError` as `list_variants`, or if a variant can't have these arguments.
+        """
+        known = self._change(add=variants)
+        return [each.number for each in known[len(known) - len(variants) :]]
+
+    def retire_variants(self, *numbers: int) -> None:
+        """Retires variants of the active run, whose episodes in progress go on.
+
+        Raises `ConfigurationError` as `list_variants`, or if one is not played or none would be left.
+        """
+        self._change(retire=numbers)
+
+    def _change(self, add: Sequence[Mapping[str, object]] = (), retire: Sequence[int] = ()) -> list[RunVariant]:
+        from penstock.cli.operator import change_variants
+
+        return change_variants(RunFolder(Path(self.run_dir)), VariantChange(add, retire))
 
     def metrics(self) -> Metrics:
         """Reads the metrics of the run, as `penstock.load_metrics`. Raises its errors."""

@@ -8,6 +8,7 @@ import socket
 from penstock.acting.environments.offsets import offsets_of
 from penstock.acting.environments.progress import Progress
 from penstock.acting.environments.replaceable import ReplaceableEnvironments
+from penstock.acting.environments.training_turns import TrainingTurns
 from penstock.acting.environments.vectors import Environments, device_of
 from penstock.acting.loop import ActorParts, act
 from penstock.acting.policies.runners import runner_of
@@ -15,7 +16,7 @@ from penstock.acting.protocols import Runner
 from penstock.acting.reports import report_failure
 from penstock.acting.values.spaces import segment_schema
 from penstock.algo.spaces import check_spaces
-from penstock.apps.environments import variants_of
+from penstock.apps.environments import variants_of, variation_of
 from penstock.config import Config
 from penstock.errors import EnvironmentFailed, RunFinished
 from penstock.machine.addresses import Address
@@ -50,14 +51,20 @@ def run(config: Config) -> int:
         watch = HangWatch(
             progress.now, lambda: service.stopping, timeout_s=config.step_patience_s, env_id=config.environment.id
         )
-        environments = _environments_of(config, service, progress)
+        turns = TrainingTurns(functools.partial(variation_of, config.environment), config.environment.frame_stack)
+        environments = _environments_of(config, service, progress, turns)
         check_spaces(environments.spec, config.policy.encoders, config.policy.moves)
         offsets_of(environments.spec, config.policy.observation_offsets)
-        return _collect(config, service, environments, progress, watch)
+        return _collect(config, service, environments, progress, watch, turns)
 
 
 def _collect(
-    config: Config, service: Service, environments: ReplaceableEnvironments, progress: Progress, watch: HangWatch
+    config: Config,
+    service: Service,
+    environments: ReplaceableEnvironments,
+    progress: Progress,
+    watch: HangWatch,
+    turns: TrainingTurns,
 ) -> int:
     """Collects with these environments, which it closes; returns the exit code. What is opened last is closed first."""
     settings, schema = config.actor, segment_schema(environments.spec, **config.recorded)
@@ -106,6 +113,7 @@ def _collect(
             largest_magnitude=config.environment.largest_magnitude,
             ready_share=config.environment.ready_share,
             info_metrics=config.environment.info_metrics,
+            play=turns.play,
             exchange=metrics.exchange_cpu_time,
         )
         try:
@@ -128,7 +136,9 @@ def _load(config: Config, environments: ReplaceableEnvironments, weights: Weight
     return runner
 
 
-def _environments_of(config: Config, service: Service, progress: Progress) -> ReplaceableEnvironments:
+def _environments_of(
+    config: Config, service: Service, progress: Progress, turns: TrainingTurns
+) -> ReplaceableEnvironments:
     environment = config.environment
     # Each environment may be awaited by itself.
     alone = environment.ready_share < 1.0 and environment.workers is None
@@ -139,8 +149,11 @@ def _environments_of(config: Config, service: Service, progress: Progress) -> Re
         workers=config.actor.environments if alone else None,
     )
 
-    def make(variant: int, spec: EnvironmentSpec | None) -> Environments:
-        return variants.make(variant, config.actor.environments, spec=spec, progress=progress)
+    def make(variant: int | None, spec: EnvironmentSpec | None) -> Environments:
+        count = config.actor.environments
+        if variant is None:
+            return turns.make(variants.makings[0], count, spec=spec, progress=progress)
+        return variants.make(variant, count, spec=spec, progress=progress)
 
     return ReplaceableEnvironments(make, progress, service, service.logger)
 

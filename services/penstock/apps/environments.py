@@ -11,14 +11,18 @@ from penstock.acting.environments.making import TIMEOUT_S, Making
 from penstock.acting.environments.played import PlayedEnvironment
 from penstock.acting.environments.single_environments import SingleEnvironments
 from penstock.acting.environments.variants import Arguments, EnvironmentVariants
+from penstock.acting.environments.varied import Variation
 from penstock.acting.environments.vectors import Environments, make_environments
 from penstock.acting.environments.wrappers.bodies import Sizes, wrapping
 from penstock.config import Config, EnvironmentConfig, read_settings
+from penstock.config.added_variants import check_added
 from penstock.config.foreign_code import FileNames
 from penstock.config.recorded import ENVIRONMENT
 from penstock.errors import ConfigurationError
 from penstock.machine.cores import usable_cores
+from penstock.machine.environment_arguments import table_of_text
 from penstock.runs.folder import RunFolder
+from penstock.types.run import PlayedVariant
 
 
 def variants_of(
@@ -61,6 +65,32 @@ def making_of(
         environment.action_masks,
         environment.info_metrics,
     )
+
+
+def variation_of(environment: EnvironmentConfig, played: PlayedVariant) -> Variation:
+    """Returns the variant that an actor's environments play in turn with others.
+
+    Raises `ConfigurationError` if the settings do not permit it.
+    """
+    kwargs = {**_kwargs_of(environment, played), **environment.training_kwargs}
+    making = making_of(environment, kwargs)
+    return Variation(played.number, kwargs, making.wrappers, played.share)
+
+
+def make_alternating(environment: EnvironmentConfig, count: int, variants: Sequence[PlayedVariant]) -> Environments:
+    """Makes N environments for an evaluation, which alternate between these variants; none: between those configured.
+
+    Raises `ConfigurationError` if they can't be made, or the settings do not permit a variant.
+    """
+    found = [_kwargs_of(environment, each) for each in variants]
+    return variants_of(environment, found or environment.variant_kwargs).make_mixed(count)
+
+
+def _kwargs_of(environment: EnvironmentConfig, played: PlayedVariant) -> Arguments:
+    arguments = table_of_text(played.arguments)
+    if arguments not in [dict(each) for each in environment.variants]:
+        check_added(environment, arguments)
+    return {**environment.kwargs, **arguments}
 
 
 def make_configured(environment: EnvironmentConfig, count: int) -> Environments:

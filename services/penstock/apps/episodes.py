@@ -119,7 +119,7 @@ def play(
             task, environments, lambda: False, module=policy.network.module, info_metrics=environment.info_metrics
         )
     assert result is not None
-    named = zip(variants, result.by_variant(len(variants)), strict=True) if environment.variants else ()
+    named = zip(variants, result.by_variant(variants), strict=True) if environment.variants else ()
     return Evaluation(
         env_id=environment.id,
         checkpoint=str(policy.file),

@@ -138,6 +138,7 @@ def _train(own: _Leading, learner: Learner) -> Conclusion:
             stopping=partial(_stopping, own),
             others=own.lead.link,
             identity=services.roster.identity,
+            population=services.population,
         )
         conclusion = training_run(session, parts).run()
         if conclusion.stopped != "interrupted":

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
+from penstock.config.added_variants import check_added
 from penstock.learning.durable.progress_log import ProgressLog
+from penstock.learning.members.population import Population
 from penstock.learning.members.replay_places import ReplayPlaces
 from penstock.learning.members.roster import Roster, spread_temperatures
 from penstock.learning.members.targets import Targets
@@ -22,6 +24,7 @@ from penstock.rpc.loop import LoopThread
 from penstock.rpc.proofs import public_half
 from penstock.rpc.servicers.run import RunServicer
 from penstock.rpc.servicers.run_snapshots import RunSnapshotServicer
+from penstock.rpc.servicers.variants import VariantServicer
 from penstock.runs.services_file import ServicesFile, replay_peers
 from penstock.types.location import Place
 
@@ -35,6 +38,7 @@ class RunServices:
     servicer: RunServicer
     snapshots: RunSnapshots
     watch: ReplayWatch
+    population: Population | None
 
 
 @contextlib.contextmanager
@@ -53,6 +57,7 @@ def serving(session: Session, service: Service) -> Iterator[RunServices]:
         snapshots = RunSnapshots(desk, session.statistics, interval_s=config.checkpoint.snapshot_interval_s)
         places = ReplayPlaces(settings.replay_addresses, on_one_host=service.supervised)
         public_key = b"" if service.credentials else public_half(roster.identity.key)
+        population = _population_of(session) if config.varies_episodes else None
         servicer = RunServicer(
             thread,
             roster,
@@ -60,7 +65,11 @@ def serving(session: Session, service: Service) -> Iterator[RunServices]:
             targets,
             places,
             max_actors=settings.max_actors,
-            more_methods=RunSnapshotServicer(snapshots, public_key).behaviours,
+            population=population,
+            more_methods={
+                **RunSnapshotServicer(snapshots, public_key).behaviours,
+                **VariantServicer(population, session.statistics, public_key).behaviours,
+            },
         )
         server = servicer.server
         ready_file = config.telemetry.ready_file
@@ -81,7 +90,7 @@ def serving(session: Session, service: Service) -> Iterator[RunServices]:
         note_places()
         watch = ReplayWatch(thread, replay_peers(settings), places, note_places, partial(targets.put, "replay"))
         stack.callback(watch.close)
-        yield RunServices(thread, roster, servicer, snapshots, watch)
+        yield RunServices(thread, roster, servicer, snapshots, watch, population)
 
 
 def _roster_of(session: Session) -> Roster:
@@ -95,13 +104,31 @@ def _roster_of(session: Session) -> Roster:
         writes=session.writes,
         notice=session.statistics.notice,
         expected=session.recovered.path is not None,
-        variants=max(1, len(config.environment.variants)),
+        variants=1 if config.varies_episodes else max(1, len(config.environment.variants)),
         temperatures=spread_temperatures(
             config.actor.lowest_temperature, config.actor.highest_temperature, config.train.least_actors
         ),
     )
     roster.spec = session.recovered.spec
     return roster
+
+
+def _population_of(session: Session) -> Population:
+    config, statistics = session.config, session.statistics
+    population = Population(
+        session.folder.variants,
+        config.environment.variants,
+        check=partial(check_added, config.environment),
+        least_share=config.sampling.least_share,
+        writes=session.writes,
+        notice=statistics.notice,
+    )
+    statistics.notice(
+        f"{len(population.active)} variants in turn: each episode is of the one with the fewest steps for its share"
+        " (environment.vary)"
+    )
+    statistics.play_in_turn(lambda: [(each.number, each.name, each.share) for each in population.active])
+    return population
 
 
 @contextlib.contextmanager

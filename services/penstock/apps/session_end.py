@@ -1,7 +1,6 @@
 """The end of a learner's session: its summary, what it tells others of the end, and the errors that end it."""
 
 import contextlib
-import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +21,7 @@ def summary_of(session: Session, conclusion: Conclusion, wall_s: float) -> Summa
     """Returns the summary of a session that took `wall_s` seconds."""
     config, status = session.config, session.statistics.status()
     progress, evaluation, statistics = conclusion.progress, conclusion.evaluation, conclusion.statistics
+    evaluated = {each.number: each for each in (evaluation.variants if evaluation else ())}
     return Summary(
         run_dir=str(session.folder.root),
         env_id=config.environment.short_name,
@@ -37,8 +37,14 @@ def summary_of(session: Session, conclusion: Conclusion, wall_s: float) -> Summa
         samples_per_insert=conclusion.samples_per_insert,
         stopped=conclusion.stopped,
         variants=tuple(
-            VariantOutcome(training.arguments, training.episodes, training.return_mean, _outcome(returns))
-            for training, returns in itertools.zip_longest(status.variants, evaluation.variants if evaluation else ())
+            VariantOutcome(
+                training.arguments,
+                training.episodes,
+                training.return_mean,
+                _outcome(evaluated.get(training.number)),
+                training.number,
+            )
+            for training in status.variants
         ),
         statistics=statistics,
         best_evaluation=_outcome(status.best_evaluation),

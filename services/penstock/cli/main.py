@@ -34,6 +34,7 @@ _COMMANDS = {
     "report": "write a page about runs, or show it in a browser while they train",
     "track": "send the records of a run to W&B, MLflow or Trackio",
     "status": "show the status of a run",
+    "variants": "list, add and retire the variants that the actors of a run play in turn",
     "runs": "list the runs of this folder, or remove runs",
     "presets": "list the presets, or print the settings of one",
     "replay": "run the replay service; `replay snapshot`, `snapshots` and `restore` take, list and restore snapshots",

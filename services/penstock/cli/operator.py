@@ -1,23 +1,25 @@
-"""The credentials of commands that ask the services of a run, which are the operator's."""
+"""Commands that ask the services of a run, with the operator's credentials."""
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Final
 
 from penstock.config.settings.security import SecurityConfig
-from penstock.errors import ConfigurationError
+from penstock.errors import ConfigurationError, SchemaMismatch
 from penstock.local.variables import settings_of_variables
 from penstock.process.own_certificate import credentials_of
-from penstock.rpc.clients.operator import StatusClient
+from penstock.rpc.clients.operator import StatusClient, VariantClient
 from penstock.rpc.loop import LoopThread
-from penstock.runs.folder import RunFolder
+from penstock.runs.folder import LEARNER, RunFolder, kept_identity
 from penstock.types.location import Place
+from penstock.types.variants import RunVariant, VariantChange
 
 if TYPE_CHECKING:
     from penstock.security.credentials import Credentials
 
 _ROLE: Final = "operator"
 _CERTIFICATE = "certificate.pem"
+_ANSWER_S = 10.0
 
 
 def operator_of(folder: RunFolder | None, security: SecurityConfig | None = None) -> "Credentials | None":
@@ -52,6 +54,25 @@ def asking(learner: Place, credentials: "Credentials | None") -> Iterator[Status
     """Yields a client of a learner, with these credentials."""
     with closing(LoopThread(credentials)) as thread, closing(StatusClient(thread, learner)) as client:
         yield client
+
+
+def change_variants(folder: RunFolder, change: VariantChange) -> list[RunVariant]:
+    """Changes the variants of an active run; returns all that it has had, with the added ones at the end.
+
+    Raises `ConfigurationError` if the run is not active, or its learner refuses the change.
+    """
+    if not folder.services.exists():
+        raise ConfigurationError(f"no run is active in {folder.root}, so its variants can't change; resume it first")
+    identity = kept_identity(folder.identity)
+    key = b"" if identity is None else identity.key
+    with (
+        closing(LoopThread(operator_of(folder))) as thread,
+        closing(VariantClient(thread, folder.places()[LEARNER], key)) as client,
+    ):
+        try:
+            return client.change(change, _ANSWER_S)
+        except SchemaMismatch as refused:
+            raise ConfigurationError(str(refused)) from refused
 
 
 def _of_variables() -> SecurityConfig:

@@ -48,6 +48,8 @@ def _memory(config: Sections) -> str | None:
 def _native(config: Sections) -> str | None:
     environment = config.environment
     single = [f"environment.{name}" for name in ONLY_SINGLE if getattr(environment, name)]
+    if config.varies_episodes:
+        single.append("environment.vary episodes")
     if not single or environment.vectorization != "native":
         return None
     return f"{single[0]} needs single environments, and environment.vectorization is native; set it to sync or process"
@@ -160,6 +162,13 @@ def _minibatches(config: Sections) -> str | None:
 
 def _collection(config: Sections) -> str | None:
     sampling = config.sampling
+    if config.varies_episodes and config.environment.variants:
+        if sampling.collection != "error":
+            return None
+        return (
+            "sampling.collection error needs segments of one variant each, and with environment.vary episodes a segment"
+            " has several; set it to return or learnability"
+        )
     return collection_conflict(
         sampling.collection,
         variants=len(config.environment.variants),
@@ -195,10 +204,15 @@ def _wanted_actors(config: Sections) -> str | None:
 
 def _variants(config: Sections) -> str | None:
     variants, actors, episodes = len(config.environment.variants), config.train.least_actors, config.evaluation.episodes
-    if variants > actors:
+    if config.environment.vary == "episodes" and not variants:
         return (
-            f"{actors} actors are too few for {variants} environment.variants, each of which needs one; raise"
-            " train.actors or remove variants"
+            "environment.vary episodes needs environment.variants, and there is none; give at least one, or set it to"
+            " auto"
+        )
+    if variants > actors and not config.varies_episodes:
+        return (
+            f"{actors} actors are too few for {variants} environment.variants, each of which needs one with"
+            " environment.vary actors; set it to auto, raise train.actors or remove variants"
         )
     if variants > episodes:
         return f"{episodes} episodes can't be spread over {variants} environment.variants; raise evaluation.episodes"

@@ -130,9 +130,18 @@ class Sections(Constant):
         )
 
     @property
+    def varies_episodes(self) -> bool:
+        """Whether each episode is of another variant, and not each actor."""
+        environment = self.environment
+        if environment.vary == "auto":
+            return len(environment.variants) > self.train.least_actors
+        return environment.vary == "episodes"
+
+    @property
     def least_wanted_actors(self) -> int:
-        """The least number of actors that the learner asks for: also one for each service and each variant."""
-        return max(self.learner.least_wanted_actors, self.shards, len(self.environment.variants))
+        """The least number of actors that the learner asks for: also one for each service and each actor's variant."""
+        variants = 0 if self.varies_episodes else len(self.environment.variants)
+        return max(self.learner.least_wanted_actors, self.shards, variants)
 
     @property
     def most_wanted_actors(self) -> int:

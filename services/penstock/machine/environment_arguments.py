@@ -8,6 +8,7 @@ A file writes None as "None", and a value that TOML does not have as in Python: 
 """
 
 import ast
+import json
 import sys
 import types
 import warnings
@@ -119,6 +120,22 @@ def read_tables(value: object) -> object:
         return [read_tables(each) for each in value]
     # An argument may have any name.
     return {name: read(each) for name, each in value.items()} if isinstance(value, dict) else value
+
+
+def text_of_table(arguments: Mapping[str, object]) -> str:
+    """Returns a table of named arguments as JSON."""
+    return json.dumps(written_table(arguments))
+
+
+def table_of_text(text: str) -> dict[str, Any]:
+    """Returns the table of named arguments of its JSON. Raises `ValueError` if there is none."""
+    try:
+        table = read_tables(json.loads(text))
+    except RecursionError as error:
+        raise ValueError(str(error)) from None
+    if not isinstance(table, dict):
+        raise ValueError(f"{text:.80} is not a table")
+    return table
 
 
 def literal(text: object) -> object:

@@ -29,6 +29,7 @@ PERMISSIONS: Mapping[Method, frozenset[Role]] = {
     methods.JOIN: frozenset({"actor"}),
     methods.GET_RUN_STATUS: frozenset({"operator"}),
     methods.TAKE_RUN_SNAPSHOT: frozenset({"operator"}),
+    methods.CHANGE_VARIANTS: frozenset({"operator"}),
     methods.RUN_EVALUATIONS: frozenset({"evaluator"}),
 }
 """Roles that may call each method of the contract."""
@@ -48,6 +49,7 @@ REQUEST_BYTES: Mapping[Method, int] = {
     methods.JOIN: MAX_MESSAGE_BYTES,
     methods.GET_RUN_STATUS: _SMALL_BYTES,
     methods.TAKE_RUN_SNAPSHOT: _SMALL_BYTES,
+    methods.CHANGE_VARIANTS: MAX_MESSAGE_BYTES,
     methods.RUN_EVALUATIONS: MAX_MESSAGE_BYTES,
 }
 """Bytes of the largest request of each method of the contract.

@@ -126,6 +126,7 @@ class RunFolder:
         self.roster = root / "roster.json"
         self.roster_copy = copy_of(self.roster)
         self.identity = identity_file(self.roster)
+        self.variants = root / "variants.json"
         self.replay = root / "replay"
         self.store_place = root / "store_place.json"
         self.snapshots = root / "snapshots"

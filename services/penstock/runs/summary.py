@@ -53,12 +53,14 @@ class VariantOutcome:
         episodes: Training episodes of this session that ended in the variant.
         return_mean: Mean return of the last 100 of these episodes; None if there were none.
         evaluation: Evaluation of the best checkpoint over its episodes in the variant; None if there was none.
+        number: Number of the variant; 0 in files of earlier releases.
     """
 
     arguments: str
     episodes: int
     return_mean: float | None
     evaluation: EvaluationOutcome | None
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,9 +180,9 @@ class Summary:
                 best += f", chosen for {return_text(self.best_evaluation.return_mean)} in an evaluation"
             lines.append(("return", f"{outcome.text('new ')}{best}"))
             lines += [("info", ", ".join(map(str, outcome.info_metrics)))] if outcome.info_metrics else []
-        for number, variant in enumerate(self.variants):
+        for place, variant in enumerate(self.variants):
             shown = variant.evaluation.text() if variant.evaluation else "-"
-            lines.append((f"variant {number}", f"{shown}, {variant.arguments}"))
+            lines.append((f"variant {variant.number or place}", f"{shown}, {variant.arguments}"))
         return lines
 
     @property

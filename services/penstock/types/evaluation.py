@@ -1,13 +1,13 @@
 """Evaluation tasks, their results, and summaries of them."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from penstock.types.location import UNKNOWN, Location
-from penstock.types.run import Weights
+from penstock.types.run import PlayedVariant, Weights
 from penstock.types.spaces import EnvironmentSpec
 
 
@@ -25,7 +25,8 @@ class EvaluationTask:
     """A task for an evaluator, with the fields of the contract's EvaluationTask.
 
     `weights` belong to its version. Without a limit, `max_seconds` is infinite. `untimed_episode_steps` bounds episodes
-    in place of `max_episode_steps` if it is lower and an environment has no time limit.
+    in place of `max_episode_steps` if it is lower and an environment has no time limit. `played` has the variants, as
+    many as `variants`, of a run that may change them.
     """
 
     id: int
@@ -37,6 +38,7 @@ class EvaluationTask:
     max_episode_steps: int = 2**31
     untimed_episode_steps: int = 2**31
     max_seconds: float = math.inf
+    played: tuple[PlayedVariant, ...] = ()
     # The server of the task adds it.
     run: int = field(default=0, compare=False)
 
@@ -48,6 +50,7 @@ class VariantReturns:
     episodes: int
     return_mean: float
     return_std: float
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +119,17 @@ class EvaluationResult:
         """Standard deviation of the return over the episodes."""
         return float(np.std(self.returns))
 
-    def by_variant(self, variants: int) -> tuple[VariantReturns, ...]:
-        """Returns statistics for each of the `variants` between which episodes alternate, if it has an episode."""
-        parts = (self.returns[variant::variants] for variant in range(min(variants, len(self.returns))))
-        return tuple(VariantReturns(len(part), float(np.mean(part)), float(np.std(part))) for part in parts)
+    def by_variant(self, numbers: Sequence[int]) -> tuple[VariantReturns, ...]:
+        """Returns statistics for each of the variants, given by number, between which episodes alternate.
+
+        Variants without an episode are left out.
+        """
+        parts = [(number, self.returns[place :: len(numbers)]) for place, number in enumerate(numbers)]
+        return tuple(
+            VariantReturns(len(part), float(np.mean(part)), float(np.std(part)), number)
+            for number, part in parts
+            if part
+        )
 
 
 @dataclass(frozen=True, slots=True)

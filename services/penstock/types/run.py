@@ -77,11 +77,20 @@ def place_token(actor_key: bytes, run: int, slot: int, incarnation: int) -> byte
 
 
 @dataclass(frozen=True, slots=True)
+class PlayedVariant:
+    """A variant that actors play in turn, with the fields of the contract's PlayedVariant."""
+
+    number: int
+    arguments: str
+    share: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class Assignment:
     """An actor's place in the run, with the fields of the contract's Assignment.
 
     The replay service may move under the same assignment, so it does not count when assignments are compared. Nor does
-    the token for it, which changes with the run's key.
+    the token for it, which changes with the run's key, nor do the variants, which change during the run.
     """
 
     slot: int
@@ -94,6 +103,7 @@ class Assignment:
     temperature: float = 1.0
     run: int = 0
     replay_token: bytes = field(default=b"", compare=False, repr=False)
+    variants: tuple[PlayedVariant, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +130,8 @@ class Weights:
 class Episode:
     """One finished training episode: the sum of raw rewards, and its length in steps.
 
-    `info` has a value for each of the report's `info_metrics`, NaN where the episode had none.
+    `info` has a value for each of the report's `info_metrics`, NaN where the episode had none. `variant` is the number
+    of its variant, if actors play several in turn.
     """
 
     episode_return: float
@@ -128,6 +139,7 @@ class Episode:
     environment: int
     truncated: bool
     info: tuple[float, ...] = ()
+    variant: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

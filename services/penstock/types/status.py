@@ -48,6 +48,7 @@ class VariantStatus:
     return_mean: float | None = None
     planned_share: float | None = None
     fresh_share: float | None = None
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)

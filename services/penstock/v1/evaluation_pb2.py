@@ -26,7 +26,7 @@ from penstock.v1 import location_pb2 as penstock_dot_v1_dot_location__pb2
 from penstock.v1 import run_pb2 as penstock_dot_v1_dot_run__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cpenstock/v1/evaluation.proto\x12\x0bpenstock.v1\x1a\x1apenstock/v1/location.proto\x1a\x15penstock/v1/run.proto\"\x93\x01\n\x15RunEvaluationsRequest\x12,\n\x05hello\x18\x01 \x01(\x0b\x32\x1b.penstock.v1.EvaluatorHelloH\x00\x12/\n\x06result\x18\x02 \x01(\x0b\x32\x1d.penstock.v1.EvaluationResultH\x00\x12\x10\n\x08\x63ontract\x18\x14 \x01(\rB\t\n\x07message\"y\n\x0e\x45valuatorHello\x12\x31\n\x0b\x65nvironment\x18\x01 \x01(\x0b\x32\x1c.penstock.v1.EnvironmentSpec\x12\'\n\x08location\x18\x02 \x01(\x0b\x32\x15.penstock.v1.Location\x12\x0b\n\x03run\x18\x03 \x01(\x06\"\xbb\x01\n\x16RunEvaluationsResponse\x12+\n\x04task\x18\x01 \x01(\x0b\x32\x1b.penstock.v1.EvaluationTaskH\x00\x12,\n\x07weights\x18\x02 \x01(\x0b\x32\x19.penstock.v1.WeightsChunkH\x00\x12)\n\x08\x66inished\x18\x03 \x01(\x0b\x32\x15.penstock.v1.FinishedH\x00\x12\x10\n\x08\x63ontract\x18\x14 \x01(\rB\t\n\x07message\"\xd2\x01\n\x0e\x45valuationTask\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\x10\n\x08\x65pisodes\x18\x03 \x01(\r\x12\x15\n\rdeterministic\x18\x04 \x01(\x08\x12\x0c\n\x04seed\x18\x05 \x01(\x04\x12\x10\n\x08variants\x18\x06 \x01(\r\x12\x19\n\x11max_episode_steps\x18\x07 \x01(\r\x12\x13\n\x0bmax_seconds\x18\x08 \x01(\x01\x12\x0b\n\x03run\x18\t \x01(\x06\x12\x1d\n\x15untimed_episode_steps\x18\n \x01(\r\"\xc1\x01\n\x10\x45valuationResult\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\x0f\n\x07returns\x18\x03 \x03(\x01\x12\r\n\x05steps\x18\x04 \x03(\r\x12\x0f\n\x07seconds\x18\x05 \x01(\x01\x12\x12\n\nunfinished\x18\x06 \x01(\r\x12\x13\n\x0bout_of_time\x18\x07 \x01(\x08\x12\x0f\n\x07\x66\x61ilure\x18\x08 \x01(\t\x12%\n\x04info\x18\t \x03(\x0b\x32\x17.penstock.v1.InfoValues\"*\n\nInfoValues\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06values\x18\x02 \x03(\x01\x32r\n\x11\x45valuationService\x12]\n\x0eRunEvaluations\x12\".penstock.v1.RunEvaluationsRequest\x1a#.penstock.v1.RunEvaluationsResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cpenstock/v1/evaluation.proto\x12\x0bpenstock.v1\x1a\x1apenstock/v1/location.proto\x1a\x15penstock/v1/run.proto\"\x93\x01\n\x15RunEvaluationsRequest\x12,\n\x05hello\x18\x01 \x01(\x0b\x32\x1b.penstock.v1.EvaluatorHelloH\x00\x12/\n\x06result\x18\x02 \x01(\x0b\x32\x1d.penstock.v1.EvaluationResultH\x00\x12\x10\n\x08\x63ontract\x18\x14 \x01(\rB\t\n\x07message\"y\n\x0e\x45valuatorHello\x12\x31\n\x0b\x65nvironment\x18\x01 \x01(\x0b\x32\x1c.penstock.v1.EnvironmentSpec\x12\'\n\x08location\x18\x02 \x01(\x0b\x32\x15.penstock.v1.Location\x12\x0b\n\x03run\x18\x03 \x01(\x06\"\xbb\x01\n\x16RunEvaluationsResponse\x12+\n\x04task\x18\x01 \x01(\x0b\x32\x1b.penstock.v1.EvaluationTaskH\x00\x12,\n\x07weights\x18\x02 \x01(\x0b\x32\x19.penstock.v1.WeightsChunkH\x00\x12)\n\x08\x66inished\x18\x03 \x01(\x0b\x32\x15.penstock.v1.FinishedH\x00\x12\x10\n\x08\x63ontract\x18\x14 \x01(\rB\t\n\x07message\"\xfe\x01\n\x0e\x45valuationTask\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\x10\n\x08\x65pisodes\x18\x03 \x01(\r\x12\x15\n\rdeterministic\x18\x04 \x01(\x08\x12\x0c\n\x04seed\x18\x05 \x01(\x04\x12\x10\n\x08variants\x18\x06 \x01(\r\x12\x19\n\x11max_episode_steps\x18\x07 \x01(\r\x12\x13\n\x0bmax_seconds\x18\x08 \x01(\x01\x12\x0b\n\x03run\x18\t \x01(\x06\x12\x1d\n\x15untimed_episode_steps\x18\n \x01(\r\x12*\n\x06played\x18\x0b \x03(\x0b\x32\x1a.penstock.v1.PlayedVariant\"\xc1\x01\n\x10\x45valuationResult\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\x0f\n\x07returns\x18\x03 \x03(\x01\x12\r\n\x05steps\x18\x04 \x03(\r\x12\x0f\n\x07seconds\x18\x05 \x01(\x01\x12\x12\n\nunfinished\x18\x06 \x01(\r\x12\x13\n\x0bout_of_time\x18\x07 \x01(\x08\x12\x0f\n\x07\x66\x61ilure\x18\x08 \x01(\t\x12%\n\x04info\x18\t \x03(\x0b\x32\x17.penstock.v1.InfoValues\"*\n\nInfoValues\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06values\x18\x02 \x03(\x01\x32r\n\x11\x45valuationService\x12]\n\x0eRunEvaluations\x12\".penstock.v1.RunEvaluationsRequest\x1a#.penstock.v1.RunEvaluationsResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,11 +40,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RUNEVALUATIONSRESPONSE']._serialized_start=370
   _globals['_RUNEVALUATIONSRESPONSE']._serialized_end=557
   _globals['_EVALUATIONTASK']._serialized_start=560
-  _globals['_EVALUATIONTASK']._serialized_end=770
-  _globals['_EVALUATIONRESULT']._serialized_start=773
-  _globals['_EVALUATIONRESULT']._serialized_end=966
-  _globals['_INFOVALUES']._serialized_start=968
-  _globals['_INFOVALUES']._serialized_end=1010
-  _globals['_EVALUATIONSERVICE']._serialized_start=1012
-  _globals['_EVALUATIONSERVICE']._serialized_end=1126
+  _globals['_EVALUATIONTASK']._serialized_end=814
+  _globals['_EVALUATIONRESULT']._serialized_start=817
+  _globals['_EVALUATIONRESULT']._serialized_end=1010
+  _globals['_INFOVALUES']._serialized_start=1012
+  _globals['_INFOVALUES']._serialized_end=1054
+  _globals['_EVALUATIONSERVICE']._serialized_start=1056
+  _globals['_EVALUATIONSERVICE']._serialized_end=1170
 # @@protoc_insertion_point(module_scope)

@@ -41,7 +41,7 @@ class RunEvaluationsResponse(_message.Message):
     def __init__(self, task: _Optional[_Union[EvaluationTask, _Mapping]] = ..., weights: _Optional[_Union[_run_pb2.WeightsChunk, _Mapping]] = ..., finished: _Optional[_Union[_run_pb2.Finished, _Mapping]] = ..., contract: _Optional[int] = ...) -> None: ...
 
 class EvaluationTask(_message.Message):
-    __slots__ = ("id", "version", "episodes", "deterministic", "seed", "variants", "max_episode_steps", "max_seconds", "run", "untimed_episode_steps")
+    __slots__ = ("id", "version", "episodes", "deterministic", "seed", "variants", "max_episode_steps", "max_seconds", "run", "untimed_episode_steps", "played")
     ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     EPISODES_FIELD_NUMBER: _ClassVar[int]
@@ -52,6 +52,7 @@ class EvaluationTask(_message.Message):
     MAX_SECONDS_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     UNTIMED_EPISODE_STEPS_FIELD_NUMBER: _ClassVar[int]
+    PLAYED_FIELD_NUMBER: _ClassVar[int]
     id: int
     version: int
     episodes: int
@@ -62,7 +63,8 @@ class EvaluationTask(_message.Message):
     max_seconds: float
     run: int
     untimed_episode_steps: int
-    def __init__(self, id: _Optional[int] = ..., version: _Optional[int] = ..., episodes: _Optional[int] = ..., deterministic: bool = ..., seed: _Optional[int] = ..., variants: _Optional[int] = ..., max_episode_steps: _Optional[int] = ..., max_seconds: _Optional[float] = ..., run: _Optional[int] = ..., untimed_episode_steps: _Optional[int] = ...) -> None: ...
+    played: _containers.RepeatedCompositeFieldContainer[_run_pb2.PlayedVariant]
+    def __init__(self, id: _Optional[int] = ..., version: _Optional[int] = ..., episodes: _Optional[int] = ..., deterministic: bool = ..., seed: _Optional[int] = ..., variants: _Optional[int] = ..., max_episode_steps: _Optional[int] = ..., max_seconds: _Optional[float] = ..., run: _Optional[int] = ..., untimed_episode_steps: _Optional[int] = ..., played: _Optional[_Iterable[_Union[_run_pb2.PlayedVariant, _Mapping]]] = ...) -> None: ...
 
 class EvaluationResult(_message.Message):
     __slots__ = ("id", "version", "returns", "steps", "seconds", "unfinished", "out_of_time", "failure", "info")

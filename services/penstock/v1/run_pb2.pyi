@@ -186,32 +186,36 @@ class EnvironmentFault(_message.Message):
     def __init__(self, text: _Optional[str] = ..., dropped: bool = ...) -> None: ...
 
 class Episode(_message.Message):
-    __slots__ = ("episode_return", "steps", "environment", "truncated", "info")
+    __slots__ = ("episode_return", "steps", "environment", "truncated", "info", "variant")
     EPISODE_RETURN_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
     TRUNCATED_FIELD_NUMBER: _ClassVar[int]
     INFO_FIELD_NUMBER: _ClassVar[int]
+    VARIANT_FIELD_NUMBER: _ClassVar[int]
     episode_return: float
     steps: int
     environment: int
     truncated: bool
     info: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, episode_return: _Optional[float] = ..., steps: _Optional[int] = ..., environment: _Optional[int] = ..., truncated: bool = ..., info: _Optional[_Iterable[float]] = ...) -> None: ...
+    variant: int
+    def __init__(self, episode_return: _Optional[float] = ..., steps: _Optional[int] = ..., environment: _Optional[int] = ..., truncated: bool = ..., info: _Optional[_Iterable[float]] = ..., variant: _Optional[int] = ...) -> None: ...
 
 class JoinResponse(_message.Message):
-    __slots__ = ("assignment", "weights", "finished", "replay", "contract")
+    __slots__ = ("assignment", "weights", "finished", "replay", "variants", "contract")
     ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     REPLAY_FIELD_NUMBER: _ClassVar[int]
+    VARIANTS_FIELD_NUMBER: _ClassVar[int]
     CONTRACT_FIELD_NUMBER: _ClassVar[int]
     assignment: Assignment
     weights: WeightsChunk
     finished: Finished
     replay: Place
+    variants: PlayedVariants
     contract: int
-    def __init__(self, assignment: _Optional[_Union[Assignment, _Mapping]] = ..., weights: _Optional[_Union[WeightsChunk, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., replay: _Optional[_Union[Place, _Mapping]] = ..., contract: _Optional[int] = ...) -> None: ...
+    def __init__(self, assignment: _Optional[_Union[Assignment, _Mapping]] = ..., weights: _Optional[_Union[WeightsChunk, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., replay: _Optional[_Union[Place, _Mapping]] = ..., variants: _Optional[_Union[PlayedVariants, _Mapping]] = ..., contract: _Optional[int] = ...) -> None: ...
 
 class Place(_message.Message):
     __slots__ = ("addresses", "identity")
@@ -222,7 +226,7 @@ class Place(_message.Message):
     def __init__(self, addresses: _Optional[_Iterable[str]] = ..., identity: _Optional[int] = ...) -> None: ...
 
 class Assignment(_message.Message):
-    __slots__ = ("slot", "incarnation", "environments", "token", "seed", "replay_address", "variant", "temperature", "replay", "run", "replay_token")
+    __slots__ = ("slot", "incarnation", "environments", "token", "seed", "replay_address", "variant", "temperature", "replay", "run", "replay_token", "variants")
     SLOT_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENTS_FIELD_NUMBER: _ClassVar[int]
@@ -234,6 +238,7 @@ class Assignment(_message.Message):
     REPLAY_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     REPLAY_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    VARIANTS_FIELD_NUMBER: _ClassVar[int]
     slot: int
     incarnation: int
     environments: _containers.RepeatedScalarFieldContainer[int]
@@ -245,7 +250,24 @@ class Assignment(_message.Message):
     replay: Place
     run: int
     replay_token: bytes
-    def __init__(self, slot: _Optional[int] = ..., incarnation: _Optional[int] = ..., environments: _Optional[_Iterable[int]] = ..., token: _Optional[bytes] = ..., seed: _Optional[int] = ..., replay_address: _Optional[str] = ..., variant: _Optional[int] = ..., temperature: _Optional[float] = ..., replay: _Optional[_Union[Place, _Mapping]] = ..., run: _Optional[int] = ..., replay_token: _Optional[bytes] = ...) -> None: ...
+    variants: _containers.RepeatedCompositeFieldContainer[PlayedVariant]
+    def __init__(self, slot: _Optional[int] = ..., incarnation: _Optional[int] = ..., environments: _Optional[_Iterable[int]] = ..., token: _Optional[bytes] = ..., seed: _Optional[int] = ..., replay_address: _Optional[str] = ..., variant: _Optional[int] = ..., temperature: _Optional[float] = ..., replay: _Optional[_Union[Place, _Mapping]] = ..., run: _Optional[int] = ..., replay_token: _Optional[bytes] = ..., variants: _Optional[_Iterable[_Union[PlayedVariant, _Mapping]]] = ...) -> None: ...
+
+class PlayedVariant(_message.Message):
+    __slots__ = ("number", "arguments", "share")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    arguments: str
+    share: float
+    def __init__(self, number: _Optional[int] = ..., arguments: _Optional[str] = ..., share: _Optional[float] = ...) -> None: ...
+
+class PlayedVariants(_message.Message):
+    __slots__ = ("variants",)
+    VARIANTS_FIELD_NUMBER: _ClassVar[int]
+    variants: _containers.RepeatedCompositeFieldContainer[PlayedVariant]
+    def __init__(self, variants: _Optional[_Iterable[_Union[PlayedVariant, _Mapping]]] = ...) -> None: ...
 
 class WeightsChunk(_message.Message):
     __slots__ = ("version", "total_bytes", "sha256", "offset", "data")
@@ -420,18 +442,20 @@ class Notice(_message.Message):
     def __init__(self, number: _Optional[int] = ..., text: _Optional[str] = ...) -> None: ...
 
 class VariantStatus(_message.Message):
-    __slots__ = ("arguments", "episodes", "return_mean", "planned_share", "fresh_share")
+    __slots__ = ("arguments", "episodes", "return_mean", "planned_share", "fresh_share", "number")
     ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
     EPISODES_FIELD_NUMBER: _ClassVar[int]
     RETURN_MEAN_FIELD_NUMBER: _ClassVar[int]
     PLANNED_SHARE_FIELD_NUMBER: _ClassVar[int]
     FRESH_SHARE_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
     arguments: str
     episodes: int
     return_mean: float
     planned_share: float
     fresh_share: float
-    def __init__(self, arguments: _Optional[str] = ..., episodes: _Optional[int] = ..., return_mean: _Optional[float] = ..., planned_share: _Optional[float] = ..., fresh_share: _Optional[float] = ...) -> None: ...
+    number: int
+    def __init__(self, arguments: _Optional[str] = ..., episodes: _Optional[int] = ..., return_mean: _Optional[float] = ..., planned_share: _Optional[float] = ..., fresh_share: _Optional[float] = ..., number: _Optional[int] = ...) -> None: ...
 
 class CoordinatorStatistics(_message.Message):
     __slots__ = ("mode", "off_policy_degree", "segments_collected", "batches_collected", "segments_trained", "batches_trained", "evaluations", "lag", "staleness", "times", "waits", "drops", "last", "recent", "recent_batches", "first_entropy", "alpha", "replayed", "curve", "features")
@@ -644,14 +668,16 @@ class EvaluationSummary(_message.Message):
     def __init__(self, version: _Optional[int] = ..., env_steps: _Optional[int] = ..., episodes: _Optional[int] = ..., return_mean: _Optional[float] = ..., return_std: _Optional[float] = ..., variants: _Optional[_Iterable[_Union[VariantReturns, _Mapping]]] = ..., unfinished: _Optional[int] = ..., info_metrics: _Optional[_Iterable[_Union[InfoMetric, _Mapping]]] = ...) -> None: ...
 
 class VariantReturns(_message.Message):
-    __slots__ = ("episodes", "return_mean", "return_std")
+    __slots__ = ("episodes", "return_mean", "return_std", "number")
     EPISODES_FIELD_NUMBER: _ClassVar[int]
     RETURN_MEAN_FIELD_NUMBER: _ClassVar[int]
     RETURN_STD_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
     episodes: int
     return_mean: float
     return_std: float
-    def __init__(self, episodes: _Optional[int] = ..., return_mean: _Optional[float] = ..., return_std: _Optional[float] = ...) -> None: ...
+    number: int
+    def __init__(self, episodes: _Optional[int] = ..., return_mean: _Optional[float] = ..., return_std: _Optional[float] = ..., number: _Optional[int] = ...) -> None: ...
 
 class TakeRunSnapshotRequest(_message.Message):
     __slots__ = ("name", "proof", "contract")
@@ -662,6 +688,42 @@ class TakeRunSnapshotRequest(_message.Message):
     proof: _snapshot_pb2.RunProof
     contract: int
     def __init__(self, name: _Optional[str] = ..., proof: _Optional[_Union[_snapshot_pb2.RunProof, _Mapping]] = ..., contract: _Optional[int] = ...) -> None: ...
+
+class ChangeVariantsRequest(_message.Message):
+    __slots__ = ("add", "retire", "proof", "contract")
+    ADD_FIELD_NUMBER: _ClassVar[int]
+    RETIRE_FIELD_NUMBER: _ClassVar[int]
+    PROOF_FIELD_NUMBER: _ClassVar[int]
+    CONTRACT_FIELD_NUMBER: _ClassVar[int]
+    add: _containers.RepeatedScalarFieldContainer[str]
+    retire: _containers.RepeatedScalarFieldContainer[int]
+    proof: _snapshot_pb2.RunProof
+    contract: int
+    def __init__(self, add: _Optional[_Iterable[str]] = ..., retire: _Optional[_Iterable[int]] = ..., proof: _Optional[_Union[_snapshot_pb2.RunProof, _Mapping]] = ..., contract: _Optional[int] = ...) -> None: ...
+
+class ChangeVariantsResponse(_message.Message):
+    __slots__ = ("variants", "contract")
+    VARIANTS_FIELD_NUMBER: _ClassVar[int]
+    CONTRACT_FIELD_NUMBER: _ClassVar[int]
+    variants: _containers.RepeatedCompositeFieldContainer[KnownVariant]
+    contract: int
+    def __init__(self, variants: _Optional[_Iterable[_Union[KnownVariant, _Mapping]]] = ..., contract: _Optional[int] = ...) -> None: ...
+
+class KnownVariant(_message.Message):
+    __slots__ = ("number", "arguments", "retired", "share", "episodes", "return_mean")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
+    RETIRED_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    EPISODES_FIELD_NUMBER: _ClassVar[int]
+    RETURN_MEAN_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    arguments: str
+    retired: bool
+    share: float
+    episodes: int
+    return_mean: float
+    def __init__(self, number: _Optional[int] = ..., arguments: _Optional[str] = ..., retired: bool = ..., share: _Optional[float] = ..., episodes: _Optional[int] = ..., return_mean: _Optional[float] = ...) -> None: ...
 
 class TakeRunSnapshotResponse(_message.Message):
     __slots__ = ("progress", "snapshot", "contract")

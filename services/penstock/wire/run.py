@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import assert_never
 
@@ -19,6 +19,7 @@ from penstock.types.run import (
     Episode,
     Hello,
     LostPlace,
+    PlayedVariant,
     Weights,
 )
 from penstock.types.statistics import Timing
@@ -29,6 +30,7 @@ from penstock.wire.fields import decoded, encoded, values_of
 from penstock.wire.location import decode_location, decode_place, encode_location, encode_place
 from penstock.wire.schema import decode_schema, encode_schema
 from penstock.wire.spaces import decode_environment, encode_environment
+from penstock.wire.variants import decode_arguments
 
 MAX_WEIGHTS_BYTES = 2**32
 MAX_NAME = 100
@@ -63,7 +65,15 @@ def decode_assignment(message: run_pb2.Assignment) -> Assignment:
     # An older learner names no more than an address.
     place = decode_place(message.replay) if message.HasField("replay") else Place((address,))
     values |= {"replay": plain(place), "temperature": message.temperature or 1.0}
+    _check_variants(message.variants)
     return record_of(Assignment, values)
+
+
+def _check_variants(variants: Iterable[run_pb2.PlayedVariant]) -> None:
+    for each in variants:
+        if not 0.0 < each.share < math.inf:
+            raise InvalidSegment(f"the share of variant {each.number} is {each.share:g}; it must be finite and above 0")
+        decode_arguments(each.arguments)
 
 
 def encode_weights(weights: Weights) -> Iterator[run_pb2.WeightsChunk]:
@@ -127,7 +137,12 @@ def decode_report(message: run_pb2.ActorReport) -> ActorReport:
         first_step_at_s=message.first_step_at_s,
         episodes=tuple(
             Episode(
-                each.episode_return, each.steps, each.environment, each.truncated, tuple(each.info) if names else ()
+                each.episode_return,
+                each.steps,
+                each.environment,
+                each.truncated,
+                tuple(each.info) if names else (),
+                each.variant if each.HasField("variant") else None,
             )
             for each in message.episodes
         ),
@@ -208,6 +223,7 @@ def encode_task(task: EvaluationTask) -> Iterator[evaluation_pb2.RunEvaluationsR
         untimed_episode_steps=task.untimed_episode_steps,
         max_seconds=task.max_seconds if math.isfinite(task.max_seconds) else 0.0,
         run=task.run,
+        played=[plain(each) for each in task.played],
     )
     yield evaluation_pb2.RunEvaluationsResponse(task=head)
     for chunk in encode_weights(task.weights):
@@ -215,7 +231,7 @@ def encode_task(task: EvaluationTask) -> Iterator[evaluation_pb2.RunEvaluationsR
 
 
 def decode_task(message: evaluation_pb2.EvaluationTask, weights: Weights) -> EvaluationTask:
-    """Decodes a task from its head and weights. Raises `InvalidSegment` for an invalid time limit."""
+    """Decodes a task from its head and weights. Raises `InvalidSegment` for an invalid time limit or variant."""
     if not message.max_seconds >= 0.0:
         raise InvalidSegment(f"an evaluation of at most {message.max_seconds:g} seconds")
     values = values_of(message)
@@ -224,6 +240,8 @@ def decode_task(message: evaluation_pb2.EvaluationTask, weights: Weights) -> Eva
     for bound in ("max_episode_steps", "untimed_episode_steps"):
         values[bound] = values[bound] or _NO_STEP_BOUND
     values["max_seconds"] = message.max_seconds or math.inf
+    _check_variants(message.played)
+    values["played"] = tuple(decoded(PlayedVariant, each) for each in message.played)
     return EvaluationTask(weights=weights, **values)
 
 
@@ -365,6 +383,11 @@ def encode_join_replay(place: Place) -> run_pb2.JoinResponse:
     return run_pb2.JoinResponse(replay=encode_place(place))
 
 
+def encode_join_variants(variants: Sequence[PlayedVariant]) -> run_pb2.JoinResponse:
+    """Encodes the response that tells an actor which variants it plays from now on."""
+    return run_pb2.JoinResponse(variants=run_pb2.PlayedVariants(variants=[plain(each) for each in variants]))
+
+
 def encode_join_weights(weights: Weights) -> Iterator[run_pb2.JoinResponse]:
     """Yields the responses that carry weights, in order."""
     for chunk in encode_weights(weights):
@@ -382,10 +405,11 @@ class JoinReader:
     def __init__(self) -> None:
         self._weights = WeightsAssembler()
 
-    def add(self, response: run_pb2.JoinResponse) -> Assignment | Place | Weights | None:
-        """Takes the next response. Returns an assignment, a place, or weights once they are complete.
+    def add(self, response: run_pb2.JoinResponse) -> Assignment | Place | Weights | tuple[PlayedVariant, ...] | None:
+        """Takes the next response. Returns an assignment, a place, variants, or weights once they are complete.
 
-        Raises `RunFinished` at the end of the run, else as `WeightsAssembler.add`.
+        Raises `RunFinished` at the end of the run, `InvalidSegment` for shares that are not above 0, else as
+        `WeightsAssembler.add`.
         """
         match response.WhichOneof("message"):
             case "finished":
@@ -394,6 +418,9 @@ class JoinReader:
                 return decode_assignment(response.assignment)
             case "replay":
                 return decode_place(response.replay)
+            case "variants":
+                _check_variants(response.variants.variants)
+                return tuple(decoded(PlayedVariant, each) for each in response.variants.variants)
             case "weights":
                 return self._weights.add(response.weights)
             case _:

@@ -26,6 +26,7 @@ from google.protobuf.message import Message
 from prometheus_client import REGISTRY
 
 from penstock.learning.durable.retried_writes import RetriedWrites
+from penstock.learning.members.population import Population
 from penstock.learning.members.replay_places import ReplayPlaces
 from penstock.learning.members.roster import Roster
 from penstock.learning.members.targets import Content, Targets
@@ -257,6 +258,7 @@ class LiveRun(LiveServer):
         credentials: Credentials | None = None,
         more_methods: Mapping[Method, Any] | None = None,
         expected: bool = False,
+        population: Population | None = None,
     ) -> None:
         super().__init__(credentials)
         self.listed: list[Content] = []
@@ -282,6 +284,7 @@ class LiveRun(LiveServer):
             self.targets,
             self.places,
             max_actors=max_actors,
+            population=population,
             more_methods=more_methods,
         )
         self.server = self.servicer.server

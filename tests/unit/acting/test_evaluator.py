@@ -117,7 +117,7 @@ def test_the_log_has_one_line_per_minute_about_results_and_counts_the_others() -
     queue = Queue(8)
     with capture_logs() as events:
         evaluator = Evaluator(
-            lambda count: make_environments("Counting-v0", count, kwargs={}),
+            lambda count, played: make_environments("Counting-v0", count, kwargs={}),
             episodes=2,
             variants=1,
             process=StoppingProcess(queue),

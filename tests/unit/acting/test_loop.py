@@ -152,7 +152,8 @@ def work(
     """Runs an actor until it ends, and returns its progress."""
     progress = Progress()
 
-    def make_variant(variant: int, spec: EnvironmentSpec | None) -> Environments:
+    def make_variant(variant: int | None, spec: EnvironmentSpec | None) -> Environments:
+        assert variant is not None
         return make(variant, progress)
 
     act(

@@ -362,7 +362,19 @@ def test_variants_may_be_an_array_of_tables_in_a_file(tmp_path: Path) -> None:
     [
         ({"environment": {"variants": "g=9"}}, r"environment\.variants must be a list of tables in JSON.*'g=9'"),
         ({"environment": {"variants": "[3]"}}, r"environment\.variants must be a list of tables in JSON; got 3"),
-        ({"environment": {"variants": [{}] * 3}}, r"2 actors are too few for 3 environment\.variants.*train\.actors"),
+        (
+            {"environment": {"variants": [{}] * 3, "vary": "actors"}},
+            r"2 actors are too few for 3 environment\.variants.*vary actors; set it to auto, raise train\.actors",
+        ),
+        ({"environment": {"vary": "episodes"}}, r"vary episodes needs environment\.variants, and there is none"),
+        (
+            {"environment": {"variants": [{}], "vary": "episodes", "vectorization": "native"}},
+            r"environment\.vary episodes needs single environments, and environment\.vectorization is native",
+        ),
+        (
+            {"environment": {"variants": [{}] * 3}, "sampling": {"collection": "error"}},
+            r"sampling\.collection error needs segments of one variant each.*set it to return or learnability",
+        ),
         (
             {"environment": {"variants": [{}] * 3}, "train": {"actors": 3}, "evaluation": {"episodes": 2}},
             r"2 episodes can't be spread over 3.*evaluation\.episodes",

@@ -25,7 +25,7 @@ from tests.support.segments.segments import PLAN
 from tests.support.segments.statistics import TRAINING, counted_batch
 from tests.support.services.servers import sample
 
-EVALUATION = EvaluationSummary(3, 900, 4, 1.5, 0.5, (VariantReturns(2, 1.0, 0.0), VariantReturns(2, 2.0, 0.25)))
+EVALUATION = EvaluationSummary(3, 900, 4, 1.5, 0.5, (VariantReturns(2, 1.0, 0.0), VariantReturns(2, 2.0, 0.25, 1)))
 SUMMARY = Summary(
     "run", "E-v0", 0, 10, 1.0, 10.0, EvaluationOutcome(4, 1.5, 0.5), None, None, 3, 1.0, 2.0, "total_steps"
 )
@@ -43,9 +43,9 @@ def test_returns_are_counted_for_the_reporting_variant_and_for_the_run() -> None
     run = statistics("g=1", "g=2")
     run.report(report(1.0, 3.0), 0)
     run.report(report(), 1)
-    assert run.status().variants == (VariantStatus("g=1", 2, 2.0), VariantStatus("g=2", 0, None))
+    assert run.status().variants == (VariantStatus("g=1", 2, 2.0), VariantStatus("g=2", 0, None, number=1))
     run.report(report(8.0), 1)
-    assert run.status().variants == (VariantStatus("g=1", 2, 2.0), VariantStatus("g=2", 1, 8.0))
+    assert run.status().variants == (VariantStatus("g=1", 2, 2.0), VariantStatus("g=2", 1, 8.0, number=1))
     assert (run.status().episodes, run.status().return_mean) == (3, 4.0)
 
 
@@ -53,7 +53,7 @@ def test_a_variants_mean_is_over_its_own_last_100_episodes() -> None:
     run = statistics("g=1", "g=2")
     run.report(report(5.0), 1)
     run.report(report(*[0.0] * 60, *[1.0] * 50, *[2.0] * 50), 0)
-    assert run.status().variants == (VariantStatus("g=1", 160, 1.5), VariantStatus("g=2", 1, 5.0))
+    assert run.status().variants == (VariantStatus("g=1", 160, 1.5), VariantStatus("g=2", 1, 5.0, number=1))
 
 
 def test_a_run_without_variants_has_none_in_its_status() -> None:
@@ -107,7 +107,7 @@ def test_returns_of_variants_are_metrics() -> None:
 
 def test_an_evaluation_without_episodes_in_a_variant_omits_that_variant() -> None:
     result = EvaluationResult(1, 1, (1.0, 2.0), (1, 1), 0.1)
-    assert result.by_variant(3) == (VariantReturns(1, 1.0, 0.0), VariantReturns(1, 2.0, 0.0))
+    assert result.by_variant(range(3)) == (VariantReturns(1, 1.0, 0.0), VariantReturns(1, 2.0, 0.0, 1))
 
 
 @pytest.mark.parametrize("evaluation", [None, EVALUATION, dataclasses.replace(EVALUATION, variants=())])
@@ -128,14 +128,14 @@ def test_the_journal_records_variants_if_the_run_has_any(tmp_path: Path) -> None
     journal.write(Record.of_evaluation(dataclasses.replace(EVALUATION, variants=()), 1.0, final=True))
     with_variants, without, evaluated, evaluated_without = map(json.loads, (tmp_path / "metrics.jsonl").open())
     assert with_variants["variants"] == [
-        {"arguments": "g=1", "episodes": 7, "return_mean": -3.5, "planned_share": 0.75, "fresh_share": 0.5}
+        {"arguments": "g=1", "episodes": 7, "return_mean": -3.5, "planned_share": 0.75, "fresh_share": 0.5, "number": 0}
     ]
-    assert evaluated["variants"][1] == {"episodes": 2, "return_mean": 2.0, "return_std": 0.25}
+    assert evaluated["variants"][1] == {"episodes": 2, "return_mean": 2.0, "return_std": 0.25, "number": 1}
     assert "variants" not in without and "variants" not in evaluated_without
 
 
 def test_a_line_is_shown_for_each_variant() -> None:
-    variants = (VariantStatus("g=1", 7, -3.5, 0.75, 0.5), VariantStatus("g=2"))
+    variants = (VariantStatus("g=1", 7, -3.5, 0.75, 0.5), VariantStatus("g=2", number=1))
     status = RunStatus(last_evaluation=EVALUATION, variants=variants)
     assert variant_lines(status) == [
         "variant 0 (g=1): return -3.50 | evaluation 1.00 ± 0.00 | 7 episodes | 50% of collection, 75% by plan",
@@ -146,7 +146,7 @@ def test_a_line_is_shown_for_each_variant() -> None:
 
 def test_a_summary_with_variants_is_read_as_written(tmp_path: Path) -> None:
     path = tmp_path / "summary.json"
-    outcomes = (VariantOutcome("g=1", 9, -2.5, EvaluationOutcome(2, 1.0, 0.0)), VariantOutcome("g=2", 0, None, None))
+    outcomes = (VariantOutcome("g=1", 9, -2.5, EvaluationOutcome(2, 1.0, 0.0)), VariantOutcome("g=2", 0, None, None, 1))
     for summary in (SUMMARY, dataclasses.replace(SUMMARY, variants=outcomes)):
         summary.write(path)
         assert Summary.read(path) == summary

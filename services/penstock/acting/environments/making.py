@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from penstock.acting.environments.varied import Turns
 from penstock.acting.environments.wrappers.named import Wrapping
 
 TIMEOUT_S = 120.0
@@ -26,6 +27,8 @@ class Making:
         python: Path of another interpreter, whose packages have the environment; None: this one.
         use_masks: Whether action masks are used.
         info_metrics: Keys of the infos whose values are reported.
+        turns: The variants of which each episode is one, with kwargs and wrappers of their own; None: all episodes are
+            of these.
     """
 
     env_id: str
@@ -38,3 +41,4 @@ class Making:
     python: str | None = None
     use_masks: bool = True
     info_metrics: Sequence[str] = ()
+    turns: Turns | None = None

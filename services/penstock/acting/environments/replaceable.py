@@ -9,8 +9,10 @@ from penstock.errors import ConfigurationError, EnvironmentFailed
 from penstock.machine import foreign_errors
 from penstock.types.spaces import EnvironmentSpec
 
-Make = Callable[[int, EnvironmentSpec | None], Environments]
-"""Function that makes the environments of a variant with these spaces (None: any). Raises `ConfigurationError`."""
+Make = Callable[[int | None, EnvironmentSpec | None], Environments]
+"""Function that makes the environments of a variant (None: of all, in turn) with these spaces (None: any).
+
+Raises `ConfigurationError`."""
 
 
 class ReplaceableEnvironments:
@@ -29,7 +31,7 @@ class ReplaceableEnvironments:
         """
         self._make_variant, self._progress, self._process, self._log = make, progress, process, log
         self._spec: EnvironmentSpec | None = None
-        self._variant = 0
+        self._variant: int | None = 0
         try:
             self.current = self._make()
         except ConfigurationError as error:
@@ -43,8 +45,8 @@ class ReplaceableEnvironments:
         """Spaces of the environments, the same in all variants."""
         return self.current.spec
 
-    def become(self, variant: int) -> None:
-        """Switches to the environments of this variant. Raises as `make_again`."""
+    def become(self, variant: int | None) -> None:
+        """Switches to the environments of this variant; None: of all in turn. Raises as `make_again`."""
         if variant != self._variant:
             self._variant = variant
             self.make_again()

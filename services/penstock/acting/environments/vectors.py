@@ -10,7 +10,7 @@ import functools
 import inspect
 import io
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TextIO, TypeVar
 
 import gymnasium
@@ -29,6 +29,7 @@ from penstock.acting.environments.registry import import_and_find, make, registe
 from penstock.acting.environments.shared_generator import SeparateGenerators
 from penstock.acting.environments.single_environments import AnswerTogether, SingleEnvironments, StepOutcome
 from penstock.acting.environments.tensors import TensorRows, TensorVector, is_tensor, takes_tensors
+from penstock.acting.environments.varied import Instances, Variation, VariedEpisodes
 from penstock.acting.environments.workers.pool import ProcessEnvironments
 from penstock.acting.environments.wrappers.named import wrapped
 from penstock.acting.environments.wrappers.one_choice import OneChoice, OneChoiceVector, masked_as_one
@@ -254,53 +255,82 @@ def make_environments(
     progress = progress or Progress()
     if making.vectorization == "process":
         return ProcessEnvironments(making, count, progress=progress, expected=expected)
-    env_id, kwargs, wrappers = making.env_id, making.kwargs, making.wrappers
+    env_id = making.env_id
     found = import_and_find(env_id, making.imports, making.python)
     find_masks = functools.partial(_masks_of, use_masks=making.use_masks, expected=expected)
     spec = registered_spec(found)
-    chosen = making.vectorization == "auto" and not wrappers and spec is not None and is_chosen(spec, kwargs, count)
-    if making.vectorization == "native" or chosen:
+    auto = making.vectorization == "auto" and not making.wrappers and making.turns is None
+    if making.vectorization == "native" or (auto and spec is not None and is_chosen(spec, making.kwargs, count)):
         return _make_native(making, count, progress, found if spec is None else spec, find_masks)
     if isinstance(found, EnvSpec) and found.entry_point is None:
         raise ConfigurationError(
             f"{env_id} is a class of vector environments, which have no single form; set environment.vectorization to"
-            " auto, and remove environment.wrappers"
+            " auto, environment.vary to actors, and remove environment.wrappers"
         )
     envs: list[gymnasium.Env[Any, Any]] = []
     try:
-        while len(envs) < count:
-            progress.environment = len(envs)
-            try:
-                env = readable(_made(env_id, found, kwargs, lambda: wrapped(make(found, kwargs), env_id, wrappers)))
-                joint = making.use_masks and masked_as_one(env.observation_space, env.action_space)
-                envs.append(OneChoice(env) if joint else env)
-            except ConfigurationError as error:
-                if not envs:
-                    raise
-                raise MadeOnce(
-                    f"{error}; the first of them was made, so environment.vectorization process, with an"
-                    " environment in each process, may help"
-                ) from error
-            check_arguments(envs[-1], env_id, kwargs)
+        envs.extend(_singles(making, count, found, progress))
         described = describe(env_id, envs[0].observation_space, envs[0].action_space)
-        for env in envs[1:]:
-            for role in ("observation_space", "action_space"):
-                spaces = [getattr(each, role) for each in (envs[0], env)]
-                if spaces[0] != spaces[1]:
-                    differ = " and ".join(foreign_errors.shortened(str(space)) for space in spaces)
-                    raise ConfigurationError(
-                        f"two environments {env_id} made with the same arguments differ in their {role}, {differ}; one"
-                        " policy needs the same spaces everywhere, so they must depend only on the arguments"
-                    )
+        _require_equal_spaces(env_id, envs)
         made = SingleEnvironments(envs, described, progress)
         made.use_masks(*find_masks(envs[0], envs[0].observation_space, described, made.first_info))
         made.report_info(making.info_metrics)
     except BaseException:
         for env in envs:
-            with contextlib.suppress(*foreign_errors.MISBEHAVIOUR):
-                env.close()
+            _close(env)
         raise
     return made
+
+
+def _singles(making: Making, count: int, found: str | EnvSpec, progress: Progress) -> Iterator[gymnasium.Env[Any, Any]]:
+    """Makes N single environments, one after another. Raises `ConfigurationError`."""
+
+    def one(variation: Variation) -> gymnasium.Env[Any, Any]:
+        kwargs, wrappers = variation.kwargs, variation.wrappers
+        env = readable(
+            _made(making.env_id, found, kwargs, lambda: wrapped(make(found, kwargs), making.env_id, wrappers))
+        )
+        try:
+            check_arguments(env, making.env_id, kwargs)
+        except ConfigurationError:
+            _close(env)
+            raise
+        joint = making.use_masks and masked_as_one(env.observation_space, env.action_space)
+        return OneChoice(env) if joint else env
+
+    instances = None if making.turns is None else Instances(making.turns, one, count)
+    for index in range(count):
+        progress.environment = index
+        try:
+            if instances is None:
+                yield one(Variation(0, making.kwargs, making.wrappers))
+            else:
+                known = instances.turns.variations
+                yield VariedEpisodes(instances, known[index % len(known)], progress.notice)
+        except ConfigurationError as error:
+            if not index:
+                raise
+            raise MadeOnce(
+                f"{error}; the first of them was made, so environment.vectorization process, with an environment in"
+                " each process, may help"
+            ) from error
+
+
+def _require_equal_spaces(env_id: str, envs: Sequence[gymnasium.Env[Any, Any]]) -> None:
+    for env in envs[1:]:
+        for role in ("observation_space", "action_space"):
+            spaces = [getattr(each, role) for each in (envs[0], env)]
+            if spaces[0] != spaces[1]:
+                differ = " and ".join(foreign_errors.shortened(str(space)) for space in spaces)
+                raise ConfigurationError(
+                    f"two environments {env_id} made with the same arguments differ in their {role}, {differ}; one"
+                    " policy needs the same spaces everywhere, so they must depend only on the arguments"
+                )
+
+
+def _close(env: gymnasium.Env[Any, Any]) -> None:
+    with contextlib.suppress(*foreign_errors.MISBEHAVIOUR):
+        env.close()
 
 
 def check_arguments(

@@ -89,11 +89,11 @@ def waits(status: RunStatus) -> str:
 
 def variant_lines(status: RunStatus) -> list[str]:
     """Returns one line for each of the run's environment variants."""
-    evaluated = dict(enumerate(status.last_evaluation.variants if status.last_evaluation else ()))
+    evaluated = {each.number: each for each in (status.last_evaluation.variants if status.last_evaluation else ())}
     return [
-        f"variant {number} ({variant.arguments}): return {_number(variant.return_mean)}"
-        f" | evaluation {_evaluation(evaluated.get(number))} | {variant.episodes:,} episodes{_shares(variant)}"
-        for number, variant in enumerate(status.variants)
+        f"variant {variant.number} ({variant.arguments}): return {_number(variant.return_mean)}"
+        f" | evaluation {_evaluation(evaluated.get(variant.number))} | {variant.episodes:,} episodes{_shares(variant)}"
+        for variant in status.variants
     ]
 
 

@@ -29,9 +29,13 @@ class EnvironmentConfig(Section):
     have as goal = { python_literal = "(1, 2)" }."""
     variants: Tables = ()
     """Tables of arguments that override kwargs; one policy trains in all of them. Written as [[environment.variants]]
-    in a file and as a JSON list in an option. An empty table is the environment with kwargs alone. The actor in slot s
-    collects in variant s modulo the number of variants, and the episodes of an evaluation alternate between them.
-    Empty: one environment without variants."""
+    in a file and as a JSON list in an option. An empty table is the environment with kwargs alone. The episodes of an
+    evaluation alternate between them. Empty: one environment without variants."""
+    vary: Literal["auto", "actors", "episodes"] = "auto"
+    """What differs by variant. actors: the actor in slot s collects in variant s modulo the number of variants.
+    episodes: each episode is of the variant with the fewest steps so far, so that few actors collect in many variants,
+    and `penstock variants` adds and retires variants during the run. auto: episodes if there are more variants than
+    actors."""
     pad_spaces: PaddedSizes = None
     """Sizes of an observation and of an action to which those of all variants are padded, so that robots of different
     shapes share one policy: rows of numbers with zeros, whose last actions have no effect, and Discrete actions by

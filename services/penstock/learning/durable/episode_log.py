@@ -75,7 +75,7 @@ def _line(episode: Episode, keys: tuple[str, ...], variant: int, env_steps: int)
                 "steps": episode.steps,
                 "truncated": episode.truncated,
                 "environment": episode.environment,
-                "variant": variant,
+                "variant": variant if episode.variant is None else episode.variant,
                 "info": values,
             }
         )

@@ -157,7 +157,7 @@ class RunStatistics:
             metrics.EPISODES.inc(len(report.episodes))
             if (mean := self.session.return_mean) is not None:
                 metrics.EPISODE_RETURN.set(mean)
-            self._variants.ended(variant, returns)
+            self._variants.ended(report, variant)
             self._info.ended(report)
             self.record_episodes(report, variant, self._extent.steps)
 
@@ -174,10 +174,20 @@ class RunStatistics:
         with self._lock:
             self._variants.planned(plan)
 
-    def variant_returns(self) -> list[list[float]]:
-        """Returns the returns of each variant's last training episodes, oldest first."""
+    def play_in_turn(self, played: Callable[[], Sequence[tuple[int, str, float]]]) -> None:
+        """Has actors play variants in turn: number, shown arguments and share of each at the time of the call."""
         with self._lock:
-            return self._variants.recent_returns
+            self._variants.played = played
+
+    def variant_returns(self, numbers: Sequence[int] | None = None) -> list[list[float]]:
+        """Returns the returns of the last training episodes of these variants, by default of all, oldest first."""
+        with self._lock:
+            return self._variants.recent_returns(numbers)
+
+    def variant_episodes(self, number: int) -> int:
+        """Returns the number of training episodes of this session that ended in a variant."""
+        with self._lock:
+            return self._variants.episodes(number)
 
     def begin(self, *, version: int, extent: Extent) -> None:
         """Sets the version and the extent at which training begins or resumes."""
@@ -242,8 +252,8 @@ class RunStatistics:
             evaluated(evaluation)
             metrics.EVALUATIONS.inc()
             metrics.EVALUATION_RETURN.set(evaluation.return_mean)
-            for variant, returns in enumerate(evaluation.variants):
-                metrics.VARIANT_EVALUATION_RETURN.labels(str(variant)).set(returns.return_mean)
+            for returns in evaluation.variants:
+                metrics.VARIANT_EVALUATION_RETURN.labels(str(returns.number)).set(returns.return_mean)
 
     @property
     def env_steps_taken(self) -> int:

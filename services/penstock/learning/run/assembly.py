@@ -175,7 +175,7 @@ def training_run(session: Session, parts: LearnerParts) -> TrainingRun:
     callbacks = OwnCallbacks(session.config, parts.learner, session.statistics.session.called_back)
     resumed_at = session.recovered.progress.env_steps
     records = Records(sinks, resumed_at=resumed_at, completed=callbacks.completed)
-    return TrainingRun(session, parts, records, Evaluations(parts.desk, session, records), callbacks)
+    return TrainingRun(session, parts, records, Evaluations(parts.desk, session, records, parts.population), callbacks)
 
 
 def _hyperparameters_of(config: Config) -> dict[str, str | float | bool]:

@@ -41,6 +41,7 @@ class CollectionWeights:
         user's own can't be used.
         """
         self._kind, self._threshold, self._batches = sampling.collection, threshold, 0
+        self._variants = variants
         self._own = None if sampling.curriculum is None else OwnCurriculum(sampling.curriculum, variants)
         self._errors: list[deque[float]] = [deque(maxlen=_RECENT_SEGMENTS) for _ in variants]
 
@@ -63,11 +64,10 @@ class CollectionWeights:
         if self._batches % _REVIEW_BATCHES:
             return None
         if self._own is not None:
-            return normalised([*self._own.weights(recent_returns(), self._errors, progress)])
+            return normalised([*self._own.choose(self._variants, recent_returns(), self._errors, progress).weights])
         if self._kind == "error":
             return normalised(by_error(self._errors))
-        rule = by_return if self._kind == "return" else by_learnability
-        return normalised(rule(recent_returns(), self._threshold))
+        return normalised(by_rule(self._kind, recent_returns(), self._threshold))
 
 
 Weights = list[float | None]
@@ -85,6 +85,11 @@ def by_error(errors: Sequence[Sequence[float]]) -> Weights:
     """
     means = [_mean(each) for each in errors]
     return [None if mean is None else mean**2 for mean in means]
+
+
+def by_rule(kind: str, returns: Returns, threshold: float | None) -> Weights:
+    """Returns the weights by the rule return or learnability."""
+    return (by_return if kind == "return" else by_learnability)(returns, threshold)
 
 
 def by_return(returns: Returns, threshold: float | None) -> Weights:

@@ -4,7 +4,7 @@ import dataclasses
 import math
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,6 +14,7 @@ from penstock.errors import ConfigurationError
 from penstock.learning.durable import checkpoints
 from penstock.learning.durable.checkpoints import Snapshot
 from penstock.learning.durable.records import Record, Records
+from penstock.learning.members.population import Population
 from penstock.learning.protocols import EvaluationDesk
 from penstock.learning.run.session import Session
 from penstock.telemetry import metrics
@@ -69,13 +70,17 @@ class Evaluations:
         desk: EvaluationDesk,
         session: Session,
         records: Records,
+        population: Population | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Continues the evaluations of earlier sessions."""
+        """Continues the evaluations of earlier sessions. `population` has variants that may change; None: none."""
         config, resumed = session.config, session.recovered.progress
         self._desk, self._records, self._clock = desk, records, clock
         self._environments = config.actor.environments
-        self._config, self._seed, self._variants = config.evaluation, config.run.seed, len(config.environment.variants)
+        self._config, self._seed, self._population = config.evaluation, config.run.seed, population
+        self._configured = range(len(config.environment.variants))
+        # The variants of the best evaluation; None before the first of this session.
+        self._best_of: Sequence[int] | None = None
         self._folder, self._statistics, self._writes = session.folder, session.statistics, session.writes
         self._asked: _Asked | None = None
         # An evaluator may outlive a learner and answer the next one, so task numbers must differ between learners.
@@ -156,7 +161,7 @@ class Evaluations:
             if result is not None and result.failure:
                 return None
             if result is not None:
-                summary = self._summarise(result, asked.snapshot.progress.env_steps)
+                summary = self._summarise(result, asked)
                 self._records.write(Record.of_evaluation(summary, self._statistics.training_s, final=True))
                 return summary
             if self._clock() >= asked.deadline:
@@ -181,16 +186,19 @@ class Evaluations:
         number, self._number = self._number, self._number + 1
         seed = np.random.SeedSequence([self._seed & 0xFFFFFFFF, self._seed >> 32, stream, number])
         timeout_s = self._config.timeout_s
+        played = () if self._population is None else self._population.played
         task = EvaluationTask(
             id=self._session | number & 0xFFFFFFFF,
             weights=Weights.of(snapshot.progress.version, snapshot.data),
-            episodes=self._config.episodes,
+            # At least one episode of each variant.
+            episodes=max(self._config.episodes, len(played)),
             deterministic=self._config.deterministic,
             seed=int(seed.generate_state(1, np.uint64)[0]),
-            variants=max(1, self._variants),
+            variants=len(played) or max(1, len(self._configured)),
             max_episode_steps=self._config.most_episode_steps,
             untimed_episode_steps=self._untimed_steps(),
             max_seconds=min(_PLAYED_SHARE * timeout_s, self._most_seconds()),
+            played=played,
         )
         self._desk.ask(task)
         return _Asked(task, snapshot, self._statistics.training_s, self._clock() + timeout_s)
@@ -263,16 +271,19 @@ class Evaluations:
 
     def _judge(self, asked: _Asked, result: EvaluationResult) -> None:
         """Applies a result. Writes the best checkpoint before reporting it, so that a reported result is on disk."""
-        summary = self._summarise(result, asked.snapshot.progress.env_steps)
+        summary = self._summarise(result, asked)
         self._latest_version = summary.version
         # A return cut by the time limit depends on the evaluator's speed.
         if not result.out_of_time:
             threshold = self._config.threshold
             if self.env_steps_to_threshold is None and threshold is not None and summary.return_mean >= threshold:
                 self.env_steps_to_threshold, self.learn_wall_s_to_threshold = summary.env_steps, asked.training_s
-            # On a tie the later policy wins, because it has trained longer.
-            if self.best is None or summary.return_mean >= self.best.return_mean:
+            # On a tie the later policy wins, because it has trained longer. Returns in other variants don't compare.
+            variants = self._variants_of(asked.task)
+            others = self._best_of not in (None, variants)
+            if self.best is None or others or summary.return_mean >= self.best.return_mean:
                 self._crown(asked.snapshot, summary)
+            self._best_of = variants
         self._statistics.evaluated(summary, result.seconds)
         self._records.write(Record.of_evaluation(summary, asked.training_s, final=False))
 
@@ -308,14 +319,17 @@ class Evaluations:
         self._save_best(ours)
         return ours
 
-    def _summarise(self, result: EvaluationResult, env_steps: int) -> EvaluationSummary:
+    def _variants_of(self, task: EvaluationTask) -> Sequence[int]:
+        return self._configured if self._population is None else [each.number for each in task.played]
+
+    def _summarise(self, result: EvaluationResult, asked: _Asked) -> EvaluationSummary:
         return EvaluationSummary(
             version=result.version,
-            env_steps=env_steps,
+            env_steps=asked.snapshot.progress.env_steps,
             episodes=len(result.returns),
             return_mean=result.return_mean,
             return_std=result.return_std,
-            variants=result.by_variant(self._variants),
+            variants=result.by_variant(self._variants_of(asked.task)),
             unfinished=result.unfinished,
             info_metrics=result.info_metrics,
         )

@@ -7,6 +7,7 @@ from penstock.config import Config
 from penstock.learning.durable import checkpoints
 from penstock.learning.durable.checkpoints import Recovered, RunProgress
 from penstock.learning.durable.retried_writes import RetriedWrites
+from penstock.learning.members.population import Population
 from penstock.learning.protocols import BatchSource, EvaluationDesk, OtherRanks, WeightSink
 from penstock.learning.ranks.link import LeadingLink, Opening
 from penstock.learning.ranks.ranks import ALONE, Ranks
@@ -59,7 +60,8 @@ class LearnerParts:
     """The learner of a session, and its connections to the other services.
 
     `stopping` is called between batches and returns whether to end the session. `others` are the other ranks; None if
-    there are none. `identity` identifies the run to the replay services.
+    there are none. `identity` identifies the run to the replay services. `population` has the variants that actors play
+    in turn; None: their slots decide.
     """
 
     learner: Learner
@@ -71,3 +73,4 @@ class LearnerParts:
     stopping: Callable[[], bool]
     others: OtherRanks | None = None
     identity: RunIdentity = NO_IDENTITY
+    population: Population | None = None

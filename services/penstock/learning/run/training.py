@@ -29,6 +29,7 @@ from penstock.learning.run.own_callbacks import OwnCallbacks
 from penstock.learning.run.publication import Publication
 from penstock.learning.run.refusals import Refusals
 from penstock.learning.run.session import LearnerParts, Session
+from penstock.learning.run.varied_collection import VariedCollection
 from penstock.learning.step.learner import TrainingOutcome
 from penstock.machine import installation
 from penstock.telemetry import logs, metrics
@@ -102,8 +103,10 @@ class TrainingRun:
         self._noted_version = self._progress.version
         self._distributions: dict[str, NDArray[Any]] = {}
         self._noted_totals = statistics.session.totals()
-        self._collection = CollectionWeights(
-            config.sampling, config.environment.training_variants, config.evaluation.threshold
+        self._collection: CollectionWeights | VariedCollection = (
+            CollectionWeights(config.sampling, config.environment.training_variants, config.evaluation.threshold)
+            if parts.population is None
+            else VariedCollection(config, parts.population, statistics)
         )
         if config.sampling.curriculum is not None:
             statistics.notice(f"sampling.collection {config.sampling.curriculum} divides collection among the variants")
@@ -292,6 +295,9 @@ class TrainingRun:
             self._statistics.session.committed(answered.result())
 
     def _choose_weights(self, batch: Batch, outcome: TrainingOutcome, progress: float) -> None:
+        if isinstance(self._collection, VariedCollection):
+            self._collection.review(progress)
+            return
         self._collection.observe(batch.head.slots, outcome.fresh_errors)
         weights = self._collection.review(self._statistics.variant_returns, progress)
         if weights is not None and weights != self._plan.slot_weights:

@@ -138,6 +138,8 @@ class Membership:
                         self._assign(received)
                     case Place() if self._assignment is not None:
                         self._assignment = replace(self._assignment, replay=received)
+                    case tuple() if self._assignment is not None:
+                        self._assignment = replace(self._assignment, variants=received)
                     case Weights():
                         self._weights = received
                         metrics.restart_age(metrics.ACTOR_WEIGHTS_AGE)

@@ -1,4 +1,4 @@
-"""Clients of the learner for operators: the status of a run, and snapshots of a run."""
+"""Clients of the learner for operators: the status of a run, its variants, and snapshots of a run."""
 
 from collections.abc import Callable
 
@@ -9,8 +9,10 @@ from penstock.rpc.clients.snapshots import SILENCE_S
 from penstock.rpc.loop import LoopThread
 from penstock.types.snapshots import RunSnapshot, SnapshotProgress
 from penstock.types.status import RunStatus
+from penstock.types.variants import RunVariant, VariantChange
 from penstock.wire.run import decode_status
 from penstock.wire.snapshots import decode_run_taking
+from penstock.wire.variants import decode_known, encode_change
 
 
 class StatusClient:
@@ -26,6 +28,42 @@ class StatusClient:
     def close(self) -> None:
         """Closes the channel."""
         self._connection.close()
+
+
+class VariantClient:
+    """Client that changes the variants of a run at its learner. Commands use it from their main thread.
+
+    It needs the run's key, unless it has a certificate.
+    """
+
+    def __init__(self, thread: LoopThread, peer: Peer, key: bytes = b"") -> None:
+        self._connection, self._key = Connection(thread, "learner", peer), key
+
+    def change(self, change: VariantChange, timeout_s: float) -> list[RunVariant]:
+        """Requests a change, and returns all variants that the run has had, with the added ones at the end.
+
+        Raises the learner's error, or `Unavailable` if it does not answer within `timeout_s`.
+        """
+        return self._connection.thread.run(self._change(change, timeout_s))
+
+    def close(self) -> None:
+        """Closes the channel."""
+        self._connection.close()
+
+    async def _change(self, change: VariantChange, timeout_s: float) -> list[RunVariant]:
+        connection = self._connection
+        channel = await connection.reach()
+        async with translated(connection.peer, certified=connection.certified):
+            call = open_stream(
+                channel, methods.CHANGE_VARIANTS, identity=connection.identity, key=self._key, wait_for_ready=False
+            )
+            try:
+                async with connection.answered_within(timeout_s):
+                    await call.write(encode_change(change))
+                    await call.done_writing()
+                    return decode_known(await anext(aiter(call)))
+            finally:
+                call.cancel()
 
 
 class RunSnapshotClient:

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
 
 from penstock.errors import Overloaded, SchemaMismatch
+from penstock.learning.members.population import Population
 from penstock.learning.members.replay_places import ReplayPlaces
 from penstock.learning.members.roster import Roster
 from penstock.learning.members.targets import Targets
@@ -27,7 +28,7 @@ from penstock.telemetry import metrics
 from penstock.types.differences import contrast, same_spaces
 from penstock.types.evaluation import EvaluationResult, EvaluationTask
 from penstock.types.location import Location, Place
-from penstock.types.run import ActorProgress, ActorReport, Assignment, EnvironmentFault, Weights
+from penstock.types.run import ActorProgress, ActorReport, Assignment, EnvironmentFault, PlayedVariant, Weights
 from penstock.types.spaces import EnvironmentSpec
 from penstock.v1 import evaluation_pb2, run_pb2
 from penstock.wire import run as wire
@@ -55,15 +56,18 @@ _ANSWERED_TASKS = 64
 """Tasks of which a second answer is recognised. An evaluator answers an older one only if it was abandoned since."""
 
 
+_Value = Weights | EvaluationTask | tuple[PlayedVariant, ...]
+
+
 class _Latest:
     """Latest value, with a wait for a newer one. Used on one event loop."""
 
     def __init__(self) -> None:
-        self._value: Weights | EvaluationTask | None = None
+        self._value: _Value | None = None
         self._count = 0
         self._changed = asyncio.Event()
 
-    def set(self, value: Weights | EvaluationTask | None) -> None:
+    def set(self, value: "_Value | None") -> None:
         self._value, self._count = value, self._count + 1
         self._changed.set()
         self._changed = asyncio.Event()
@@ -72,7 +76,7 @@ class _Latest:
     def count(self) -> int:
         return self._count
 
-    async def newer_than(self, count: int) -> Weights | EvaluationTask | None:
+    async def newer_than(self, count: int) -> "_Value | None":
         while self._count <= count:
             await self._changed.wait()
         return self._value
@@ -139,6 +143,7 @@ class RunServicer:
         places: ReplayPlaces,
         *,
         max_actors: int,
+        population: Population | None = None,
         more_methods: Mapping[Method, Callable[..., Awaitable[object]]] | None = None,
     ) -> None:
         """Creates the servicer and its server, which is not started.
@@ -150,12 +155,16 @@ class RunServicer:
             targets: Metrics addresses of the run's services.
             places: Places of the replay services.
             max_actors: Limit on concurrent join streams.
+            population: The variants that actors play in turn; None: their slots decide.
             more_methods: Further methods of the same server.
         """
         self._thread, self._roster, self._statistics = thread, roster, statistics
         self._targets, self._places = targets, places
         self._admissions = _Admissions(roster)
-        self._weights, self._tasks = _Latest(), _Latest()
+        self._weights, self._tasks, self._variants = _Latest(), _Latest(), _Latest()
+        self._population = population
+        if population is not None:
+            population.changed = lambda: thread.call(self._variants.set, population.played)
         self._results: queue.Queue[EvaluationResult] = queue.Queue()
         self._answered: deque[int] = deque(maxlen=_ANSWERED_TASKS)
         self._finished = asyncio.Event()
@@ -239,13 +248,16 @@ class RunServicer:
                 logged_stay("actor", returned=assignment.token == hello.token, **place, **_where(hello.location)),
             ):
                 replay = self._places.of_slot(assignment.slot)
-                joined = replace(assignment, replay=replay)
+                seen, population = self._variants.count, self._population
+                variants = () if population is None else population.played
+                joined = replace(assignment, replay=replay, variants=variants)
                 await context.write(wire.encode_join_assignment(joined, self._places.address(assignment.slot)))
                 # gRPC accepts one message at a time, and the chunks of one version follow each other.
                 writing = asyncio.Lock()
                 if await self._serve(
                     self._send_weights(context, writing),
                     self._send_places(context, writing, assignment.slot, replay),
+                    self._send_variants(context, writing, seen),
                     self._read(requests, name, assignment.variant),
                 ):
                     await context.write(wire.encode_join_finished(self._reason))
@@ -259,6 +271,14 @@ class RunServicer:
             known = await self._places.other_than(slot, known)
             async with writing:
                 await write_whole(context, wire.encode_join_replay(known))
+
+    async def _send_variants(self, context: Context, writing: asyncio.Lock, seen: int) -> None:
+        while True:
+            variants = await self._variants.newer_than(seen)
+            seen = self._variants.count
+            assert isinstance(variants, tuple)
+            async with writing:
+                await write_whole(context, wire.encode_join_variants(variants))
 
     async def _send_weights(self, context: Context, writing: asyncio.Lock) -> None:
         seen, answer_seconds = 0, metrics.STREAM_SECONDS.labels(methods.RUN, methods.JOIN.name)

@@ -83,5 +83,5 @@ def test_a_truncation_without_its_final_observation_is_a_failure() -> None:
 
 def test_a_class_of_vector_environments_is_made_by_default_and_has_no_single_form() -> None:
     assert isinstance(make_environments(PENDULUM, 2, kwargs={}, vectorization="auto"), SameStepEnvironments)
-    with pytest.raises(ConfigurationError, match=r"set environment\.vectorization to auto, and remove"):
+    with pytest.raises(ConfigurationError, match=r"set environment\.vectorization to auto, environment\.vary"):
         make_environments(PENDULUM, 2, kwargs={}, vectorization="sync")

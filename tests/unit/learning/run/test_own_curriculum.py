@@ -28,9 +28,9 @@ def by_own(name: str) -> CollectionWeights:
 def test_the_function_gets_what_is_known_of_each_variant_and_the_progress(tmp_path: Path) -> None:
     body = "return [each.arguments['g'] + 10 * sum(each.returns) + 100 * len(each.errors) for each in variants]"
     curriculum = OwnCurriculum(written(tmp_path, body), ARGUMENTS)
-    assert curriculum.weights([[1.0], [], [2.0, 3.0]], [[], [9.0], []], 0.5) == [15.0, 110.0, 65.0]
+    assert curriculum.choose(ARGUMENTS, [[1.0], [], [2.0, 3.0]], [[], [9.0], []], 0.5).weights == [15.0, 110.0, 65.0]
     progress = OwnCurriculum(written(tmp_path, "return [1, progress, 0]", "other.py"), ARGUMENTS)
-    assert progress.weights([[]] * 3, [[]] * 3, 0.25) == [1.0, 0.25, 0.0]
+    assert progress.choose(ARGUMENTS, [[]] * 3, [[]] * 3, 0.25).weights == [1.0, 0.25, 0.0]
 
 
 def test_its_weights_have_mean_1_in_the_plan(tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_its_list_of_variants_is_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        ("return None", "returned None; return 3 numbers, one for each of environment.variants"),
+        ("return None", "returned None; return 3 numbers, one for each variant"),
         ("return [1.0]", "returned 1 weights; return 3 numbers"),
         ("return ['a', 1, 1]", "returned .'a', 1, 1.; return 3 numbers"),
         ("return [0, 0, 0]", "returned the weights 0, 0, 0; return finite numbers, 0 or above, of which one"),

@@ -26,7 +26,16 @@ from numpy.typing import NDArray
 from penstock.acting.environments.making import Making
 from penstock.acting.environments.progress import Progress
 from penstock.acting.environments.single_environments import StepOutcome
-from penstock.acting.environments.workers.shared import DONE, STEP, Channel, Layout, SharedRows, arrays, line
+from penstock.acting.environments.workers.shared import (
+    DONE,
+    STEP,
+    Channel,
+    Layout,
+    SharedRows,
+    arrays,
+    encode_variations,
+    line,
+)
 from penstock.errors import ConfigurationError, EnvironmentFailed, UnknownEnvironment
 from penstock.machine.environment_arguments import written_table
 from penstock.types.spaces import EnvironmentSpec, Leaves
@@ -117,7 +126,7 @@ class ProcessEnvironments:
         for rows, leaf in zip(self._rows.action, action, strict=True):
             rows[...] = leaf
         for worker in self._workers:
-            worker.request(STEP)
+            worker.begin_step()
         return self._outcome(self._workers)
 
     def send(self, action: tuple[NDArray[np.generic], ...], environments: NDArray[np.intp]) -> None:
@@ -128,7 +137,7 @@ class ProcessEnvironments:
         for worker in self._workers:
             if worker.environments.start in chosen:
                 assert chosen.issuperset(worker.environments)
-                worker.request(STEP)
+                worker.begin_step()
 
     def receive(self, least: int) -> tuple[NDArray[np.intp], StepOutcome]:
         """Waits until some environments have ended their step, or until the time limit of a step in progress."""
@@ -225,6 +234,7 @@ class _Worker:
         self.replaced_at: int | None = None
         self._making, self._number, self._progress, self._timeout_s = making, number, progress, making.timeout_s
         self._process: subprocess.Popen[bytes] | None = None
+        self._changes = 0
 
     def start(self, expected: EnvironmentSpec | None) -> None:
         """Starts the process, which begins to make its environments. Raises `_Lost` if the system refuses it."""
@@ -243,6 +253,7 @@ class _Worker:
         except OSError as error:
             ours.close()
             raise _Lost(f"worker {self._number} can't be started: {error.strerror}") from error
+        self._changes = making.turns.changes if making.turns is not None else 0
         self.request(
             line(
                 arguments=sys.argv,
@@ -257,6 +268,7 @@ class _Worker:
                 use_masks=making.use_masks,
                 python=making.python,
                 info_metrics=list(making.info_metrics),
+                variations=None if making.turns is None else encode_variations(making.turns),
                 expected=expected and expected.to_json(),
             )
         )
@@ -279,6 +291,17 @@ class _Worker:
         self.awaited, self.deadline_s = True, time.monotonic() + self._timeout_s
         with contextlib.suppress(OSError):
             self._channel.send(message)
+
+    def begin_step(self) -> None:
+        """Requests a step, after the variants if they have changed."""
+        turns = self._making.turns
+        if turns is not None and turns.changes != self._changes:
+            self._changes = turns.changes
+            self.request(line(variations=encode_variations(turns)))
+            # A reply that is lost now is missing at the end of the step, too.
+            with contextlib.suppress(_Lost):
+                self.finish()
+        self.request(STEP)
 
     @property
     def descriptor(self) -> int:

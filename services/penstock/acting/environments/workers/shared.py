@@ -11,8 +11,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.acting.environments.varied import Turns, Variation
 from penstock.acting.values.spaces import ActionMap
 from penstock.algo.network import Network
+from penstock.machine.environment_arguments import read_tables, written_table
 from penstock.types.spaces import ArrayType, EnvironmentSpec, Leaves
 
 STEP, DONE = b"s", b"."
@@ -52,6 +54,22 @@ class Channel:
 def line(**values: object) -> bytes:
     """Returns a message with these values."""
     return json.dumps(values).encode() + b"\n"
+
+
+def encode_variations(turns: Turns) -> list[list[Any]]:
+    """Returns the variants for a message."""
+    return [
+        [each.number, written_table(each.kwargs), [written_table(wrapper) for wrapper in each.wrappers], each.share]
+        for each in turns.variations
+    ]
+
+
+def decode_variations(message: list[list[Any]]) -> list[Variation]:
+    """Returns the variants of a message."""
+    found: list[Any] = [
+        [number, read_tables(kwargs), read_tables(wrappers), share] for number, kwargs, wrappers, share in message
+    ]
+    return [Variation(*each) for each in found]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from typing import Any
 
 from penstock.acting.environments.making import Making
 from penstock.acting.environments.single_environments import SingleEnvironments
+from penstock.acting.environments.varied import Turns
 from penstock.acting.environments.vectors import make_environments
 from penstock.acting.environments.workers.shared import (
     DONE,
@@ -19,6 +20,7 @@ from penstock.acting.environments.workers.shared import (
     Channel,
     Layout,
     SharedRows,
+    decode_variations,
     line,
 )
 from penstock.errors import ConfigurationError, EnvironmentFailed, UnknownEnvironment
@@ -38,7 +40,7 @@ def work(connection: socket.socket, seed: Callable[..., None]) -> None:
     made = _make(channel, seed)
     if made is None:
         return
-    environments, rows = made
+    environments, rows, turns = made
     told, shown = 0, 0
     while message := channel.receive():
         try:
@@ -49,8 +51,11 @@ def work(connection: socket.socket, seed: Callable[..., None]) -> None:
                     mine[...] = values
                 if rows.info is not None and outcome.info is not None:
                     rows.info[...] = outcome.info
+            elif "variations" in (request := json.loads(message)):
+                assert turns is not None
+                turns.change(decode_variations(request["variations"]))
             else:
-                seeds = json.loads(message)["reset"]
+                seeds = request["reset"]
                 seed("environment worker", *seeds)
                 environments.reset(seeds)
         except EnvironmentFailed as failed:
@@ -66,7 +71,7 @@ def work(connection: socket.socket, seed: Callable[..., None]) -> None:
         channel.send(line(failed=f"close raised {foreign_errors.explain(error)}", environment=None))
 
 
-def _make(channel: Channel, seed: Callable[..., None]) -> tuple[SingleEnvironments, SharedRows] | None:
+def _make(channel: Channel, seed: Callable[..., None]) -> tuple[SingleEnvironments, SharedRows, Turns | None] | None:
     """Returns the requested environments and their rows; None if they can't be made, or the actor has ended."""
     request = json.loads(channel.receive() or "null")
     if request is None:
@@ -76,6 +81,8 @@ def _make(channel: Channel, seed: Callable[..., None]) -> tuple[SingleEnvironmen
     seed("environment worker", request["seed"])
     kwargs: Any = read_tables(request["kwargs"])
     wrappers: Any = read_tables(request["wrappers"])
+    variations = request["variations"]
+    turns = None if variations is None else Turns(decode_variations(variations))
     making = Making(
         request["env_id"],
         kwargs,
@@ -84,6 +91,7 @@ def _make(channel: Channel, seed: Callable[..., None]) -> tuple[SingleEnvironmen
         python=request["python"],
         use_masks=request["use_masks"],
         info_metrics=request["info_metrics"],
+        turns=turns,
     )
     try:
         made = make_environments(making, count, expected=expected and EnvironmentSpec.from_json(expected))
@@ -101,4 +109,4 @@ def _make(channel: Channel, seed: Callable[..., None]) -> tuple[SingleEnvironmen
     os.close(descriptors[0])
     made.move_to(rows.observation, rows.action_mask)
     channel.send(DONE)
-    return made, rows
+    return made, rows, turns
