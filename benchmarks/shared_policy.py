@@ -1,8 +1,9 @@
 """`make bench-shared-policy`: one policy for several variants of an environment, beside a policy of its own for each.
 
 Arms with 2 to 5 joints have spaces of different sizes; pendulums differ in gravity. All runs have the default settings
-and the same actors. A shared run has as many environment steps as one of the separate runs, or as all of them together.
-Runs are made one after another. The result is build/bench/shared_policy.json.
+and two actors, which play the variants of a shared run in turn. A shared run has as many environment steps as one of
+the separate runs, or as all of them together.
+Runs are made one after another. The result is build/bench/shared_policy.json, and is written after each seed.
 """
 
 import argparse
@@ -21,7 +22,7 @@ from tests.support.results.provenance import of_this_run
 
 ROOT = Path(__file__).parents[1]
 OUTPUT = ROOT / "build" / "bench" / "shared_policy.json"
-EVALUATIONS, PLAYED, SAMPLED_EVERY_S = 40, 100, 0.5
+ACTORS, EVALUATIONS, PLAYED, SAMPLED_EVERY_S = 2, 40, 100, 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +39,19 @@ TASKS = {
     "arms": Task(f"{ROOT / 'examples' / 'arms.py'}:Arm", [{"joints": each} for each in (2, 3, 4, 5)], 200_000, -30.0),
     "pendulums": Task(
         "Pendulum-v1",
-        [{"g": gravity} for gravity in (2.0, 4.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0)],
+        [{"g": 3.0 + 0.5 * number} for number in range(16)],
         60_000,
         -200.0,
     ),
 }
+WIDE = "layers of 128"
 SHOWN: dict[str, Any] = {"pad_spaces": "auto", "show_variant": True}
 ROWS: dict[str, dict[str, Any]] = {
     "a policy for each": {},
     "one policy, steps of one of them": SHOWN,
     "one policy, steps of all of them": SHOWN,
     "one policy, steps of all of them, variant not shown": {**SHOWN, "show_variant": False},
+    f"one policy, steps of all of them, {WIDE}": SHOWN,
 }
 
 
@@ -114,10 +117,13 @@ def trained(name: str, row: str, seed: int, variant: int | None, folder: Path) -
         progress=False,
         seed=seed,
         total_steps=total,
-        train={"actors": len(task.variants)},
+        train={"actors": ACTORS},
         run_dir=str(folder / f"{name}-{row}-{seed}-{variant}"),
         environment=environment,
-        evaluation={"interval_steps": total // EVALUATIONS, "episodes": 4 * len(task.variants)},
+        evaluation={
+            "interval_steps": total // EVALUATIONS,
+            "episodes": 4 * len(task.variants) if variant is None else 20,
+        },
     )
     largest, found = memory.stop(), run.metrics().evaluation
     played = run.evaluate(episodes=PLAYED if variant is not None else PLAYED * len(task.variants))
@@ -132,7 +138,9 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
     chosen = parser.parse_args()
-    runs = list[Trained]()
+    runs, origin = list[Trained](), of_this_run()
+    tasks = {name: asdict(TASKS[name]) | {"env_id": TASKS[name].env_id.rpartition("/")[2]} for name in chosen.tasks}
+    OUTPUT.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="penstock-shared-") as temporary:
         for seed in range(1, chosen.seeds + 1):
             for name in chosen.tasks:
@@ -146,14 +154,8 @@ def main() -> int:
                             f"{name}, {row}, seed {seed}, variant {variant}: {run.seconds[-1]:.0f} s, {returns}",
                             flush=True,
                         )
-    OUTPUT.parent.mkdir(parents=True, exist_ok=True)
-    about = {
-        "seeds": chosen.seeds,
-        "tasks": {
-            name: asdict(TASKS[name]) | {"env_id": TASKS[name].env_id.rpartition("/")[2]} for name in chosen.tasks
-        },
-    }
-    write_json(OUTPUT, {"provenance": of_this_run(), **about, "runs": [asdict(each) for each in runs]})
+            found = {"seeds": seed, "tasks": tasks, "runs": [asdict(each) for each in runs]}
+            write_json(OUTPUT, {"provenance": origin, **found})
     print(f"written to {OUTPUT}")
     return 0
 
