@@ -41,12 +41,14 @@ EXAMPLES = {
     "transformer.py": ("policy.module", "Transformer"),
     "traces.py": ("policy.module", "Traces"),
     "easy_first.py": ("sampling.collection", "easy_first"),
+    "worst_first.py": ("evaluation.score", "worst_first"),
 }
 """The setting and the function or the class of each example."""
 
 VARIANTS = {"environment": {"id": "Pendulum-v1", "variants": [{"g": 5.0}, {"g": 10.0}]}, "train": {"actors": 2}}
 FURTHER: dict[str, dict[str, object]] = {
     "easy_first.py": {**VARIANTS, "sampling": {"off_policy_degree": 1}},
+    "worst_first.py": VARIANTS,
     "transformer.py": {"environment": {"id": "CartPole-v1", "frame_stack": 4}},
     "traces.py": {"policy": {"memory": "module", "memory_size": 8}},
 }

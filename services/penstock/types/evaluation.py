@@ -134,7 +134,18 @@ class EvaluationResult:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationSummary:
-    """Statistics of one evaluation, with the fields of the contract's EvaluationSummary."""
+    """Statistics of one evaluation, with the fields of the contract's EvaluationSummary.
+
+    Attributes:
+        version: Version of the policy, in trained batches.
+        env_steps: Environment steps that it was trained on.
+        episodes: Number of episodes.
+        return_mean: Mean return of the episodes.
+        return_std: Standard deviation of the return over the episodes.
+        variants: Returns in each variant of the environment that was played; empty if there are none.
+        unfinished: Episodes that were cut by a bound on steps or time, and count with their returns until then.
+        info_metrics: Numbers of the infos over the episodes (`environment.info_metrics`).
+    """
 
     version: int
     env_steps: int

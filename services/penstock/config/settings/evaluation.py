@@ -6,6 +6,7 @@ import pydantic
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from penstock.config import alternatives
+from penstock.config.code_names import CodeName
 from penstock.config.setting_types import Addresses, Count, ListenAddress, MetricsPort, Minutes
 from penstock.config.settings.section import Section
 from penstock.types.extents import Amounts
@@ -49,6 +50,9 @@ class EvaluationConfig(Section):
     makes it, needs the extra `video`, and takes seconds of a CPU; a film that is not ready delays the next one, and
     never an evaluation. An evaluator of another host needs the run's folder (evaluation.run). Unset: no films, because
     each costs more than a short evaluation."""
+    score: Annotated[str, CodeName.of_function("my_score", "score", "penstock.scores")] | None = None
+    """Your own measure of an evaluation, which chooses the best checkpoint: a function of an EvaluationSummary that
+    returns a number, of which the highest is best. Unset: the mean return."""
     threshold: float | None = None
     """Mean return that counts as solved; the summary records when it was first reached."""
     timeout_s: PositiveFloat = 600.0

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import operator
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ from penstock.learning.durable.checkpoints import Snapshot
 from penstock.learning.durable.records import Record, Records
 from penstock.learning.members.population import Population
 from penstock.learning.protocols import EvaluationDesk
+from penstock.learning.run.own_score import OwnScore
 from penstock.learning.run.session import Session
 from penstock.telemetry import metrics
 from penstock.types.evaluation import EvaluationResult, EvaluationSummary, EvaluationTask
@@ -79,9 +81,16 @@ class Evaluations:
         self._environments = config.actor.environments
         self._config, self._seed, self._population = config.evaluation, config.run.seed, population
         self._configured = range(len(config.environment.variants))
+        score = config.evaluation.score
+        keys = config.environment.info_metrics
+        self._score: Callable[[EvaluationSummary], float] = (
+            operator.attrgetter("return_mean") if score is None else OwnScore(score, len(self._configured), keys)
+        )
         # The variants of the best evaluation; None before the first of this session.
         self._best_of: Sequence[int] | None = None
         self._folder, self._statistics, self._writes = session.folder, session.statistics, session.writes
+        if score is not None:
+            self._statistics.notice(f"evaluation.score {score} chooses the best checkpoint")
         self._asked: _Asked | None = None
         # An evaluator may outlive a learner and answer the next one, so task numbers must differ between learners.
         self._session = secrets.randbits(31) << 32
@@ -281,7 +290,7 @@ class Evaluations:
             # On a tie the later policy wins, because it has trained longer. Returns in other variants don't compare.
             variants = self._variants_of(asked.task)
             others = self._best_of not in (None, variants)
-            if self.best is None or others or summary.return_mean >= self.best.return_mean:
+            if self.best is None or others or self._score(summary) >= self._score(self.best):
                 self._crown(asked.snapshot, summary)
             self._best_of = variants
         self._statistics.evaluated(summary, result.seconds)

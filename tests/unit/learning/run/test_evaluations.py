@@ -114,6 +114,20 @@ def test_the_evaluation_with_the_highest_return_is_the_best(folder: RunFolder, l
     assert (status.best_evaluation.version, status.last_evaluation.version) == (2, 3)
 
 
+def test_a_score_of_ones_own_chooses_the_best_also_after_a_kill(folder: RunFolder, learner: Learner) -> None:
+    file = folder.root.parent / "own.py"
+    file.write_text("def steadiest(evaluation):\n    return -evaluation.return_std\n")
+    session = Session(folder, score=f"{file}:steadiest")
+    session.answer(learner, 1, 100.0, returns=(100.0, 100.0))
+    session.answer(learner, 2, 400.0)
+    assert (best_version(folder), session.evaluations.best_return) == (1, 100.0)
+    again = Session(folder, score=f"{file}:steadiest")
+    again.answer(learner, 3, 500.0)
+    assert best_version(folder) == 1
+    again.answer(learner, 4, 50.0, returns=(50.0, 50.0))
+    assert best_version(folder) == 4
+
+
 def test_the_later_of_equal_evaluations_is_the_best_also_in_the_status(folder: RunFolder, learner: Learner) -> None:
     session = Session(folder)
     for version in (1, 2):
