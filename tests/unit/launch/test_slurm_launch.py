@@ -4,6 +4,8 @@ Programs that note how they were called take the place of Slurm's commands. `mak
 """
 
 import os
+import shlex
+import subprocess
 import time
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from penstock.runs.summary import Summary
 from penstock.security.authority import files_of, issue
 from penstock.security.certificate import read
 from penstock.security.roles import ROLES
+from tests.support.machine.timing import start_patience_s
 
 COMMAND = """#!/bin/bash
 name=$(basename "$0")
@@ -289,5 +292,20 @@ def test_a_study_is_trained_by_jobs_that_repeat_its_command(
     shown = capsys.readouterr().out
     assert "job 43: an array of 5 tasks" in shown and "scancel 43" in shown
     text = script.read_text()
-    assert f"tune {' '.join(words)} --parallel 2 --on here &" in text
     assert "#SBATCH --qos=high" in text
+    (line,) = [each for each in text.splitlines() if '}" tune ' in each]
+    given = shlex.split(line.removesuffix(" &"))[2:]
+    # The jobs run this command, which refuses an option that is given twice.
+    assert tune.parser().parse_args(given) == tune.parser().parse_args(["cartpole", *words[1:5]])
+
+
+@pytest.mark.nightly
+def test_a_job_of_a_study_trains_its_trials(cluster: Slurm, tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text('[environment]\nid = "CartPole-v1"\n')
+    assert tune.command(["own.toml", "--trials", "2", "--steps", "3000", "--on=slurm", "--no-pruning"]) == 0
+    script = tmp_path / "tune" / "own" / "slurm.sh"
+    ended = subprocess.run(
+        ["bash", str(script)], capture_output=True, text=True, timeout=start_patience_s(), check=False
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "trial 1: " in ended.stdout

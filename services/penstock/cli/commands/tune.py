@@ -35,8 +35,7 @@ _LOOK_S = 2.0
 
 def command(arguments: Sequence[str]) -> int:
     """Runs the command; returns its exit code."""
-    parser = _parser()
-    named = parser.parse_args(list(arguments))
+    named = parser().parse_args(list(arguments))
     if named.print_space:
         print(DEFAULT_SPACE, end="")
         return 0
@@ -59,7 +58,7 @@ def command(arguments: Sequence[str]) -> int:
     study = Study(folder, base, space, seeds=seeds, seed=named.seed, prunes=not named.no_pruning)
     console = Console(highlight=False)
     if named.on == "slurm":
-        _submit(console, study, named, [*arguments, "--parallel", str(parallel), "--on", "here"], parallel)
+        _submit(console, study, named, parallel)
         return 0
     screen = _Screen(console, study, named.trials)
     screen.begin(parallel)
@@ -74,7 +73,8 @@ def command(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _parser() -> OneLineParser:
+def parser() -> OneLineParser:
+    """Returns the parser of the command's arguments."""
     parser = OneLineParser(
         prog="penstock tune", description="Search for settings by trials, and write the best settings to a file."
     )
@@ -133,14 +133,21 @@ def _space(file: Path | None, base: Config) -> Space:
     return read_space(load_toml(file), base, str(file))
 
 
-def _submit(console: Console, study: Study, named: argparse.Namespace, arguments: Sequence[str], parallel: int) -> None:
-    """Submits an array of jobs that run this command with these arguments, or prints its script."""
+def _of_a_job(named: argparse.Namespace, parallel: int) -> list[str]:
+    """Returns the arguments of the command in each job: those of the study, and the trials at the same time."""
+    values = ("trials", "space", "steps", "seeds", "first_seed", "seed", "name")
+    given = [f"--{each.replace('_', '-')}={value}" for each in values if (value := getattr(named, each)) is not None]
+    return [named.base, *given, *(["--no-pruning"] if named.no_pruning else []), f"--parallel={parallel}"]
+
+
+def _submit(console: Console, study: Study, named: argparse.Namespace, parallel: int) -> None:
+    """Submits an array of jobs that train the trials of the study, or prints its script."""
     if named.jobs < 1:
         raise ConfigurationError(f"--jobs must be a number from 1; got {named.jobs}")
     actors = study.base.train.actors
     text = tuning_script(
         study.folder.absolute(),
-        arguments,
+        _of_a_job(named, parallel),
         jobs=named.jobs,
         cores=parallel * (actors if isinstance(actors, int) else 1),
         options=JobOptions(more=tuple(named.sbatch)),
