@@ -2,6 +2,8 @@
 
 import json
 import re
+import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from penstock.config import Config
 from penstock.errors import INTERRUPTED, USAGE_ERROR
 from penstock.runs.folder import RunFolder
+from tests.support.machine.timing import start_patience_s
 from tests.support.services.processes import Command, end_in_time, end_of, run
 
 BASE = """
@@ -58,6 +61,33 @@ def test_a_sweep_is_interrupted_and_continued(folder: Path) -> None:
     table = json.loads((folder / "sweep" / "base" / "sweep.json").read_text())
     assert [cell["settings"] for cell in table["cells"]] == [{"ppo.epochs": 2}, {"ppo.epochs": 3}]
     assert Config.load(folder / "sweep" / "base" / "best.toml").ppo.epochs == table["best"]["ppo.epochs"]
+
+
+@pytest.mark.parametrize(
+    "words", [("sweep", "base.toml", "--grid", "ppo.epochs=2,3"), ("compare", "base.toml", "fast.toml")]
+)
+def test_printed_commands_are_one_for_each_run_and_start_nothing(folder: Path, words: tuple[str, ...]) -> None:
+    printed = run(*words, "--seeds=3", "--print", directory=folder)
+    assert printed.code == 0, printed.stderr
+    commands = [shlex.split(line) for line in printed.stdout.splitlines()]
+    assert len(commands) == 6 and all("train" in each for each in commands)
+    assert summaries(folder) == {} and not list(folder.rglob("metrics.jsonl"))
+
+
+@pytest.mark.nightly
+def test_printed_commands_train_the_runs_of_a_sweep(folder: Path) -> None:
+    words = ("sweep", "base.toml", "--grid", "ppo.epochs=2,3", "--seeds=1")
+    (first, second) = run(*words, "--print", directory=folder).stdout.splitlines()
+    subprocess.run(["bash", "-c", first], cwd=folder, check=True, timeout=start_patience_s())
+    assert run(*words, "--print", directory=folder).stdout.splitlines() == [second]
+    ended = run(*words, directory=folder)
+    assert ended.code == 0 and "2 of 2 runs done" in ended.stdout
+
+
+def test_a_sequential_comparison_has_no_commands_to_print(folder: Path) -> None:
+    refused = run("compare", "base.toml", "fast.toml", "--sequential", "--seeds=20", "--print", directory=folder)
+    assert (refused.code, refused.stderr.count("\n")) == (USAGE_ERROR, 1)
+    assert "--sequential decides after each run" in refused.stderr
 
 
 def test_a_run_that_fails_ends_the_others_and_is_named(folder: Path) -> None:

@@ -1,6 +1,7 @@
 """What `penstock compare` and `penstock sweep` share: their options, and the display of their runs."""
 
 import math
+import shlex
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -33,6 +34,11 @@ def add_options(parser: OneLineParser, *, seeds: int, names: str) -> None:
         "--processes", type=int, metavar="N", help="runs at the same time (default: cores / train.actors)"
     )
     parser.add_argument("--name", metavar="NAME", help=f"name of the folder ({names})")
+    parser.add_argument(
+        "--print",
+        action="store_true",
+        help="print the commands of the runs that have not ended, for a cluster's queue, and start nothing",
+    )
 
 
 def chosen_processes(given: int | None, configs: Sequence[Config], option: str = "--processes") -> int:
@@ -60,6 +66,13 @@ def runs_of(folder: Path, settings: dict[str, Config], seeds: Sequence[int]) -> 
     """Returns the runs of settings by label, those of each seed together."""
     by_label = [planned(folder, label, seeds, trusted=config.names_code) for label, config in settings.items()]
     return [run for of_seed in zip(*by_label, strict=True) for run in of_seed]
+
+
+def print_commands(runs: Sequence[PlannedRun]) -> None:
+    """Prints a line for each run that has not ended: the command that starts or resumes it."""
+    for run in runs:
+        if run.summary() is None:
+            print(shlex.join(run.command()))
 
 
 def train_shown(

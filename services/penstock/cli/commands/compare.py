@@ -17,6 +17,7 @@ from penstock.cli.shown_runs import (
     chosen_processes,
     chosen_seeds,
     interval,
+    print_commands,
     runs_of,
     steps,
     train_shown,
@@ -63,6 +64,8 @@ def command(arguments: Sequence[str]) -> int:
         "--sequential", action="store_true", help="stop as soon as the verdict is certain enough, at most at --seeds"
     )
     named = parser.parse_args(list(arguments))
+    if named.print and named.sequential:
+        raise ConfigurationError("--sequential decides after each run whether the next one is needed; omit --print")
     seeds: Sequence[int] = chosen_seeds(
         named.first_seed, named.seeds, FIRST_LOOK + 1 if named.sequential else _LEAST_SEEDS
     )
@@ -78,13 +81,17 @@ def command(arguments: Sequence[str]) -> int:
     }
     changed = differences(sides["a"].texts, sides["b"].texts)
     begin(folder, "compare", design, settings)
+    runs = runs_of(folder, settings, seeds) if settings else []
+    if named.print:
+        print_commands(runs)
+        return 0
     comparison = _Comparison(folder, sides, design, changed)
     console = Console(highlight=False)
     show(console, *comparison.introduction(processes))
-    if settings:
+    if runs:
         train_shown(
             console,
-            runs_of(folder, settings, seeds),
+            runs,
             processes,
             goes_on=comparison.goes_on,
             arguments=["compare", *arguments],

@@ -16,6 +16,7 @@ from penstock.cli.shown_runs import (
     chosen_processes,
     chosen_seeds,
     interval,
+    print_commands,
     runs_of,
     steps,
     train_shown,
@@ -50,9 +51,12 @@ def command(arguments: Sequence[str]) -> int:
     folder = chosen_folder("sweep", named.name, Path(named.base).stem)
     design: dict[str, object] = {"seeds": list(seeds), "cells": [dict(cell) for cell in grid]}
     begin(folder, "sweep", design, settings)
+    runs = runs_of(folder, settings, seeds)
+    if named.print:
+        print_commands(runs)
+        return 0
     console, threshold = Console(highlight=False), base.evaluation.threshold is not None
     show(console, f"{len(grid)} settings, {len(seeds)} seeds of each, {processes} runs at the same time, in {folder}")
-    runs = runs_of(folder, settings, seeds)
     train_shown(console, runs, processes, goes_on=lambda: True, arguments=["sweep", *arguments])
     outcomes = [[_outcome(folder / label / f"seed-{seed}") for seed in seeds] for label in settings]
     found = [means(each) for each in outcomes]
