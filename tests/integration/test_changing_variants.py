@@ -3,9 +3,11 @@
 import functools
 import json
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import penstock
@@ -114,6 +116,16 @@ def test_variants_come_and_go_in_a_run_that_is_interrupted_and_resumed(tmp_path:
         (5, "length=7"),
         (6, "length=1"),
     ]
+    both = run("evaluate", str(folder), "--episodes=8", "--trust-code", environment=WITH_HELPERS)
+    assert "variant 3 (length=4): return 10.0" in both.stdout and "variant 6 (length=1): return 1.0" in both.stdout
+    assert "variant 0" not in both.stdout, both.stdout
+    retired = run("evaluate", str(folder), "--episodes=1", "--variant=1", "--trust-code", environment=WITH_HELPERS)
+    assert "variant 1 (length=5): return 15.0" in retired.stdout, retired.stderr
+    unknown = run("evaluate", str(folder), "--variant=7", "--trust-code", environment=WITH_HELPERS)
+    assert "environment variant 7 does not exist; the run has 7 variants" in unknown.stderr
+    with closing(penstock.make(folder, variant=5, trust_code=True)) as made:
+        made.reset(seed=1)
+        assert [made.step(np.int64(0))[2:4] for _ in range(7)][-1] != (False, False)
     episodes = RunFolder(folder).metrics.read_text().splitlines()
     assert {each["number"] for line in episodes for each in json.loads(line).get("variants", ())} == set(range(7))
 

@@ -78,7 +78,7 @@ def test_an_active_run_shows_the_returns_of_each_variant(varied: Varied) -> None
     # Windows, whose episodes the run counts too, may arrive before the reports, by which the variants count.
     assert 0 < sum(variant.episodes for variant in varied.status.variants) <= varied.status.episodes
     assert varied.status.last_evaluation is not None
-    assert varied.status.last_evaluation.variants == (VariantReturns(2, 6.0, 0.0), VariantReturns(2, 15.0, 0.0))
+    assert varied.status.last_evaluation.variants == (VariantReturns(2, 6.0, 0.0), VariantReturns(2, 15.0, 0.0, 1))
 
 
 def test_the_summary_and_the_last_lines_show_the_returns_of_each_variant(varied: Varied) -> None:
@@ -87,7 +87,7 @@ def test_the_summary_and_the_last_lines_show_the_returns_of_each_variant(varied:
     assert summary.evaluation == EvaluationOutcome(4, 10.5, 4.5)
     first, second = summary.variants
     assert (first.arguments, first.return_mean, first.evaluation) == ("length=3", 6.0, EvaluationOutcome(2, 6.0, 0.0))
-    assert second == VariantOutcome("length=5", second.episodes, 15.0, EvaluationOutcome(2, 15.0, 0.0))
+    assert second == VariantOutcome("length=5", second.episodes, 15.0, EvaluationOutcome(2, 15.0, 0.0), 1)
     assert first.episodes > 0 and second.episodes > 0
     assert "15.0 ± 0.0 over 2 episodes, length=5" in varied.end.stdout
 

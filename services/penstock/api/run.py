@@ -136,7 +136,7 @@ class Run(os.PathLike[str]):
 
         found = _playable(self.run_dir, None, None, trust_code=self._trust_code)
         # Number 0 is also the environment of a run without variants.
-        kwargs = found.environment.variant_kwargs[chosen_variants(found, variant or None)[0]]
+        kwargs = found.variants[chosen_variants(found, variant or None)[0]].arguments
         begin = chosen_seed(found, seed)
         return film(found.policy, found.environment, kwargs, folder=videos_of(found), seed=begin, output=place)
 

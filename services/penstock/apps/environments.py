@@ -2,8 +2,9 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from penstock.acting.environments.frames import with_frames
 from penstock.acting.environments.interfaces.parallel_agents import UnevenRows
@@ -21,8 +22,11 @@ from penstock.config.recorded import ENVIRONMENT
 from penstock.errors import ConfigurationError
 from penstock.machine.cores import usable_cores
 from penstock.machine.environment_arguments import table_of_text
+from penstock.machine.system_errors import in_words
 from penstock.runs.folder import RunFolder
+from penstock.runs.variants_file import read_variants
 from penstock.types.run import PlayedVariant
+from penstock.types.variants import named
 
 
 def variants_of(
@@ -132,15 +136,46 @@ def make(
             run.refuse_foreign_code()
     else:
         environment = _environment_of(Path(run), trust_code=trust_code)
-    return make_played(environment, variant, render_mode)
-
-
-def make_played(environment: EnvironmentConfig, variant: int, render_mode: str | None) -> PlayedEnvironment:
-    """Makes one environment of a variant, as `make` does. Raises `ConfigurationError`."""
-    known = environment.variant_kwargs
+    known = known_variants(environment, None if isinstance(run, Config) else RunFolder(Path(run)))
     if not 0 <= variant < len(known):
         raise ConfigurationError(f"environment variant {variant} does not exist; the run has {len(known)}, from 0")
-    making, single = making_of(environment, known[variant]), None
+    return make_played(environment, known[variant].arguments, render_mode)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownVariant:
+    """A variant of a run: all arguments of its environments, its own as text, and whether it is no longer played."""
+
+    arguments: dict[str, Any]
+    name: str
+    retired: bool = False
+
+
+def known_variants(environment: EnvironmentConfig, folder: RunFolder | None) -> list[KnownVariant]:
+    """Returns the variants of a run by number; without variants, the one environment.
+
+    Those that were added during the run are in its folder. Raises `ConfigurationError` if they can't be read, or the
+    settings do not permit them.
+    """
+    names = environment.variant_names or ("",)
+    known = [KnownVariant(dict(kwargs), name) for kwargs, name in zip(environment.variant_kwargs, names, strict=True)]
+    if folder is None or not environment.variants or not folder.variants.exists():
+        return known
+    try:
+        found = read_variants(folder.variants)
+    except (OSError, ValueError) as error:
+        reason = in_words(error, folder.variants) if isinstance(error, OSError) else error
+        raise ConfigurationError(f"can't read the variants of the run in {folder.variants}: {reason}") from error
+    for each in found[len(known) :]:
+        check_added(environment, each.arguments)
+    return [
+        KnownVariant({**environment.kwargs, **each.arguments}, named(each.arguments), each.retired) for each in found
+    ]
+
+
+def make_played(environment: EnvironmentConfig, arguments: Arguments, render_mode: str | None) -> PlayedEnvironment:
+    """Makes one environment with these arguments, as `make` does. Raises `ConfigurationError`."""
+    making, single = making_of(environment, arguments), None
     # Only an environment of this process can be rendered, and a worker gains nothing for one environment.
     if render_mode is not None or making.vectorization == "process":
         making = replace(making, vectorization="sync")

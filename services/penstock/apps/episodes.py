@@ -13,7 +13,7 @@ from penstock.acting.environments.registry import has_native_form
 from penstock.acting.evaluation import evaluate
 from penstock.acting.policies.runners import runner_of
 from penstock.acting.policies.saved_policies import SavedPolicy, read_policy
-from penstock.apps.environments import variants_of
+from penstock.apps.environments import KnownVariant, known_variants, variants_of
 from penstock.config import Config, EnvironmentConfig, read_settings
 from penstock.config.foreign_code import FileNames
 from penstock.config.recorded import ENVIRONMENT
@@ -37,6 +37,7 @@ class Playable:
     Attributes:
         policy: The policy.
         environment: Settings of the environment. It is made when episodes are played.
+        variants: The variants of the run by number; without variants, the one environment.
         seed: Seed of the run.
         most_steps: Most steps of an episode.
         alone: Whether each environment has a worker process of its own, as emulators need it.
@@ -44,6 +45,7 @@ class Playable:
 
     policy: SavedPolicy
     environment: EnvironmentConfig
+    variants: Sequence[KnownVariant]
     seed: int
     most_steps: int
     alone: bool
@@ -77,7 +79,8 @@ def playable(
         runner_of(policy.weights, module=policy.network.module)
     config = _config_of(file, env_id, imports, trust_code=trust_code)
     most_steps, alone = config.evaluation.most_episode_steps, config.has_lone_environments
-    return Playable(policy, config.environment, config.run.seed, most_steps, alone)
+    variants = known_variants(config.environment, None if env_id is not None else RunFolder(file.parent.parent))
+    return Playable(policy, config.environment, variants, config.run.seed, most_steps, alone)
 
 
 def play(
@@ -103,7 +106,7 @@ def play(
             f"{episodes} episodes can't be spread over the run's {len(variants)} environment variants; play more"
             " episodes, or choose one variant"
         )
-    kwargs = [environment.variant_kwargs[number] for number in variants]
+    kwargs = [playable.variants[number].arguments for number in variants]
     made = variants_of(environment, kwargs, workers=episodes if playable.alone else None)
     try:
         mixed = made.make_mixed(episodes)
@@ -129,14 +132,14 @@ def play(
         steps=result.steps,
         unfinished=result.unfinished,
         most_steps=playable.most_steps,
-        variants=tuple((number, environment.variant_names[number], found) for number, found in named),
+        variants=tuple((number, playable.variants[number].name, found) for number, found in named),
         info_metrics=result.info_metrics,
     )
 
 
 def check_spaces(playable: Playable, variant: int) -> None:
     """Makes the environment of a variant, and raises `ConfigurationError` if its spaces are not the policy's."""
-    kwargs = [playable.environment.variant_kwargs[variant]]
+    kwargs = [playable.variants[variant].arguments]
     with closing(variants_of(playable.environment, kwargs).make_mixed(1)) as environments:
         _check_same_spaces(playable.policy, environments.spec)
 
@@ -148,10 +151,13 @@ def videos_of(playable: Playable) -> Path:
 
 
 def chosen_variants(playable: Playable, variant: int | None) -> list[int]:
-    """Returns the numbers of the variants to play, None: all. Raises `ConfigurationError` for an unknown number."""
-    known = len(playable.environment.variant_kwargs)
+    """Returns the numbers of the variants to play, None: all that are not retired.
+
+    Raises `ConfigurationError` for an unknown number.
+    """
+    known = len(playable.variants)
     if variant is None:
-        return list(range(known))
+        return [number for number, each in enumerate(playable.variants) if not each.retired]
     if not playable.environment.variants or not 0 <= variant < known:
         present = f"{known} variants, numbered from 0" if playable.environment.variants else "no variants"
         raise ConfigurationError(f"environment variant {variant} does not exist; the run has {present}")

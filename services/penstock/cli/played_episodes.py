@@ -31,7 +31,7 @@ def play_as_asked(named: argparse.Namespace) -> None:
 
 def _play(named: argparse.Namespace, found: Playable) -> None:
     first, seed = chosen_variants(found, named.variant)[0], chosen_seed(found, named.seed)
-    kwargs = found.environment.variant_kwargs[first]
+    kwargs = found.variants[first].arguments
     if named.record_video:
         check_film(found.policy, found.environment, kwargs)
     seed_generators(seed, "evaluation")
@@ -55,7 +55,7 @@ def _show(playable: Playable, variant: int, seed: int) -> None:
     trained = TrainedPolicy(policy.weights, module=policy.network.module)
     hint = ""
     try:
-        with closing(make_played(environment, variant, "human")) as shown:
+        with closing(make_played(environment, playable.variants[variant].arguments, "human")) as shown:
             modes = shown.metadata.get("render_modes") or ()
             if "human" not in modes:
                 raise ConfigurationError("its metadata['render_modes'] has no 'human'")

@@ -7,6 +7,11 @@ from typing import Any
 Arguments = Mapping[str, Any]
 
 
+def named(arguments: Arguments) -> str:
+    """Returns the arguments of a variant as text for display."""
+    return ", ".join(f"{name}={value}" for name, value in arguments.items()) or "plain"
+
+
 @dataclass(frozen=True, slots=True)
 class VariantChange:
     """A request for a change: arguments of variants to add, and numbers of variants to retire."""

@@ -16,6 +16,7 @@ from penstock.errors import ConfigurationError
 from penstock.runs.folder import RunFolder
 from penstock.runs.metrics import return_text
 from penstock.types.variants import Arguments, RunVariant, VariantChange
+from penstock.types.variants import named as variant_text
 
 _ACTIONS = ("list", "add", "retire")
 _USAGE = "penstock variants [list | add NAME=VALUE,... ... | retire NUMBER ...] [--run RUN] [--all] [--json]"
@@ -81,6 +82,6 @@ def _table(variants: Sequence[RunVariant]) -> Table:
             "retired" if each.retired else f"{each.share:.2f}",
             f"{each.episodes:,}",
             "-" if each.return_mean is None else return_text(each.return_mean),
-            ", ".join(f"{name}={value}" for name, value in each.arguments.items()) or "plain",
+            variant_text(each.arguments),
         )
     return table

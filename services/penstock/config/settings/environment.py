@@ -12,6 +12,7 @@ from penstock.config.variant_numbers import numbers_of
 from penstock.config.wrapper_settings import Wrappers
 from penstock.errors import ConfigurationError
 from penstock.machine.environment_names import short
+from penstock.types.variants import named
 
 LARGEST_FLOAT32 = 3.4e38
 
@@ -128,6 +129,4 @@ class EnvironmentConfig(Section):
     @property
     def variant_names(self) -> tuple[str, ...]:
         """The arguments that distinguish each variant, as text for display; empty if there are no variants."""
-        return tuple(
-            ", ".join(f"{name}={value}" for name, value in variant.items()) or "plain" for variant in self.variants
-        )
+        return tuple(map(named, self.variants))

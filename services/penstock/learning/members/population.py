@@ -3,7 +3,6 @@
 They are in a file of the run's folder, so that a restarted learner has the same ones. Numbers are never used again.
 """
 
-import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,12 +11,12 @@ from pathlib import Path
 
 from penstock.errors import ConfigurationError
 from penstock.learning.durable.retried_writes import RetriedWrites
-from penstock.machine.environment_arguments import read_tables, text_of_table, written_table
-from penstock.machine.files import write_json
+from penstock.machine.environment_arguments import text_of_table
 from penstock.machine.system_errors import in_words
+from penstock.runs.variants_file import StoredVariant, read_variants, write_variants
 from penstock.types.replay import relative_shares
 from penstock.types.run import PlayedVariant
-from penstock.types.variants import Arguments
+from penstock.types.variants import Arguments, named
 
 MOST = 10_000
 """Most variants that a run has had."""
@@ -42,7 +41,7 @@ class PopulationVariant:
     @property
     def name(self) -> str:
         """Its arguments as text for display."""
-        return ", ".join(f"{name}={value}" for name, value in self.arguments.items()) or "plain"
+        return named(self.arguments)
 
 
 class Population:
@@ -129,20 +128,18 @@ class Population:
         try:
             if not self._file.exists():
                 return
-            stored = json.loads(self._file.read_text())
-            found = [
-                PopulationVariant(number, dict(read_tables(each["arguments"])), bool(each["retired"]))  # type: ignore[call-overload]
-                for number, each in enumerate(stored)
-            ]
+            found = read_variants(self._file)
             for each in found[len(self._configured) :]:
                 self._check(each.arguments)
-        except (OSError, ValueError, KeyError, TypeError, ConfigurationError) as error:
+        except (OSError, ValueError, ConfigurationError) as error:
             reason = in_words(error, self._file) if isinstance(error, OSError) else error
             notice(f"can't read the variants in {self._file}: {reason}; the run continues with environment.variants")
             return
         same = [each.arguments for each in found[: len(self._configured)]] == [dict(each) for each in self._configured]
         if same and not all(each.retired for each in found):
-            self._variants = found
+            self._variants = [
+                PopulationVariant(number, each.arguments, each.retired) for number, each in enumerate(found)
+            ]
         else:
             notice(
                 f"environment.variants differ from those in {self._file}, so the run continues with"
@@ -150,5 +147,5 @@ class Population:
             )
 
     def _write(self) -> None:
-        content = [{"arguments": written_table(each.arguments), "retired": each.retired} for each in self.variants]
-        self._writes.write(self._file.name, partial(write_json, self._file, content))
+        content = [StoredVariant(each.arguments, each.retired) for each in self.variants]
+        self._writes.write(self._file.name, partial(write_variants, self._file, content))

@@ -125,7 +125,7 @@ def test_a_full_disk_does_not_prevent_a_change(tmp_path: Path, monkeypatch: pyte
 
     notices: list[str] = []
     found = population(tmp_path, notices=notices)
-    monkeypatch.setattr("penstock.learning.members.population.write_json", full)
+    monkeypatch.setattr("penstock.learning.members.population.write_variants", full)
     assert found.change(add=[{"g": 1.0}]) == (2,)
     assert numbers(found) == [0, 1, 2]
     assert notices

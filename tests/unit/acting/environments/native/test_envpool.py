@@ -147,7 +147,7 @@ def test_a_single_environment_has_the_rows_of_a_pool_and_is_rendered() -> None:
         for ours, theirs in zip(*(each.step((action,))[:5] for each in (single, pool)), strict=True):
             np.testing.assert_array_equal(ours, theirs)
     environment = build({"environment": {"id": "envpool:CartPole-v1"}}).environment
-    played = make_played(environment, 0, "rgb_array")
+    played = make_played(environment, environment.variant_kwargs[0], "rgb_array")
     played.reset(seed=1)
     assert played.render().shape == (400, 600, 3)
     played.close()
