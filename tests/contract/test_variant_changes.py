@@ -97,7 +97,7 @@ def test_a_list_has_the_episodes_of_each_variant_by_its_number(loopback: Loopbac
     assert [(each.episodes, each.return_mean) for each in varied.change()] == [(0, None), (1, 2.0), (2, 6.0)]
 
 
-@pytest.mark.parametrize("key", [b"", RunIdentity.draw().key])
+@pytest.mark.parametrize("key", [b"", RunIdentity.draw().key], ids=["no key", "another key"])
 def test_a_stranger_changes_nothing(loopback: Loopback, tmp_path: Path, key: bytes) -> None:
     varied = Varied(loopback, tmp_path)
     with pytest.raises(PermissionDenied, match=r"ChangeVariants needs a certificate, or a proof of the run's key"):
