@@ -12,7 +12,6 @@ import math
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import optuna
@@ -27,13 +26,11 @@ PLACE, OUTPUT = ROOT / "build" / "tuning", ROOT / "build" / "bench" / "tuning.js
 ENV_ID, NAME = "LunarLander-v3", "lunar_lander"
 
 
-def _timed(*arguments: str) -> float:
-    """Runs a command of Penstock, and returns its seconds. Raises `SystemExit` if it fails."""
-    began = time.monotonic()
+def _run(*arguments: str) -> None:
+    """Runs a command of Penstock. Raises `SystemExit` if it fails."""
     command, environment = [sys.executable, "-m", "penstock", *arguments], {**os.environ, "PENSTOCK_PRESET": "none"}
     if code := subprocess.run(command, cwd=PLACE, env=environment, check=False).returncode:
         raise SystemExit(f"penstock {arguments[0]} ended with code {code}")
-    return time.monotonic() - began
 
 
 def main() -> int:
@@ -49,17 +46,18 @@ def main() -> int:
     base = PLACE / "defaults.toml"
     base.write_text(f'[environment]\nid = "{ENV_ID}"\n')
     design = f"--trials={arguments.trials}", f"--steps={arguments.steps}"
-    tuning_s = _timed("tune", str(base), "--name", NAME, *design)
+    _run("tune", str(base), "--name", NAME, *design)
     storage = JournalStorage(JournalFileBackend(str(study / "study.journal")))
-    trials = optuna.load_study(study_name=None, storage=storage).get_trials()
+    trials = optuna.load_study(study_name="study", storage=storage).get_trials()
     values = [each.values[0] if each.values else -math.inf for each in trials]
     table = {}
     if values[0] < max(values):
-        _timed(
+        _run(
             *("compare", str(study / "base.toml"), str(study / "best.toml"), "--name", NAME),
             *("--first-seed=1", f"--seeds={arguments.seeds}"),
         )
         table = json.loads((comparison / "compare.json").read_text())
+    OUTPUT.parent.mkdir(parents=True, exist_ok=True)
     write_json(
         OUTPUT,
         {
@@ -67,8 +65,8 @@ def main() -> int:
             "env_id": ENV_ID,
             "trials": arguments.trials,
             "steps": arguments.steps,
-            "tuning_s": tuning_s,
             "states": [each.state.name.lower() for each in trials],
+            "seconds": [each.duration and each.duration.total_seconds() for each in trials],
             "values": [each.values and each.values[0] for each in trials],
             # Nothing if no trial was better than the first.
             "comparison": table,
