@@ -1,15 +1,16 @@
 """`make bench-tuning`: 20 trials of `penstock tune` for LunarLander, and the best settings on seeds that chose nothing.
 
 The search starts from the default settings, without the preset of the task. The best of 20 values is too good, because
-it was partly chosen by chance, so `penstock compare` trains the defaults and the best settings with five other seeds.
-The study and the comparison are folders in build/tuning, and continue after an interruption. The result is
-build/bench/tuning.json.
+it was partly chosen by chance. So `penstock compare` trains the defaults and the best settings with five other seeds,
+or `penstock train` the defaults alone if they are the best. The study and these runs are folders in build/tuning; the
+study continues after an interruption. The result is build/bench/tuning.json.
 """
 
 import argparse
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -50,13 +51,22 @@ def main() -> int:
     storage = JournalStorage(JournalFileBackend(str(study / "study.journal")))
     trials = optuna.load_study(study_name="study", storage=storage).get_trials()
     values = [each.values[0] if each.values else -math.inf for each in trials]
-    table = {}
+    seeds, table = range(1, arguments.seeds + 1), {}
     if values[0] < max(values):
         _run(
             *("compare", str(study / "base.toml"), str(study / "best.toml"), "--name", NAME),
             *("--first-seed=1", f"--seeds={arguments.seeds}"),
         )
         table = json.loads((comparison / "compare.json").read_text())
+        final_returns = [each["final_return"] for each in table["runs"]["b"]]
+    else:
+        final_returns = []
+        for seed in seeds:
+            run = PLACE / "train" / f"{NAME}-{seed}"
+            shutil.rmtree(run, ignore_errors=True)
+            _run("train", "--preset=none", f"--config={study / 'best.toml'}", f"--dir={run}", f"--seed={seed}")
+            summary = json.loads((run / "summary.json").read_text())
+            final_returns.append(summary["evaluation"]["return_mean"])
     OUTPUT.parent.mkdir(parents=True, exist_ok=True)
     write_json(
         OUTPUT,
@@ -68,7 +78,10 @@ def main() -> int:
             "states": [each.state.name.lower() for each in trials],
             "seconds": [each.duration and each.duration.total_seconds() for each in trials],
             "values": [each.values and each.values[0] for each in trials],
-            # Nothing if no trial was better than the first.
+            # Of the best settings, with seeds that did not choose them.
+            "seeds": list(seeds),
+            "final_returns": final_returns,
+            # With the defaults; nothing if no trial was better than the first.
             "comparison": table,
         },
     )
