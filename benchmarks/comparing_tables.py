@@ -4,6 +4,8 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
+from benchmarks.intrinsic_rewards import successes
+
 Document = Mapping[str, Any]
 
 
@@ -38,20 +40,22 @@ def tuning(document: Document) -> str:
 def intrinsic_rewards(document: Document) -> str:
     """Returns the successes of runs with and without intrinsic rewards."""
     rows = []
-    for row in dict.fromkeys(run["row"] for run in document["runs"]):
-        runs = [run for run in document["runs"] if run["row"] == row]
-        successes = ", ".join(f"{run['successes']:.0%}" for run in runs)
-        mean = statistics.median(statistics.fmean(run["final_returns"]) for run in runs)
+    for env_id, row in dict.fromkeys((run["env_id"], run["row"]) for run in document["runs"]):
+        runs = [run for run in document["runs"] if (run["env_id"], run["row"]) == (env_id, row)]
+        shares = [
+            ", ".join(f"{successes(run[key]):.0%}" for run in runs) for key in ("final_returns", "sampled_returns")
+        ]
         minutes = statistics.median(run["seconds"][-1] for run in runs) / 60.0
-        rows.append(f"| {row} | {successes} | {mean:.2f} | {minutes:.1f} |")
+        steps = f"{document['tasks'][env_id]:,}"
+        rows.append(f"| {' | '.join((env_id, steps, row, *shares))} | {minutes:.1f} |")
     return "\n".join(
         [
-            "| intrinsic rewards | successful episodes of each seed | mean return | minutes |",
-            "|---|---|---|---|",
+            "| task | steps | intrinsic rewards | successful episodes of each seed | with sampled actions | minutes |",
+            "|---|---|---|---|---|---|",
             *rows,
             "",
-            f"{document['env_id']}, {document['steps']:,} steps, all other settings the defaults. Mean return and"
-            f" minutes are medians over {document['seeds']} seeds; episodes are further ones with the best policy.",
+            "All other settings are the defaults. Episodes are new ones with the best policy. Minutes are medians over"
+            " the seeds.",
         ]
     )
 

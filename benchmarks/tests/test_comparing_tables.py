@@ -38,16 +38,15 @@ def test_defaults_that_no_trial_beat_have_one_row() -> None:
 
 
 def test_successes_are_shown_for_each_seed() -> None:
-    returns = {0: [0.0, 0.0], 1: [0.0, 0.5], 2: [0.5, 1.0]}
     runs = [
-        Trained(row, seed, [1_000], [120.0], [0.0], returns[seed * number], sum(map(bool, returns[seed * number])) / 2)
+        Trained("Rooms-v0", row, seed, [1_000], [120.0], [0.0], [0.0, 0.5 * number], [0.5 * number] * 2)
         for number, row in enumerate(ROWS)
         for seed in (1, 2)
     ]
-    document = {"env_id": "Rooms-v0", "seeds": 2, "steps": 300_000, "runs": [asdict(each) for each in runs]}
+    document = {"tasks": {"Rooms-v0": 300_000}, "runs": [asdict(each) for each in runs]}
     table = intrinsic_rewards(document)
-    assert f"| {ROWS[0]} | 0%, 0% | 0.00 | 2.0 |" in table
-    assert f"| {ROWS[1]} | 50%, 100% | 0.50 | 2.0 |" in table
+    assert f"| Rooms-v0 | 300,000 | {ROWS[0]} | 0%, 0% | 0%, 0% | 2.0 |" in table
+    assert f"| Rooms-v0 | 300,000 | {ROWS[1]} | 50%, 50% | 100%, 100% | 2.0 |" in table
 
 
 def test_the_cost_of_each_watcher_is_beside_the_training() -> None:
