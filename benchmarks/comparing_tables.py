@@ -45,17 +45,15 @@ def intrinsic_rewards(document: Document) -> str:
         shares = [
             ", ".join(f"{successes(run[key]):.0%}" for run in runs) for key in ("final_returns", "sampled_returns")
         ]
-        minutes = statistics.median(run["seconds"][-1] for run in runs) / 60.0
         steps = f"{document['tasks'][env_id]:,}"
-        rows.append(f"| {' | '.join((env_id, steps, row, *shares))} | {minutes:.1f} |")
+        rows.append(f"| {' | '.join((env_id, steps, row, *shares))} |")
     return "\n".join(
         [
-            "| task | steps | intrinsic rewards | successful episodes of each seed | with sampled actions | minutes |",
-            "|---|---|---|---|---|---|",
+            "| task | steps | intrinsic rewards | successful episodes of each seed | with sampled actions |",
+            "|---|---|---|---|---|",
             *rows,
             "",
-            "All other settings are the defaults. Episodes are new ones with the best policy. Minutes are medians over"
-            " the seeds.",
+            "All other settings are the defaults. Episodes are new ones with the best policy of each run.",
         ]
     )
 
