@@ -20,6 +20,7 @@ import numpy as np
 
 from benchmarks import (
     charts,
+    comparing_tables,
     degrees_table,
     forms_tables,
     gpu_tables,
@@ -441,6 +442,11 @@ def shared_policy(document: Document) -> str:
     return f"{shared_policy_table.table(document)} {_place(document)} ([result file](../results/shared_policy.json))."
 
 
+def tuning(document: Document) -> str:
+    """Returns what a search for settings found."""
+    return f"{comparing_tables.tuning(document)} {_place(document)} ([result file](../results/tuning.json))."
+
+
 def slow_environment(document: Document) -> str:
     """Returns the rate of collectors that await a slow environment or leave it out."""
     reference = document["readings"][0]["steps_per_s"]
@@ -763,6 +769,7 @@ PARTS: Mapping[str, tuple[str, str, Callable[[Document], str]]] = {
     "environment workers": ("docs/design-actors.md", "environment_workers.json", environment_workers),
     "degrees": ("docs/policy-lag.md", "degrees.json", degrees),
     "demonstrations": ("docs/demonstrations.md", "demonstrations.json", demonstrations),
+    "tuning": ("docs/tuning.md", "tuning.json", tuning),
     "shared_policy": ("docs/variants.md", "shared_policy.json", shared_policy),
     "gallery": ("docs/gallery.md", "gallery.json", gallery),
     "comparisons": ("docs/comparing.md", "compare.json", comparisons),

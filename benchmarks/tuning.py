@@ -1,15 +1,18 @@
-"""`make bench-tuning`: a study of LunarLander of 20 trials, and its best settings on seeds that did not choose them.
+"""`make bench-tuning`: 20 trials of `penstock tune` for LunarLander, and the best settings on seeds that chose nothing.
 
-The best of 20 values is too good, because it was partly chosen by chance. So `penstock compare` trains the settings of
-trial 0, which are the preset's, and the best ones with five other seeds. The study and the comparison are folders in
-build/tuning, and continue after an interruption. The result is build/bench/tuning.json.
+The search starts from the default settings, without the preset of the task. The best of 20 values is too good, because
+it was partly chosen by chance. So `penstock compare` trains the defaults and the best settings with five other seeds,
+or `penstock train` the defaults alone if they are the best. The study and these runs are folders in build/tuning; the
+study continues after an interruption. The result is build/bench/tuning.json.
 """
 
 import argparse
 import json
+import math
+import os
+import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import optuna
@@ -21,15 +24,14 @@ from tests.support.results.provenance import of_this_run
 
 ROOT = Path(__file__).parents[1]
 PLACE, OUTPUT = ROOT / "build" / "tuning", ROOT / "build" / "bench" / "tuning.json"
-PRESET = "lunar_lander"
+ENV_ID, NAME = "LunarLander-v3", "lunar_lander"
 
 
-def _timed(*arguments: str) -> float:
-    """Runs a command of Penstock, and returns its seconds. Raises `SystemExit` if it fails."""
-    began = time.monotonic()
-    if code := subprocess.run([sys.executable, "-m", "penstock", *arguments], cwd=PLACE, check=False).returncode:
+def _run(*arguments: str) -> None:
+    """Runs a command of Penstock. Raises `SystemExit` if it fails."""
+    command, environment = [sys.executable, "-m", "penstock", *arguments], {**os.environ, "PENSTOCK_PRESET": "none"}
+    if code := subprocess.run(command, cwd=PLACE, env=environment, check=False).returncode:
         raise SystemExit(f"penstock {arguments[0]} ended with code {code}")
-    return time.monotonic() - began
 
 
 def main() -> int:
@@ -41,29 +43,46 @@ def main() -> int:
     arguments = parser.parse_args()
     origin = of_this_run()
     PLACE.mkdir(parents=True, exist_ok=True)
-    study, comparison = PLACE / "tune" / PRESET, PLACE / "compare" / PRESET
-    tuning_s = _timed("tune", PRESET, f"--trials={arguments.trials}", f"--steps={arguments.steps}")
-    _timed(
-        *("compare", str(study / "base.toml"), str(study / "best.toml"), "--name", PRESET),
-        *("--first-seed=1", f"--seeds={arguments.seeds}"),
-    )
+    study, comparison = PLACE / "tune" / NAME, PLACE / "compare" / NAME
+    base = PLACE / "defaults.toml"
+    base.write_text(f'[environment]\nid = "{ENV_ID}"\n')
+    design = f"--trials={arguments.trials}", f"--steps={arguments.steps}"
+    _run("tune", str(base), "--name", NAME, *design)
     storage = JournalStorage(JournalFileBackend(str(study / "study.journal")))
-    trials = optuna.load_study(study_name=None, storage=storage).get_trials()
-    table = json.loads((comparison / "compare.json").read_text())
+    trials = optuna.load_study(study_name="study", storage=storage).get_trials()
+    values = [each.values[0] if each.values else -math.inf for each in trials]
+    seeds, table = range(1, arguments.seeds + 1), {}
+    if values[0] < max(values):
+        _run(
+            *("compare", str(study / "base.toml"), str(study / "best.toml"), "--name", NAME),
+            *("--first-seed=1", f"--seeds={arguments.seeds}"),
+        )
+        table = json.loads((comparison / "compare.json").read_text())
+        final_returns = [each["final_return"] for each in table["runs"]["b"]]
+    else:
+        final_returns = []
+        for seed in seeds:
+            run = PLACE / "train" / f"{NAME}-{seed}"
+            shutil.rmtree(run, ignore_errors=True)
+            _run("train", "--preset=none", f"--config={study / 'best.toml'}", f"--dir={run}", f"--seed={seed}")
+            summary = json.loads((run / "summary.json").read_text())
+            final_returns.append(summary["evaluation"]["return_mean"])
+    OUTPUT.parent.mkdir(parents=True, exist_ok=True)
     write_json(
         OUTPUT,
         {
             "provenance": origin,
-            "preset": PRESET,
+            "env_id": ENV_ID,
             "trials": arguments.trials,
             "steps": arguments.steps,
-            "tuning_s": tuning_s,
             "states": [each.state.name.lower() for each in trials],
+            "seconds": [each.duration and each.duration.total_seconds() for each in trials],
             "values": [each.values and each.values[0] for each in trials],
-            "differences": table["differences"],
-            "verdict": table["verdict"],
-            "result": table["result"],
-            "runs": table["runs"],
+            # Of the best settings, with seeds that did not choose them.
+            "seeds": list(seeds),
+            "final_returns": final_returns,
+            # With the defaults; nothing if no trial was better than the first.
+            "comparison": table,
         },
     )
     print(f"written to {OUTPUT}")
