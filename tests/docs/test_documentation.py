@@ -50,6 +50,7 @@ PROGRAMS = {
     "kubectl",
     "ray",
     "rsync",
+    "sbatch",
     "scancel",
     "srun",
     "sky",
