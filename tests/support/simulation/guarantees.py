@@ -52,7 +52,8 @@ class Ledger:
         if batch.number != version:
             self.violations.append(f"batch {batch.number} came at version {version}")
         fresh, columns = batch.fresh_segments, batch.columns
-        names, versions = columns.column("name").reshape(-1, 3), columns.column("version").reshape(-1)
+        names = columns.column("name").reshape(-1, 3)
+        versions: NDArray[np.int64] = columns.column("version").reshape(-1).astype(np.int64)
         for index, (name, seen) in enumerate(zip(names.tolist(), versions.tolist(), strict=True)):
             if self.collected.get(tuple(name)) != seen or batch.head.versions[index] != seen:
                 self.violations.append(f"batch {batch.number} has other content than segment {name} of version {seen}")
@@ -63,7 +64,8 @@ class Ledger:
         self.commits[plan.session, version] = dict(zip(batch.keys.tolist(), priorities.tolist(), strict=True))
 
     def _applied_since(self, versions: NDArray[np.int64]) -> NDArray[np.int64]:
-        return np.sum(np.array(self.applied, np.int64)[None, :] >= versions[:, None], axis=1)
+        since: NDArray[np.int64] = np.sum(np.array(self.applied, np.int64)[None, :] >= versions[:, None], axis=1)
+        return since
 
 
 class StoreCheck:
@@ -71,6 +73,8 @@ class StoreCheck:
 
     def __init__(self, ledger: Ledger, name: str) -> None:
         self._ledger, self._name = ledger, name
+        # Of former stores too, whose acknowledgements may be under way when they are lost.
+        self._ever_stored: set[Name] = set()
         self.begin_anew()
 
     def begin_anew(self) -> None:
@@ -85,9 +89,9 @@ class StoreCheck:
         """Compares the store's state with its last one."""
         store, segments, record = buffer.store, buffer._segments, buffer.store.session
         gate, counts = buffer.gate, buffer.counts()
-        outstanding = counts.granted + counts.unseen + counts.leased + segments.writing
-        if gate.plan is not None and outstanding > gate.plan.outstanding_limit:
-            self._violated(f"{counts} and {segments.writing} arriving exceed {gate.plan.outstanding_limit}")
+        outstanding, plan = counts.granted + counts.unseen + counts.leased + segments.writing, gate.plan
+        if plan is not None and outstanding > (plan.off_policy_degree + 1) * plan.fresh_segments:
+            self._violated(f"{counts} and {segments.writing} arriving exceed (d + 1) F of {plan}")
         if counts.granted != sum(len(actor.grants) * actor.window_segments for actor in gate._actors.values()):
             self._violated(f"{counts.granted} segments are granted, and actors have other grants")
         if record.version < self._version:
@@ -104,7 +108,7 @@ class StoreCheck:
         """Checks that segments which an actor was just told to be stored are."""
         key = (place.slot, place.incarnation)
         for number in range(self._ledger.acknowledged.get(key, 0) + 1, sequence + 1):
-            if (*key, number) not in self._stored:
+            if (*key, number) not in self._ever_stored:
                 self._violated(f"segment {(*key, number)} was acknowledged and is not stored")
         self._ledger.acknowledged[key] = max(sequence, self._ledger.acknowledged.get(key, 0))
 
@@ -155,6 +159,7 @@ class StoreCheck:
             self._violated(f"segment {name} came in place of sequence {expected}")
         self._watermarks[name[:2]] = name[2]
         self._stored.add(name)
+        self._ever_stored.add(name)
 
     def _check_sums(self, buffer: ReplayBuffer, headers: NDArray[Any]) -> None:
         index, fresh = buffer._segments.priorities, buffer._segments.fresh

@@ -159,19 +159,21 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def time(self) -> float:
         return self.now
 
-    def call_soon(self, callback: Any, *args: Any, context: contextvars.Context | None = None) -> asyncio.Handle:
+    def call_soon(  # type: ignore[override]
+        self, callback: Any, *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
         context = context or contextvars.copy_context()
         handle = asyncio.Handle(callback, args, self, context)
-        context.get(_PROCESS, self.world).loop_lane.ready.append(handle)  # type: ignore[call-overload]
+        context.get(_PROCESS, self.world).loop_lane.ready.append(handle)
         return handle
 
     call_soon_threadsafe = call_soon  # type: ignore[assignment]
 
-    def call_at(
+    def call_at(  # type: ignore[override]
         self, when: float, callback: Any, *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
         context = context or contextvars.copy_context()
-        process: Process = context.get(_PROCESS, self.world)  # type: ignore[call-overload]
+        process: Process = context.get(_PROCESS, self.world)
         return self._schedule(when, process.loop_lane, callback, args, context)
 
     def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]
@@ -188,7 +190,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.call_later(self.random.uniform(0.0, 0.002), work)
         return result
 
-    def add_reader(self, fd: Any, callback: Any, *args: Any) -> None:
+    def add_reader(self, fd: Any, callback: Any, *args: Any) -> None:  # type: ignore[override]
         """Refuses sockets, so that streams stay with gRPC."""
         raise OSError("a simulated process has no sockets")
 
@@ -237,13 +239,13 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                 self.now = max(self.now, self._timers[0][0])
                 continue
             lane = lanes[int(self.random.random() * len(lanes))]
-            handle = lane.ready.popleft()
-            if handle.cancelled():
+            next_one = lane.ready.popleft()
+            if next_one.cancelled():
                 continue
             self.digest = zlib.crc32(f"{self.now:.9f} {lane.name}".encode(), self.digest)
             self.now += CALLBACK_S
             self.callbacks += 1
-            handle._run()
+            next_one._run()
             return lane.process
 
     @contextlib.contextmanager
@@ -264,7 +266,10 @@ class MainThread:
     def __init__(self, loop: SimulatedLoop, process: Process, body: Callable[[], None]) -> None:
         """Starts it at the loop's next opportunity."""
         self.done, self._loop, self._process, self._ending, self._parks = False, loop, process, False, 0
-        self._goes, self._parked = threading.Semaphore(0), threading.Semaphore(0)
+        # Each is released to pass the turn, and acquired to wait for it.
+        self._goes, self._parked = threading.Lock(), threading.Lock()
+        self._goes.acquire()
+        self._parked.acquire()
         self._thread = threading.Thread(target=self._run, args=(body,), name=process.name, daemon=True)
         self._thread.start()
         loop._threads.append(self)

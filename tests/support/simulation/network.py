@@ -243,7 +243,8 @@ class ClientCall(_Side):
     ) -> None:
         super().__init__(channel.network)
         self.channel, self.path, self._parse = channel, path, parse
-        self._metadata, self._initial = metadata, None
+        self._metadata = metadata
+        self._initial: Metadata | None = None
         self._status: tuple[grpc.StatusCode, str, Metadata] | None = None
         self._cancelled = self._wrote_last = False
         self._callbacks: list[Callable[[Any], None]] = []
@@ -564,7 +565,7 @@ class Server:
 
     def __init__(self, network: Network) -> None:
         self._network, self.process = network, current_process()
-        self._handlers: list[grpc.GenericRpcHandler[Any, Any]] = []
+        self._handlers: list[grpc.GenericRpcHandler] = []
         self._address = ""
 
     def add_generic_rpc_handlers(self, handlers: Sequence[Any]) -> None:

@@ -10,7 +10,7 @@ from penstock.gate_law import least_capacity
 from penstock.types.replay import SamplingPlan
 from tests.support.segments.segments import PLAN
 
-Kind = Literal["kill", "pause", "cut", "block", "isolate", "reset", "clock"]
+Kind = Literal["kill", "pause", "cut", "block", "isolate", "reset", "clock", "power", "full", "lie"]
 
 CODES = (
     grpc.StatusCode.UNAVAILABLE,
@@ -39,6 +39,14 @@ _KINDS: tuple[tuple[Kind, float, float], ...] = (
 )
 """Kinds of faults, with the bounds on their seconds."""
 
+_RARE_KINDS: tuple[tuple[Kind, str, float, float], ...] = (
+    ("power", "learner", 0.05, 10.0),
+    ("full", "learner", 0.1, 20.0),
+    ("lie", "stranger", 0.0, 0.0),
+    ("lie", "stranger", 0.0, 0.0),
+)
+"""Kinds of faults of one target alone, with the bounds on their seconds."""
+
 
 @dataclass(frozen=True, slots=True)
 class Fault:
@@ -46,7 +54,8 @@ class Fault:
 
     `kill` restarts after the seconds, with a new incarnation or session. `block` stops what the target sends to the
     other process, and `isolate` also the other direction. `reset` ends a call of the target with a status code, and
-    `clock` sets its wall clock.
+    `clock` sets its wall clock. `power` is a kill that loses what the target wrote and did not force to the disk, and
+    on a `full` disk it can make no new file. `lie` lets a stranger call the replay service.
     """
 
     at_s: float
@@ -110,15 +119,24 @@ class Schedule:
     faults: tuple[Fault, ...]
 
     @classmethod
-    def of(cls, seed: int) -> "Schedule":
-        """Returns the schedule of a seed."""
+    def of(cls, seed: int, *kept: int) -> "Schedule":
+        """Returns the schedule of a seed, with the faults of these numbers alone, or with all if none is given."""
         random = Random(f"{seed} schedule")
         settings = Settings.drawn(random)
-        return cls(seed, settings, tuple(_drawn_fault(random, settings) for _ in range(random.randint(1, 6))))
+        faults = tuple(_drawn_fault(random, settings) for _ in range(random.randint(1, 6)))
+        faults += tuple(_drawn_rare_fault(random) for _ in range(random.choice((0, 0, 1, 2))))
+        return cls(seed, settings, tuple(faults[number] for number in kept) if kept else faults)
 
     def without(self, fault: Fault) -> "Schedule":
         """Returns the schedule without a fault."""
         return replace(self, faults=tuple(each for each in self.faults if each is not fault))
+
+    @property
+    def call(self) -> str:
+        """Python code that makes it."""
+        every = Schedule.of(self.seed).faults
+        kept = "".join(f", {every.index(fault)}" for fault in self.faults)
+        return f"Schedule.of({self.seed}{kept})  # {', '.join(map(str, self.faults))}"
 
 
 def _drawn_fault(random: Random, settings: Settings) -> Fault:
@@ -130,3 +148,9 @@ def _drawn_fault(random: Random, settings: Settings) -> Fault:
     if kind in ("cut", "block", "isolate"):
         return Fault(at_s, kind, target, other, seconds)
     return Fault(at_s, kind, pair[0] if kind == "reset" else target, seconds=seconds)
+
+
+def _drawn_rare_fault(random: Random) -> Fault:
+    kind, target, least, most = random.choice(_RARE_KINDS)
+    at_s, seconds = round(random.uniform(0.5, _FAULTED_S), 3), round(random.uniform(least, most), 3)
+    return Fault(at_s, kind, target, seconds=seconds)

@@ -23,12 +23,14 @@ import numpy as np
 
 from penstock.acting import loop as acting
 from penstock.errors import ConfigurationError, PenstockError
+from penstock.learning.durable import versions as version_marks
 from penstock.learning.durable.retried_writes import RetriedWrites
 from penstock.learning.durable.versions import VersionMark
 from penstock.learning.members.replay_places import ReplayPlaces
 from penstock.learning.members.roster import Roster
 from penstock.learning.members.targets import Targets
 from penstock.learning.report.statistics import RunStatistics
+from penstock.machine import files
 from penstock.replay.admission import Gate
 from penstock.replay.buffer import ReplayBuffer
 from penstock.replay.store.ring_store import RingStore
@@ -46,11 +48,12 @@ from penstock.telemetry import logs
 from penstock.types.block import Column, Extent, Schema
 from penstock.types.extents import Amounts
 from penstock.types.location import UNKNOWN
-from penstock.types.replay import SamplingPlan, Window, WindowHead
+from penstock.types.replay import Window, WindowHead
 from penstock.types.run import Assignment, Weights
 from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec, Tree
 from penstock.types.statistics import Timing
 from tests.support.segments.segments import capacity_bytes
+from tests.support.simulation.disk import Disk
 from tests.support.simulation.guarantees import Ledger, StoreCheck
 from tests.support.simulation.loop import (
     MainThread,
@@ -62,7 +65,8 @@ from tests.support.simulation.loop import (
     sleep,
 )
 from tests.support.simulation.network import Network
-from tests.support.simulation.schedule import CODES, Fault, Schedule, Settings
+from tests.support.simulation.schedule import CODES, Fault, Schedule
+from tests.support.simulation.stranger import Stranger
 
 REPLAY, LEARNER = "replay:7431", "learner:7432"
 SCHEMA = Schema(
@@ -124,6 +128,7 @@ class World:
         self._random = Random(f"{schedule.seed} choices")
         self._loop = SimulatedLoop(Random(f"{schedule.seed} order"))
         self._network = Network(self._loop, Random(f"{schedule.seed} network"))
+        self._disk = Disk("learner", folder / "versions.json", Random(f"{schedule.seed} disk"))
         self._ledger = Ledger()
         self._check = StoreCheck(self._ledger, "replay")
         self._notes: list[str] = []
@@ -192,7 +197,7 @@ class World:
 
     def _strike(self, fault: Fault) -> None:
         self._note("world", str(fault))
-        process = self._processes[fault.target]
+        process = self._processes.get(fault.target) or self._loop.start_process(fault.target)
         match fault.kind:
             case "kill":
                 self._end(process, fault.seconds)
@@ -213,6 +218,26 @@ class World:
                     calls[int(self._random.random() * len(calls))].reset(code)
             case "clock":
                 process.clock_ahead_s += self._random.choice((-3600.0, -60.0, 60.0, 3600.0, 86_400.0))
+            case "power":
+                if process.alive:
+                    self._disk.cut_power()
+                self._end(process, fault.seconds)
+            case "full":
+                self._disk.full = True
+                self._loop.deliver(self._loop.now + fault.seconds, self._loop.world, setattr, self._disk, "full", False)
+            case "lie":
+                self._loop.deliver(self._loop.now, process, lambda: self._loop.create_task(self._lie()))
+
+    async def _lie(self) -> None:
+        if self._buffer is None:
+            return
+        stranger = Stranger(REPLAY, self._settings.plan, SCHEMA, self._buffer, self._random)
+        try:
+            if answered := await stranger.call():
+                self._ledger.violations.append(f"a stranger was answered: {answered}")
+        except Exception as error:
+            # No code awaits this task.
+            self._ledger.violations.append(f"a stranger failed: {error!r}")
 
     def _start(self, name: str) -> None:
         self._processes[name] = process = self._loop.start_process(name)
@@ -263,13 +288,14 @@ class World:
         settings, thread, random = self._settings, SimulatedLoopThread(self._loop), np.random.default_rng()
         random = np.random.default_rng(int(self._random.random() * 2**32))
         statistics = RunStatistics(limits=Amounts(steps=2**60), earlier_s=0.0, clock=time.monotonic)
+        writes = RetriedWrites(statistics.notice, time.monotonic)
         roster = Roster(
             self._folder / "roster.json",
             seed=1,
             max_actors=8,
             rejoin_timeout_s=60.0,
             now=time.monotonic(),
-            writes=RetriedWrites(statistics.notice, time.monotonic),
+            writes=writes,
             notice=statistics.notice,
             unix_s=time.time,
         )
@@ -280,7 +306,8 @@ class World:
         ReplayWatch(thread, [REPLAY], places, lambda: None)
         while roster.schema is None:
             sleep(_WAIT_S)
-        versions = VersionMark(self._folder / "versions.json", notice=statistics.notice)
+            writes.retry()
+        versions = VersionMark(self._folder / "versions.json", notice=statistics.notice, boot=self._disk.boot)
         version, session, identity = versions.first, secrets.randbits(63) | 1, roster.identity
         plan = replace(
             settings.plan,
@@ -297,12 +324,11 @@ class World:
 
         versions.use(version)
         publish()
-        source = ReplayBatchSource(
-            thread, REPLAY, SCHEMA, prefetch_batches=settings.prefetch_batches, key=identity.key
-        )
+        source = ReplayBatchSource(thread, REPLAY, SCHEMA, prefetch_batches=settings.prefetch_batches, key=identity.key)
         source.open(plan)
         while True:
             batch = source.next(_WAIT_S)
+            writes.retry()
             if batch is not None:
                 sleep(self._random.uniform(*_TRAIN_S))
                 priorities = random.uniform(0.1, 2.0, batch.keys.size)
@@ -362,6 +388,8 @@ class World:
             (secrets, "token_bytes", random.randbytes),
             (secrets, "token_hex", lambda size: random.randbytes(size).hex()),
             (channel, "_JITTER", random),
+            (version_marks, "sync_data", self._disk.sync),
+            (files, "_write_and_sync", self._disk.refusing(files._write_and_sync)),
             (grpc.aio, "insecure_channel", self._network.channel),
             (grpc.aio, "server", self._network.server),
             (connection, "threading", _Threading(loop)),
