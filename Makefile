@@ -8,7 +8,7 @@ ARGS ?=
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help help-all install train test test-all nightly mutation test-oldest test-newest all-environments package check format docs pictures gallery e2e e2e-presets e2e-week e2e-nodes e2e-slurm e2e-swarm clean proto dashboards compose-settings swarm-configs kubernetes-rules lock torture
+.PHONY: help help-all install train test test-all nightly simulate mutation test-oldest test-newest all-environments package check format docs pictures gallery e2e e2e-presets e2e-week e2e-nodes e2e-slurm e2e-swarm clean proto dashboards compose-settings swarm-configs kubernetes-rules lock torture
 
 TABLE := awk -F '|' '{ printf "%-28s %s\n", $$1, $$2 }'
 
@@ -50,6 +50,9 @@ test-all: install ## run all tests
 	@$(PYTEST) $(ARGS)
 
 nightly: test-all test-oldest test-newest all-environments mutation e2e e2e-nodes torture ### run what takes too long for every change; needs what these need
+
+simulate: install ### simulate whole runs with faults in virtual time, one for each of the --seeds, until one breaks a guarantee
+	@$(BIN)/python -m tests.simulation $(ARGS)
 
 mutation: install ### change the package in 60 places, one at a time, and report which changes no test notices
 	@$(BIN)/python -m tests.mutation $(ARGS)

@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 
 from penstock.errors import PermissionDenied, SchemaMismatch
 from penstock.replay.store.description import Owner
-from penstock.rpc import methods
+from penstock.rpc import channel, methods
 from penstock.rpc.proofs import public_half
 from penstock.types.replay import SamplingPlan
 from penstock.types.run import RunIdentity
@@ -112,6 +112,19 @@ def test_a_recorded_proof_is_of_no_use_on_another_stream(loopback: Loopback, tmp
     until(lambda: answer(loopback, server, recorded)[0] == Code.PERMISSION_DENIED, "the refusal")
     assert "not a signature of this call" in answer(loopback, server, recorded)[1]
     assert_continues(loopback, server, 2)
+
+
+def test_a_learner_whose_challenge_comes_too_late_tries_again(
+    loopback: Loopback, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = loopback.replay(folder=tmp_path)
+    before = sample("penstock_refused_clients_total", client="learner")
+    with monkeypatch.context() as slow_link:
+        slow_link.setattr(channel, "_CHALLENGE_S", 0.0)
+        source = loopback.source(server, plan_of(), key=RUN.key)
+        until(lambda: sample("penstock_refused_clients_total", client="learner") > before, "a refusal")
+    sink = loopback.sink(0, server, identity=RUN)
+    pass_windows(sink, source, 1)
 
 
 @pytest.mark.parametrize(

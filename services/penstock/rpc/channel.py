@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -32,7 +32,10 @@ _JITTER = random.SystemRandom()
 """
 
 _CHALLENGE_S = 5.0
-"""Seconds to wait for a challenge, which servers of older contracts do not send; their refusal names the remedy."""
+"""Seconds to wait for a challenge, which servers of older contracts do not send; their refusal names the remedy.
+
+A server of this contract that was slow refuses the proof, and the call is made again.
+"""
 
 _STATUS_S = 5.0
 """Seconds within which a call ends after its direct socket."""
@@ -81,6 +84,7 @@ class Stream:
         """
         self._called = called
         self._call, self._method, self._key, self._begun = call, method, key, False
+        self._unchallenged = False
         self._read = method.read_response or method.response.FromString
         self._direct: DirectSocket | None = None
         self._finished = False
@@ -141,28 +145,39 @@ class Stream:
 
     async def _challenge(self) -> bytes:
         sent: dict[str, str | bytes] = {}
-        with suppress(TimeoutError):
+        try:
             async with asyncio.timeout(_CHALLENGE_S):
                 # A mapping whose keys are pairs, in older releases of gRPC.
                 sent = dict(tuple(await self._call.initial_metadata()))
+        except TimeoutError:
+            self._unchallenged = True
         try:
             return bytes.fromhex(str(sent.get(CHALLENGE, "")))
         except ValueError:
             return b""
 
     async def _checked(self) -> AsyncIterator[Any]:
-        """Yields the responses. Raises `ConfigurationError` if the server uses another contract."""
+        """Yields the responses.
+
+        Raises `ConfigurationError` if the server uses another contract, or `Unavailable` if it refuses a proof that was
+        made without its challenge.
+        """
         received = by_grpc = 0
         responses = aiter(self._call)
-        async for response in responses:
-            received += 1
-            if received == 1:
-                check_contract(contract_of(response), "the server")
-                by_grpc = await self._move()
-                self._opened.set()
-            yield response
-            if received == by_grpc:
-                break
+        try:
+            async for response in responses:
+                received += 1
+                if received == 1:
+                    check_contract(contract_of(response), "the server")
+                    by_grpc = await self._move()
+                    self._opened.set()
+                yield response
+                if received == by_grpc:
+                    break
+        except grpc.aio.AioRpcError as error:
+            if self._unchallenged and error.code() == grpc.StatusCode.PERMISSION_DENIED:
+                raise Unavailable(f"the server sent no challenge within {_CHALLENGE_S:.0f} s") from None
+            raise
         if self._direct is not None:
             while (data := await self._direct.read()) is not None:
                 yield self._read(data)

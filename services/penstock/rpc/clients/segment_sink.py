@@ -126,6 +126,8 @@ class ReplaySegmentSink:
         self._pending: deque[_Pending] = deque()
         self._resent = 0
         self._taken = 0
+        # Whether the actor waits for a grant, and so can't take a step.
+        self._idle = False
         self._sent = self._stored = 0
         self._encoder = WindowEncoder(schema)
         self._codecs: tuple[Codec, ...] = ()
@@ -143,11 +145,12 @@ class ReplaySegmentSink:
     def next_grant(self, timeout_s: float) -> Grant | None:
         """Waits for a grant; None after `timeout_s`. Raises the error that ended the stream for good."""
         with self._lock:
+            self._idle = True
             self._stream.wait_for(lambda: self._grants, timeout_s)
             self._stream.check()
             if not self._grants:
                 return None
-            self._taken += 1
+            self._taken, self._idle = self._taken + 1, False
             return self._grants.popleft()
 
     def send(self, window: Window) -> None:
@@ -347,6 +350,9 @@ class ReplaySegmentSink:
                     self._resent -= 1
                 else:
                     self._grants.append(grant)
+            if response.returned_grants and self._idle and not self._grants:
+                # To the gate, the actor is stuck until it takes a step, for which it needs a grant.
+                raise Unavailable(f"{self._stream.peer} took grants back before they arrived; the stream begins anew")
             metrics.ACTOR_UNACKNOWLEDGED.set(len(self._pending))
             self._lock.notify_all()
 
