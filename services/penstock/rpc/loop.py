@@ -54,7 +54,7 @@ class LoopThread:
 
     def __init__(self, credentials: "Credentials | None" = None) -> None:
         self.credentials = credentials
-        self.loop = _Loop()
+        self.loop: asyncio.AbstractEventLoop = _Loop()
         self._thread = threading.Thread(target=self.loop.run_forever, name="grpc", daemon=True)
         self._thread.start()
 
