@@ -15,7 +15,6 @@ from penstock.replay.intake import Intake
 from penstock.replay.leases import Leases
 from penstock.replay.ownership import Ownership
 from penstock.replay.store.ages import Ages
-from penstock.replay.store.header_scans import find_committed
 from penstock.rpc.clients.commit_ledger import CommitLedger
 from penstock.rpc.clients.segment_sink import ReplaySegmentSink
 from penstock.rpc.servicers.append import AppendServicer
@@ -72,15 +71,6 @@ async def acknowledge_before_storing(servicer: Any, stream: Any) -> None:
     await _seal(servicer, stream)
 
 
-def commit_again(leases: Any, session: int, number: int, keys: Any, priorities: Any) -> Any:
-    outcome = _commit(leases, session, number, keys, priorities)
-    if outcome.repeated and keys.size:
-        found = find_committed(leases._segments.store, keys, number)
-        if found is not None:
-            leases._segments.index.mark_seen(found[0], priorities[found[1]])
-    return outcome
-
-
 def keep_grants_of_the_dead(gate: Any, actor: Any) -> None:
     gate._returned.pop(actor, None)
 
@@ -98,7 +88,7 @@ def resume_at_the_last_commit(leases: Any) -> None:
     leases.next_number = leases._segments.session.next_batch
 
 
-_seal, _commit, _resume = AppendServicer._seal, Leases.commit, ReplaySegmentSink._resume
+_seal, _resume = AppendServicer._seal, ReplaySegmentSink._resume
 _remember = VersionMark.__init__
 
 
@@ -106,7 +96,6 @@ _remember = VersionMark.__init__
     ("owner", "name", "faulty", "violated"),
     [
         (AppendServicer, "_seal", acknowledge_before_storing, "was acknowledged and is not stored"),
-        (Leases, "commit", commit_again, "has the priority"),
         (Intake, "close", lambda intake: None, "the gate serves other actors"),
         (Gate, "_take_back", lambda gate, actor: actor.grants.clear(), "actors have other grants"),
         (ReplaySegmentSink, "_resume", forget_unacknowledged, "InvalidSegment"),
