@@ -442,6 +442,11 @@ def shared_policy(document: Document) -> str:
     return f"{shared_policy_table.table(document)} {_place(document)} ([result file](../results/shared_policy.json))."
 
 
+def watching(document: Document) -> str:
+    """The pace of watched runs beside plain ones."""
+    return f"{comparing_tables.watching(document)} {_place(document)} ([result file](../results/watching.json))."
+
+
 def tuning(document: Document) -> str:
     """Returns what a search for settings found."""
     return f"{comparing_tables.tuning(document)} {_place(document)} ([result file](../results/tuning.json))."
@@ -769,6 +774,7 @@ PARTS: Mapping[str, tuple[str, str, Callable[[Document], str]]] = {
     "environment workers": ("docs/design-actors.md", "environment_workers.json", environment_workers),
     "degrees": ("docs/policy-lag.md", "degrees.json", degrees),
     "demonstrations": ("docs/demonstrations.md", "demonstrations.json", demonstrations),
+    "watching": ("docs/tracking.md", "watching.json", watching),
     "tuning": ("docs/tuning.md", "tuning.json", tuning),
     "shared_policy": ("docs/variants.md", "shared_policy.json", shared_policy),
     "gallery": ("docs/gallery.md", "gallery.json", gallery),
