@@ -121,3 +121,8 @@ def test_a_fault_of_the_services_is_found(
     failure = first_failure(range(200, 260))
     assert failure is not None
     assert any(violated in each for each in failure.violations), failure.violations
+
+
+def test_an_actor_that_keeps_returned_grants_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ReplaySegmentSink, "_return_grants", lambda sink, count: None)
+    assert any("never were those of the gate" in each for each in run(0).violations)

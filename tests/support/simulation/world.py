@@ -31,7 +31,7 @@ from penstock.learning.members.roster import Roster
 from penstock.learning.members.targets import Targets
 from penstock.learning.report.statistics import RunStatistics
 from penstock.machine import files
-from penstock.replay.admission import Gate
+from penstock.replay.admission import ActorKey, Gate
 from penstock.replay.buffer import ReplayBuffer
 from penstock.replay.store.ring_store import RingStore
 from penstock.rpc import channel
@@ -136,6 +136,7 @@ class World:
         self._buffer: ReplayBuffer | None = None
         self._servicer: ReplayServicer | None = None
         self._sinks: dict[str, tuple[Assignment, ReplaySegmentSink]] = {}
+        self._disagreeing: set[str] = set()
         self._starts: dict[str, Callable[[Process], None]] = {
             "replay": self._start_replay,
             "learner": lambda process: self._start_main(process, self._learn),
@@ -156,11 +157,14 @@ class World:
                 ledger.violations += loop.failures
             if loop.now - began > last and not recovered:
                 recovered.append(len(ledger.applied))
+                self._disagreeing = {f"actor{number}" for number in range(self._settings.actors)}
+            trained = len(ledger.applied) - recovered[0] if recovered else 0
             if loop.now - began > last + PROGRESS_S:
                 ledger.violations.append(
-                    f"{len(ledger.applied) - recovered[0]} batches were trained in {PROGRESS_S} s after the last fault"
+                    f"{trained} batches were trained in {PROGRESS_S} s after the last fault, and the grants of"
+                    f" {sorted(self._disagreeing)} never were those of the gate"
                 )
-            done = bool(recovered) and len(ledger.applied) >= recovered[0] + _PROGRESS_BATCHES
+            done = bool(recovered) and trained >= _PROGRESS_BATCHES and not self._disagreeing
             return bool(ledger.violations) or done
 
         with self._installed():
@@ -190,8 +194,17 @@ class World:
                 self._ledger.violations.append(f"the gate serves other actors than those with streams, {list(streams)}")
         elif process.name in self._sinks:
             place, sink = self._sinks[process.name]
+            if process.name in self._disagreeing and self._agrees(place, sink):
+                self._disagreeing.discard(process.name)
             if sink._stored > self._ledger.acknowledged.get((place.slot, place.incarnation), 0):
                 self._check.check_acknowledged(place, sink._stored)
+
+    def _agrees(self, place: Assignment, sink: ReplaySegmentSink) -> bool:
+        """Returns whether an actor has the grants that the gate counts. While messages are under way, it may not."""
+        actor = self._buffer.gate._actors.get(ActorKey(place.slot, place.incarnation)) if self._buffer else None
+        if actor is None or sink._pending or sink._resent:
+            return False
+        return len(actor.grants) == len(sink._grants) + sink._taken
 
     # Faults
 
