@@ -6,7 +6,6 @@ build/bench/intrinsic_rewards.json, and is written after each run; a repeated co
 """
 
 import argparse
-import json
 import re
 import sys
 import tempfile
@@ -15,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import penstock
+from benchmarks.continued import begun
 from penstock.machine.files import write_json
-from tests.support.results.provenance import of_this_run
 
 ROOT = Path(__file__).parents[1]
 PAGE, OUTPUT = ROOT / "docs" / "change-the-algorithm.md", ROOT / "build" / "bench" / "intrinsic_rewards.json"
@@ -78,10 +77,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
     chosen = parser.parse_args()
-    origin, runs = of_this_run(), list[Trained]()
-    if OUTPUT.exists() and (earlier := json.loads(OUTPUT.read_text()))["provenance"]["commit"] == origin["commit"]:
-        runs, origin = [Trained(**each) for each in earlier["runs"]], earlier["provenance"]
-    OUTPUT.parent.mkdir(parents=True, exist_ok=True)
+    origin, runs = begun(OUTPUT, Trained)
     cases = [(task, row, seed) for task in chosen.tasks for seed in range(1, chosen.seeds + 1) for row in ROWS]
     with tempfile.TemporaryDirectory(prefix="penstock-intrinsic-") as folder:
         for case in cases:

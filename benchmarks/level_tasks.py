@@ -1,4 +1,4 @@
-"""Levels of unequal difficulty: episodes of MiniGrid whose rooms are those of one seed."""
+"""Levels of unequal difficulty: each is a task of MiniGrid with one seed, so that its rooms never change."""
 
 from typing import Any
 

@@ -1,13 +1,12 @@
 """`make bench-levels`: shares of collection over 256 levels of MiniGrid, most of which give no signal at first.
 
-The shares are equal, follow learnability with a floor, or are those of learnability in another order, as a control:
-their entropy is the same. Levels that were not trained on are played with the checkpoints of a run. Runs are made one
-after another. The result is build/bench/levels.json, and is written after each run; a repeated command continues it.
-It needs the package minigrid.
+The shares are equal, or they follow learnability with a floor. The control has the shares of learnability, assigned to
+other levels, and so the same entropy. Levels that were not trained on are played with the checkpoints of a run. Runs
+are made one after another. The result is build/bench/levels.json, and is written after each run; a repeated command
+continues it. It needs the package minigrid.
 """
 
 import argparse
-import json
 import sys
 import tempfile
 from dataclasses import asdict, dataclass
@@ -17,10 +16,10 @@ from typing import Any
 import numpy as np
 
 import penstock
+from benchmarks.continued import begun
 from benchmarks.level_tasks import Level
 from penstock.machine.files import write_json
 from penstock.runs.folder import RunFolder
-from tests.support.results.provenance import of_this_run
 
 ROOT = Path(__file__).parents[1]
 OUTPUT = ROOT / "build" / "bench" / "levels.json"
@@ -99,10 +98,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=10)
     chosen = parser.parse_args()
-    origin, runs = of_this_run(), list[Trained]()
-    if OUTPUT.exists() and (earlier := json.loads(OUTPUT.read_text()))["provenance"]["commit"] == origin["commit"]:
-        runs, origin = [Trained(**each) for each in earlier["runs"]], earlier["provenance"]
-    OUTPUT.parent.mkdir(parents=True, exist_ok=True)
+    origin, runs = begun(OUTPUT, Trained)
     with tempfile.TemporaryDirectory(prefix="penstock-levels-") as folder:
         for row, seed in [(row, seed) for seed in range(1, chosen.seeds + 1) for row in ROWS]:
             if (row, seed) in {(each.row, each.seed) for each in runs}:
