@@ -5,7 +5,7 @@
 
 Every body is a variant of the environment, and one policy learns to control all of them while the search goes on. The
 value of a body is its mean return under that policy, and its kind is its number of joints and the length of its first
-link. A body that is no longer the best of its kind is retired, and its place goes to a new one.
+link. A body that is no longer the best of its kind is retired, and new bodies are added.
 
 The archive is printed once in a minute, and written to archive.csv in the run's folder at the end.
 """
