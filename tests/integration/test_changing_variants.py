@@ -14,7 +14,7 @@ import penstock
 from penstock.runs.folder import RunFolder
 from penstock.runs.summary import Summary
 from penstock.types.status import RunStatus
-from tests.support.services.processes import WITH_HELPERS, Command, Ended, end_of, run, watching
+from tests.support.services.processes import WITH_HELPERS, Command, Ended, Watch, end_of, run, watching
 
 COUNTING = "tests.support.environments.tiny:Counting-v0"
 # Step k has reward k, so an episode of N steps returns N (N + 1) / 2 with any actions.
@@ -46,38 +46,8 @@ def test_variants_come_and_go_in_a_run_that_is_interrupted_and_resumed(tmp_path:
     arguments = (*OPTIONS.split(), LENGTHS, f"--run-dir={folder}", "--total-steps=100000000")
     with Command("train", *arguments, environment=WITH_HELPERS) as command:
         with watching(command, folder) as watch:
-            first = watch.until(lambda now: played(now, [0, 1, 2]), "all")
-            assert [each.return_mean for each in first.variants] == [6.0, 15.0, 3.0]
-            changed = variants(folder, "add", "length=4", "length=6")
-            assert changed.code == 0 and "length=6" in changed.stdout, changed.stderr
-            assert variants(folder, "retire", "0", "1").code == 0
-            status = watch.until(
-                lambda now: played(now, [2, 3, 4]),
-                "the changed variants",
-            )
-            assert [each.return_mean for each in status.variants] == [3.0, 10.0, 21.0]
-            watch.until(
-                lambda now: (
-                    now.last_evaluation is not None
-                    and [(each.number, each.return_mean) for each in now.last_evaluation.variants]
-                    == [(2, 3.0), (3, 10.0), (4, 21.0)]
-                ),
-                "their evaluation",
-            )
-            watch.until(
-                lambda now: all(abs((each.fresh_share or 0.0) - 1 / 3) < 0.05 for each in now.variants), "equal shares"
-            )
-            for words, reason in [
-                (("retire", "0"), "variant 0 is not played"),
-                (("add", "width=3"), "no table of environment.variants has the argument 'width'"),
-                (("retire", "2", "3", "4"), "no variant would be left"),
-                (("add",), "expected list, add with tables or retire with numbers"),
-                (("add", "length"), "a variant to add"),
-                (("retire", "first"), "expected the number of a variant to retire, got 'first'"),
-            ]:
-                refused = variants(folder, *words)
-                assert (refused.code, refused.stderr.count("\n")) == (2, 1), refused.stderr
-                assert reason in refused.stderr
+            check_changes(folder, watch)
+            check_refusals(folder)
             shown = run("status", str(folder), environment=WITH_HELPERS).stdout
         command.interrupt()
         assert end_of(command).code == 130
@@ -88,34 +58,59 @@ def test_variants_come_and_go_in_a_run_that_is_interrupted_and_resumed(tmp_path:
 
     with Command("train", "--resume", str(folder), "--trust-code", environment=WITH_HELPERS) as command:
         with watching(command, folder) as watch:
-            watch.until(
-                lambda now: played(now, [2, 3, 4]),
-                "the same variants again",
-            )
-            known = listed(folder)
-            assert [(each["number"], each["retired"]) for each in known] == [
-                (0, True),
-                (1, True),
-                (2, False),
-                (3, False),
-                (4, False),
-            ]
-            run_of_python = penstock.Run(folder)
-            assert run_of_python.add_variants({"length": 7}, {"length": 1}) == [5, 6]
-            run_of_python.retire_variants(2)
-            watch.until(
-                lambda now: played(now, [3, 4, 5, 6]),
-                "the variants of the Python API",
-            )
+            check_changes_of_a_resumed_run(folder, watch)
         command.interrupt()
         end_of(command)
+    check_ended(folder)
+
+
+def check_changes(folder: Path, watch: Watch) -> None:
+    first = watch.until(lambda now: played(now, [0, 1, 2]), "all")
+    assert [each.return_mean for each in first.variants] == [6.0, 15.0, 3.0]
+    changed = variants(folder, "add", "length=4", "length=6")
+    assert changed.code == 0 and "length=6" in changed.stdout, changed.stderr
+    assert variants(folder, "retire", "0", "1").code == 0
+    status = watch.until(lambda now: played(now, [2, 3, 4]), "the changed variants")
+    assert [each.return_mean for each in status.variants] == [3.0, 10.0, 21.0]
+    watch.until(
+        lambda now: (
+            now.last_evaluation is not None
+            and [(each.number, each.return_mean) for each in now.last_evaluation.variants]
+            == [(2, 3.0), (3, 10.0), (4, 21.0)]
+        ),
+        "their evaluation",
+    )
+    watch.until(lambda now: all(abs((each.fresh_share or 0.0) - 1 / 3) < 0.05 for each in now.variants), "equal shares")
+
+
+def check_refusals(folder: Path) -> None:
+    for words, reason in [
+        (("retire", "0"), "variant 0 is not played"),
+        (("add", "width=3"), "no table of environment.variants has the argument 'width'"),
+        (("retire", "2", "3", "4"), "no variant would be left"),
+        (("add",), "expected list, add with tables or retire with numbers"),
+        (("add", "length"), "a variant to add"),
+        (("retire", "first"), "expected the number of a variant to retire, got 'first'"),
+    ]:
+        refused = variants(folder, *words)
+        assert (refused.code, refused.stderr.count("\n")) == (2, 1), refused.stderr
+        assert reason in refused.stderr
+
+
+def check_changes_of_a_resumed_run(folder: Path, watch: Watch) -> None:
+    watch.until(lambda now: played(now, [2, 3, 4]), "the same variants again")
+    known = [(each["number"], each["retired"]) for each in listed(folder)]
+    assert known == [(0, True), (1, True), (2, False), (3, False), (4, False)]
+    run_of_python = penstock.Run(folder)
+    assert run_of_python.add_variants({"length": 7}, {"length": 1}) == [5, 6]
+    run_of_python.retire_variants(2)
+    watch.until(lambda now: played(now, [3, 4, 5, 6]), "the variants of the Python API")
+
+
+def check_ended(folder: Path) -> None:
     summary = Summary.read(folder / "summary.json")
-    assert [(each.number, each.arguments) for each in summary.variants] == [
-        (3, "length=4"),
-        (4, "length=6"),
-        (5, "length=7"),
-        (6, "length=1"),
-    ]
+    known = [(each.number, each.arguments) for each in summary.variants]
+    assert known == [(3, "length=4"), (4, "length=6"), (5, "length=7"), (6, "length=1")]
     both = run("evaluate", str(folder), "--episodes=8", "--trust-code", environment=WITH_HELPERS)
     assert "variant 3 (length=4): return 10.0" in both.stdout and "variant 6 (length=1): return 1.0" in both.stdout
     assert "variant 0" not in both.stdout, both.stdout
