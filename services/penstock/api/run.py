@@ -131,12 +131,12 @@ class Run(os.PathLike[str]):
         place = None if path is None else Path(path)
         if place is not None and not place.parent.is_dir():
             raise ConfigurationError(f"{place.parent}, the folder of the film, does not exist; create it")
-        from penstock.apps.episodes import chosen_seed, chosen_variants, videos_of
+        from penstock.apps.episodes import chosen_seed, chosen_variants, kwargs_of, videos_of
         from penstock.cli.film import film
 
         found = _playable(self.run_dir, None, None, trust_code=self._trust_code)
         # Number 0 is also the environment of a run without variants.
-        kwargs = found.variants[chosen_variants(found, variant or None)[0]].arguments
+        kwargs = kwargs_of(found, chosen_variants(found, variant or None)[0])
         begin = chosen_seed(found, seed)
         return film(found.policy, found.environment, kwargs, folder=videos_of(found), seed=begin, output=place)
 

@@ -2,9 +2,8 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from penstock.acting.environments.frames import with_frames
 from penstock.acting.environments.interfaces.parallel_agents import UnevenRows
@@ -26,7 +25,7 @@ from penstock.machine.system_errors import in_words
 from penstock.runs.folder import RunFolder
 from penstock.runs.variants_file import read_variants
 from penstock.types.run import PlayedVariant
-from penstock.types.variants import named
+from penstock.types.variants import RunVariant
 
 
 def variants_of(
@@ -81,8 +80,8 @@ def variation_of(environment: EnvironmentConfig, played: PlayedVariant) -> Varia
     return Variation(played.number, kwargs, making.wrappers, played.share)
 
 
-def make_alternating(environment: EnvironmentConfig, count: int, variants: Sequence[PlayedVariant]) -> Environments:
-    """Makes N environments for an evaluation, which alternate between these variants; none: between those configured.
+def make_configured(environment: EnvironmentConfig, count: int, variants: Sequence[PlayedVariant] = ()) -> Environments:
+    """Makes N environments that alternate between these variants; none: between those configured.
 
     Raises `ConfigurationError` if they can't be made, or the settings do not permit a variant.
     """
@@ -95,11 +94,6 @@ def _kwargs_of(environment: EnvironmentConfig, played: PlayedVariant) -> Argumen
     if arguments not in [dict(each) for each in environment.variants]:
         check_added(environment, arguments)
     return {**environment.kwargs, **arguments}
-
-
-def make_configured(environment: EnvironmentConfig, count: int) -> Environments:
-    """Makes N environments that alternate between the configured variants. Raises `ConfigurationError`."""
-    return variants_of(environment, environment.variant_kwargs).make_mixed(count)
 
 
 def make(
@@ -139,26 +133,16 @@ def make(
     known = known_variants(environment, None if isinstance(run, Config) else RunFolder(Path(run)))
     if not 0 <= variant < len(known):
         raise ConfigurationError(f"environment variant {variant} does not exist; the run has {len(known)}, from 0")
-    return make_played(environment, known[variant].arguments, render_mode)
+    return make_played(environment, {**environment.kwargs, **known[variant].arguments}, render_mode)
 
 
-@dataclass(frozen=True, slots=True)
-class KnownVariant:
-    """A variant of a run: all arguments of its environments, its own as text, and whether it is no longer played."""
-
-    arguments: dict[str, Any]
-    name: str
-    retired: bool = False
-
-
-def known_variants(environment: EnvironmentConfig, folder: RunFolder | None) -> list[KnownVariant]:
-    """Returns the variants of a run by number; without variants, the one environment.
+def known_variants(environment: EnvironmentConfig, folder: RunFolder | None) -> list[RunVariant]:
+    """Returns the variants of a run by number; without variants, one for the environment.
 
     Those that were added during the run are in its folder. Raises `ConfigurationError` if they can't be read, or the
     settings do not permit them.
     """
-    names = environment.variant_names or ("",)
-    known = [KnownVariant(dict(kwargs), name) for kwargs, name in zip(environment.variant_kwargs, names, strict=True)]
+    known = [RunVariant(number, each) for number, each in enumerate(environment.variants or ({},))]
     if folder is None or not environment.variants or not folder.variants.exists():
         return known
     try:
@@ -168,9 +152,7 @@ def known_variants(environment: EnvironmentConfig, folder: RunFolder | None) -> 
         raise ConfigurationError(f"can't read the variants of the run in {folder.variants}: {reason}") from error
     for each in found[len(known) :]:
         check_added(environment, each.arguments)
-    return [
-        KnownVariant({**environment.kwargs, **each.arguments}, named(each.arguments), each.retired) for each in found
-    ]
+    return found
 
 
 def make_played(environment: EnvironmentConfig, arguments: Arguments, render_mode: str | None) -> PlayedEnvironment:

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from penstock.acting.environments.interfaces.parallel_agents import UnevenRows
 from penstock.acting.environments.registry import has_native_form
 from penstock.acting.evaluation import evaluate
 from penstock.acting.policies.runners import runner_of
 from penstock.acting.policies.saved_policies import SavedPolicy, read_policy
-from penstock.apps.environments import KnownVariant, known_variants, variants_of
+from penstock.apps.environments import known_variants, variants_of
 from penstock.config import Config, EnvironmentConfig, read_settings
 from penstock.config.foreign_code import FileNames
 from penstock.config.recorded import ENVIRONMENT
@@ -25,6 +26,7 @@ from penstock.runs.folder import RunFolder, find_checkpoint
 from penstock.types.differences import same_spaces
 from penstock.types.evaluation import EvaluationTask
 from penstock.types.spaces import EnvironmentSpec
+from penstock.types.variants import RunVariant
 
 SEED_BITS = 63
 """Bits of the seed of episodes."""
@@ -37,7 +39,7 @@ class Playable:
     Attributes:
         policy: The policy.
         environment: Settings of the environment. It is made when episodes are played.
-        variants: The variants of the run by number; without variants, the one environment.
+        variants: The variants of the run by number; without variants, one for the environment.
         seed: Seed of the run.
         most_steps: Most steps of an episode.
         alone: Whether each environment has a worker process of its own, as emulators need it.
@@ -45,7 +47,7 @@ class Playable:
 
     policy: SavedPolicy
     environment: EnvironmentConfig
-    variants: Sequence[KnownVariant]
+    variants: Sequence[RunVariant]
     seed: int
     most_steps: int
     alone: bool
@@ -106,7 +108,7 @@ def play(
             f"{episodes} episodes can't be spread over the run's {len(variants)} environment variants; play more"
             " episodes, or choose one variant"
         )
-    kwargs = [playable.variants[number].arguments for number in variants]
+    kwargs = [kwargs_of(playable, number) for number in variants]
     made = variants_of(environment, kwargs, workers=episodes if playable.alone else None)
     try:
         mixed = made.make_mixed(episodes)
@@ -137,9 +139,14 @@ def play(
     )
 
 
+def kwargs_of(playable: Playable, number: int) -> dict[str, Any]:
+    """Returns all arguments of the environments of a variant."""
+    return {**playable.environment.kwargs, **playable.variants[number].arguments}
+
+
 def check_spaces(playable: Playable, variant: int) -> None:
     """Makes the environment of a variant, and raises `ConfigurationError` if its spaces are not the policy's."""
-    kwargs = [playable.variants[variant].arguments]
+    kwargs = [kwargs_of(playable, variant)]
     with closing(variants_of(playable.environment, kwargs).make_mixed(1)) as environments:
         _check_same_spaces(playable.policy, environments.spec)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from penstock.acting.evaluation_films import FilmedEvaluations
 from penstock.acting.evaluator import Evaluator
-from penstock.apps.environments import make_alternating
+from penstock.apps.environments import make_configured
 from penstock.config import Config
 from penstock.errors import RunFinished
 from penstock.process.service import Service
@@ -33,7 +33,7 @@ def run(config: Config) -> int:
     settings = config.evaluation
     with Service("evaluator", config) as service, contextlib.ExitStack() as stack:
         evaluator = Evaluator(
-            partial(make_alternating, config.environment),
+            partial(make_configured, config.environment),
             episodes=settings.episodes,
             variants=len(config.environment.variant_kwargs),
             process=service,

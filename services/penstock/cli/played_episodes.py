@@ -4,7 +4,16 @@ import argparse
 from contextlib import closing
 
 from penstock.apps.environments import make_played
-from penstock.apps.episodes import Playable, check_spaces, chosen_seed, chosen_variants, play, playable, videos_of
+from penstock.apps.episodes import (
+    Playable,
+    check_spaces,
+    chosen_seed,
+    chosen_variants,
+    kwargs_of,
+    play,
+    playable,
+    videos_of,
+)
 from penstock.cli.film import check_film, film
 from penstock.cli.named import note_removed_settings
 from penstock.errors import ConfigurationError, EnvironmentFailed
@@ -31,7 +40,7 @@ def play_as_asked(named: argparse.Namespace) -> None:
 
 def _play(named: argparse.Namespace, found: Playable) -> None:
     first, seed = chosen_variants(found, named.variant)[0], chosen_seed(found, named.seed)
-    kwargs = found.variants[first].arguments
+    kwargs = kwargs_of(found, first)
     if named.record_video:
         check_film(found.policy, found.environment, kwargs)
     seed_generators(seed, "evaluation")
@@ -55,7 +64,7 @@ def _show(playable: Playable, variant: int, seed: int) -> None:
     trained = TrainedPolicy(policy.weights, module=policy.network.module)
     hint = ""
     try:
-        with closing(make_played(environment, playable.variants[variant].arguments, "human")) as shown:
+        with closing(make_played(environment, kwargs_of(playable, variant), "human")) as shown:
             modes = shown.metadata.get("render_modes") or ()
             if "human" not in modes:
                 raise ConfigurationError("its metadata['render_modes'] has no 'human'")

@@ -1,5 +1,6 @@
 """Descriptions, in one line, of exceptions that code of users raised: environments, networks and their modules."""
 
+import contextlib
 import functools
 import signal
 import site
@@ -10,6 +11,7 @@ from collections.abc import Iterable
 from enum import IntEnum
 from pathlib import Path
 from types import FrameType
+from typing import Protocol
 
 MISBEHAVIOUR = (Exception, SystemExit, KeyboardInterrupt)
 """Exceptions that count as a failure of that code and do not end the process."""
@@ -23,6 +25,13 @@ _SESSIONS = ("<stdin>", "<console>", "<ipython-input-", "<python-input-")
 
 All other names in angle brackets are of code that a program has generated.
 """
+
+
+class SupportsClose(Protocol):
+    """An object of a user's, such as an environment."""
+
+    def close(self) -> object:
+        """Releases what it holds."""
 
 
 class _Owner(IntEnum):
@@ -78,6 +87,12 @@ def let_ctrl_c_pass(error: BaseException) -> None:
     """Re-raises a KeyboardInterrupt of the user. In a service, which handles SIGINT, it is an environment's."""
     if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         raise error
+
+
+def close_quietly(opened: SupportsClose) -> None:
+    """Closes what code of users has made, whose failure to close says nothing more to its user."""
+    with contextlib.suppress(*MISBEHAVIOUR):
+        opened.close()
 
 
 def _owner(frame: FrameType) -> _Owner:

@@ -1,7 +1,7 @@
 """Proofs of the run's key in the calls that only the holder of that key may make, as the contract's RunProof defines.
 
 Clients add them with `prove`, and servers check them with `prover_of`. Who may make a call is decided by the part that
-it changes: `ReplayBuffer.check_holder` for a store.
+it changes: `ReplayBuffer.check_holder` for a store, and `require_operator` for a run.
 """
 
 from google.protobuf.message import Message
@@ -36,6 +36,19 @@ def prover_of(method: Method, challenge: bytes, request: Message) -> bytes:
             " call, as the message RunProof of the contract defines"
         )
     return proof.key
+
+
+def require_operator(prover: bytes, method: Method, challenge: bytes, request: Message, option: str = "") -> None:
+    """Raises `PermissionDenied` unless a request proves the key of this public half; empty: it has a certificate.
+
+    `option` names the option of the command that takes the run's folder.
+    """
+    proved = prover_of(method, challenge, request)
+    if prover and proved != prover:
+        raise PermissionDenied(
+            f"{method.name} needs a certificate, or a proof of the run's key; name the run's folder, which has the key,"
+            f"{option and f' with {option}'} on a machine that sees it"
+        )
 
 
 def public_half(key: bytes) -> bytes:

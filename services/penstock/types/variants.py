@@ -44,3 +44,8 @@ class RunVariant:
     share: float = 1.0
     episodes: int = 0
     return_mean: float | None = None
+
+    @property
+    def name(self) -> str:
+        """Its arguments as text for display."""
+        return named(self.arguments)

@@ -4,13 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from penstock.runs.variants_file import StoredVariant, read_variants, write_variants
+from penstock.runs.variants_file import read_variants, write_variants
+from penstock.types.variants import RunVariant
 
 
 def test_variants_are_read_as_written(tmp_path: Path) -> None:
     variants = [
-        StoredVariant({"g": 8.0, "lengths": [1.0, 2.0], "goal": (1, 2), "nothing": None}),
-        StoredVariant({}, True),
+        RunVariant(0, {"g": 8.0, "lengths": [1.0, 2.0], "goal": (1, 2), "nothing": None}),
+        RunVariant(1, {}, True),
     ]
     write_variants(tmp_path / "variants.json", variants)
     assert read_variants(tmp_path / "variants.json") == variants

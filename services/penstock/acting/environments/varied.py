@@ -4,7 +4,6 @@ The environments of one process share their turns: the next episode is of the va
 share. An environment that was played is kept for the next episode of its variant.
 """
 
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -119,7 +118,7 @@ class Instances:
         if self._spaces is None:
             self._spaces = spaces
         if spaces != self._spaces:
-            _close(made)
+            foreign_errors.close_quietly(made)
             shown = " and ".join(foreign_errors.shortened(str(each)) for each in spaces)
             raise ConfigurationError(
                 f"its spaces are {shown}, and one policy needs the same spaces in all variants; set"
@@ -136,12 +135,12 @@ class Instances:
         surplus += kept[: max(0, len(kept) - self._most_idle)]
         self._idle = kept[-self._most_idle :]
         for _, closed in surplus:
-            _close(closed)
+            foreign_errors.close_quietly(closed)
 
     def close(self) -> None:
         """Closes the environments that wait."""
         while self._idle:
-            _close(self._idle.pop()[1])
+            foreign_errors.close_quietly(self._idle.pop()[1])
 
 
 class VariedEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -207,8 +206,3 @@ class VariedEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
             self._instances.give_back(self._variation, self.env)
             self.env, self._variation, self._expected = env, variation, expected
             return True
-
-
-def _close(env: gymnasium.Env[Any, Any]) -> None:
-    with contextlib.suppress(*foreign_errors.MISBEHAVIOUR):
-        env.close()

@@ -277,7 +277,7 @@ def make_environments(
         made.report_info(making.info_metrics)
     except BaseException:
         for env in envs:
-            _close(env)
+            foreign_errors.close_quietly(env)
         raise
     return made
 
@@ -293,7 +293,7 @@ def _singles(making: Making, count: int, found: str | EnvSpec, progress: Progres
         try:
             check_arguments(env, making.env_id, kwargs)
         except ConfigurationError:
-            _close(env)
+            foreign_errors.close_quietly(env)
             raise
         joint = making.use_masks and masked_as_one(env.observation_space, env.action_space)
         return OneChoice(env) if joint else env
@@ -326,11 +326,6 @@ def _require_equal_spaces(env_id: str, envs: Sequence[gymnasium.Env[Any, Any]]) 
                     f"two environments {env_id} made with the same arguments differ in their {role}, {differ}; one"
                     " policy needs the same spaces everywhere, so they must depend only on the arguments"
                 )
-
-
-def _close(env: gymnasium.Env[Any, Any]) -> None:
-    with contextlib.suppress(*foreign_errors.MISBEHAVIOUR):
-        env.close()
 
 
 def check_arguments(

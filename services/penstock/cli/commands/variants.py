@@ -16,7 +16,6 @@ from penstock.errors import ConfigurationError
 from penstock.runs.folder import RunFolder
 from penstock.runs.metrics import return_text
 from penstock.types.variants import Arguments, RunVariant, VariantChange
-from penstock.types.variants import named as variant_text
 
 _ACTIONS = ("list", "add", "retire")
 _USAGE = "penstock variants [list | add NAME=VALUE,... ... | retire NUMBER ...] [--run RUN] [--all] [--json]"
@@ -82,6 +81,6 @@ def _table(variants: Sequence[RunVariant]) -> Table:
             "retired" if each.retired else f"{each.share:.2f}",
             f"{each.episodes:,}",
             "-" if each.return_mean is None else return_text(each.return_mean),
-            variant_text(each.arguments),
+            each.name,
         )
     return table

@@ -5,7 +5,7 @@ They are in a file of the run's folder, so that a restarted learner has the same
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -13,39 +13,17 @@ from penstock.errors import ConfigurationError
 from penstock.learning.durable.retried_writes import RetriedWrites
 from penstock.machine.environment_arguments import text_of_table
 from penstock.machine.system_errors import in_words
-from penstock.runs.variants_file import StoredVariant, read_variants, write_variants
+from penstock.runs.variants_file import read_variants, write_variants
 from penstock.types.replay import relative_shares
 from penstock.types.run import PlayedVariant
-from penstock.types.variants import Arguments, named
+from penstock.types.variants import Arguments, RunVariant
 
 MOST = 10_000
 """Most variants that a run has had."""
 
 
-@dataclass(frozen=True, slots=True)
-class PopulationVariant:
-    """A variant of a run.
-
-    Attributes:
-        number: Its number.
-        arguments: The arguments of its environments that distinguish it.
-        retired: Whether it is no longer played.
-        share: Its share of the steps, relative to an equal share.
-    """
-
-    number: int
-    arguments: Arguments
-    retired: bool = False
-    share: float = 1.0
-
-    @property
-    def name(self) -> str:
-        """Its arguments as text for display."""
-        return named(self.arguments)
-
-
 class Population:
-    """The variants of a run. Any thread may call.
+    """The variants of a run, without their episodes and returns. Any thread may call.
 
     Attributes:
         changed: Function that is called after every change, on the thread that made it.
@@ -70,17 +48,17 @@ class Population:
         self._configured, self._check = configured, check
         self._lock = threading.Lock()
         self.changed: Callable[[], None] = lambda: None
-        self._variants = [PopulationVariant(number, each) for number, each in enumerate(configured)]
+        self._variants = [RunVariant(number, each) for number, each in enumerate(configured)]
         self._recover(notice)
 
     @property
-    def variants(self) -> tuple[PopulationVariant, ...]:
+    def variants(self) -> tuple[RunVariant, ...]:
         """All variants that the run has had, by number."""
         with self._lock:
             return tuple(self._variants)
 
     @property
-    def active(self) -> tuple[PopulationVariant, ...]:
+    def active(self) -> tuple[RunVariant, ...]:
         """The variants that are played, by number."""
         return tuple(each for each in self.variants if not each.retired)
 
@@ -107,7 +85,7 @@ class Population:
                 variants[number] = replace(variants[number], retired=True)
             if first + len(add) > MOST:
                 raise ConfigurationError(f"a run can have {MOST:,} variants, and this one has had {first:,} already")
-            variants += [PopulationVariant(first + place, dict(each)) for place, each in enumerate(add)]
+            variants += [RunVariant(first + place, dict(each)) for place, each in enumerate(add)]
             if all(each.retired for each in variants):
                 raise ConfigurationError("no variant would be left to play; add one first")
             self._variants = variants
@@ -137,9 +115,7 @@ class Population:
             return
         same = [each.arguments for each in found[: len(self._configured)]] == [dict(each) for each in self._configured]
         if same and not all(each.retired for each in found):
-            self._variants = [
-                PopulationVariant(number, each.arguments, each.retired) for number, each in enumerate(found)
-            ]
+            self._variants = found
         else:
             notice(
                 f"environment.variants differ from those in {self._file}, so the run continues with"
@@ -147,5 +123,4 @@ class Population:
             )
 
     def _write(self) -> None:
-        content = [StoredVariant(each.arguments, each.retired) for each in self.variants]
-        self._writes.write(self._file.name, partial(write_variants, self._file, content))
+        self._writes.write(self._file.name, partial(write_variants, self._file, self.variants))

@@ -4,10 +4,11 @@ import time
 
 from penstock.config import Config
 from penstock.errors import ConfigurationError
-from penstock.learning.members.population import Population, PopulationVariant
+from penstock.learning.members.population import Population
 from penstock.learning.report.statistics import RunStatistics
 from penstock.learning.run.collection import by_rule, normalised
 from penstock.learning.run.own_curriculum import OwnCurriculum
+from penstock.types.variants import RunVariant
 
 _INTERVAL_S = 1.0
 """Seconds between reviews. Every change costs a message to each actor."""
@@ -48,9 +49,7 @@ class VariedCollection:
         shares = zip(active, normalised(weights), strict=True)
         self._population.weigh({each.number: weight for each, weight in shares})
 
-    def _play(
-        self, active: tuple[PopulationVariant, ...], wanted: list[dict[str, object]], curriculum: OwnCurriculum
-    ) -> None:
+    def _play(self, active: tuple[RunVariant, ...], wanted: list[dict[str, object]], curriculum: OwnCurriculum) -> None:
         """Has actors play variants with these arguments, and no others."""
         known = [self._arguments(each) for each in active]
         add = [
@@ -65,5 +64,5 @@ class VariedCollection:
             except ConfigurationError as error:
                 raise curriculum.fault(str(error)) from error
 
-    def _arguments(self, variant: PopulationVariant) -> dict[str, object]:
+    def _arguments(self, variant: RunVariant) -> dict[str, object]:
         return {**self._kwargs, **variant.arguments}

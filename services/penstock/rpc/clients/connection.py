@@ -149,6 +149,20 @@ class Connection:
         return answer
 
     @asynccontextmanager
+    async def streaming(self, method: Method, key: bytes = b"") -> AsyncIterator[Stream]:
+        """Opens a stream of this method for the block, which proves the run's `key` if there is one. Runs on the loop.
+
+        Raises `Unavailable` if the service can't be reached, or the server's error.
+        """
+        channel = await self.reach()
+        async with translated(self.peer, certified=self.certified):
+            call = open_stream(channel, method, identity=self.identity, key=key, wait_for_ready=False)
+            try:
+                yield call
+            finally:
+                call.cancel()
+
+    @asynccontextmanager
     async def answered_within(self, timeout_s: float) -> AsyncIterator[None]:
         """Raises `Unavailable` if the block takes longer than `timeout_s`. Runs on the loop."""
         try:

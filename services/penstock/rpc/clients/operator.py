@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 from penstock.rpc import methods
-from penstock.rpc.channel import open_stream, translated
 from penstock.rpc.clients.connection import Connection, Peer
 from penstock.rpc.clients.snapshots import SILENCE_S
 from penstock.rpc.loop import LoopThread
@@ -52,18 +51,11 @@ class VariantClient:
 
     async def _change(self, change: VariantChange, timeout_s: float) -> list[RunVariant]:
         connection = self._connection
-        channel = await connection.reach()
-        async with translated(connection.peer, certified=connection.certified):
-            call = open_stream(
-                channel, methods.CHANGE_VARIANTS, identity=connection.identity, key=self._key, wait_for_ready=False
-            )
-            try:
-                async with connection.answered_within(timeout_s):
-                    await call.write(encode_change(change))
-                    await call.done_writing()
-                    return decode_known(await anext(aiter(call)))
-            finally:
-                call.cancel()
+        opened = connection.streaming(methods.CHANGE_VARIANTS, self._key)
+        async with opened as call, connection.answered_within(timeout_s):
+            await call.write(encode_change(change))
+            await call.done_writing()
+            return decode_known(await anext(aiter(call)))
 
 
 class RunSnapshotClient:
@@ -88,21 +80,14 @@ class RunSnapshotClient:
 
     async def _take(self, name: str, show: Callable[[SnapshotProgress], None]) -> RunSnapshot:
         connection = self._connection
-        channel = await connection.reach()
-        async with translated(connection.peer, certified=connection.certified):
-            call = open_stream(
-                channel, methods.TAKE_RUN_SNAPSHOT, identity=connection.identity, key=self._key, wait_for_ready=False
-            )
-            try:
+        async with connection.streaming(methods.TAKE_RUN_SNAPSHOT, self._key) as call:
+            async with connection.answered_within(SILENCE_S):
+                await call.write(methods.TAKE_RUN_SNAPSHOT.request(name=name))
+                await call.done_writing()
+            responses = aiter(call)
+            while True:
                 async with connection.answered_within(SILENCE_S):
-                    await call.write(methods.TAKE_RUN_SNAPSHOT.request(name=name))
-                    await call.done_writing()
-                responses = aiter(call)
-                while True:
-                    async with connection.answered_within(SILENCE_S):
-                        state = decode_run_taking(await anext(responses))
-                    if isinstance(state, RunSnapshot):
-                        return state
-                    show(state)
-            finally:
-                call.cancel()
+                    state = decode_run_taking(await anext(responses))
+                if isinstance(state, RunSnapshot):
+                    return state
+                show(state)

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 
 from penstock.errors import Unavailable
 from penstock.rpc import methods
-from penstock.rpc.channel import Stream, open_stream, translated
+from penstock.rpc.channel import Stream
 from penstock.rpc.clients.connection import Connection, Peer
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.service import unwrap
@@ -53,29 +53,22 @@ class SnapshotClient:
         Raises the service's error, or `Unavailable` if it does not answer.
         """
         connection = self._connection
-        channel = await connection.reach()
-        async with translated(connection.peer, certified=connection.certified):
-            call = open_stream(
-                channel, methods.TAKE_SNAPSHOT, identity=connection.identity, key=self._key, wait_for_ready=False
-            )
-            try:
-                opening, *chunks = wire.encode_requests(request, policy)
-                async with connection.answered_within(_FROZEN_TIMEOUT_S):
-                    await call.write(opening)
+        async with connection.streaming(methods.TAKE_SNAPSHOT, self._key) as call:
+            opening, *chunks = wire.encode_requests(request, policy)
+            async with connection.answered_within(_FROZEN_TIMEOUT_S):
+                await call.write(opening)
+                state = await self._read(call)
+            frozen()
+            # Sent only now, because a refused call would end during these writes and hide the service's error.
+            async with connection.answered_within(_POLICY_TIMEOUT_S):
+                for chunk in chunks:
+                    await call.write(chunk)
+                await call.done_writing()
+            while isinstance(state, SnapshotProgress):
+                show(state)
+                async with connection.answered_within(SILENCE_S):
                     state = await self._read(call)
-                frozen()
-                # Sent only now, because a refused call would end during these writes and hide the service's error.
-                async with connection.answered_within(_POLICY_TIMEOUT_S):
-                    for chunk in chunks:
-                        await call.write(chunk)
-                    await call.done_writing()
-                while isinstance(state, SnapshotProgress):
-                    show(state)
-                    async with connection.answered_within(SILENCE_S):
-                        state = await self._read(call)
-                return state
-            finally:
-                call.cancel()
+            return state
 
     async def _read(self, call: Stream) -> SnapshotProgress | Snapshot:
         response = await anext(aiter(call), None)

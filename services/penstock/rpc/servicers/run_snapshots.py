@@ -7,11 +7,10 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-from penstock.errors import PermissionDenied
 from penstock.learning.run.run_snapshots import RunSnapshots
 from penstock.rpc import methods
 from penstock.rpc.errors import logged_refusal
-from penstock.rpc.proofs import prover_of
+from penstock.rpc.proofs import require_operator
 from penstock.rpc.service import Context, Method, opening_message, write_whole
 from penstock.v1 import run_pb2
 from penstock.wire import snapshots as wire
@@ -37,12 +36,7 @@ class RunSnapshotServicer:
     async def _take(self, requests: AsyncIterator[run_pb2.TakeRunSnapshotRequest], context: Context) -> None:
         request = await opening_message(requests)
         with logged_refusal("operator", peer=context.peer()):
-            prover = prover_of(methods.TAKE_RUN_SNAPSHOT, context.challenge, request)
-            if self._prover and prover != self._prover:
-                raise PermissionDenied(
-                    "TakeRunSnapshot needs a certificate, or a proof of the run's key; name the run's folder, which has"
-                    " the key, with --run-dir on a machine that sees it"
-                )
+            require_operator(self._prover, methods.TAKE_RUN_SNAPSHOT, context.challenge, request, "--run-dir")
         asked = self._snapshots.request(request.name)
         while not asked.outcome.done():
             await write_whole(context, wire.encode_run_taking(asked.progress))

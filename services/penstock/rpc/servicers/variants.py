@@ -4,16 +4,16 @@ A client without a certificate must prove the run's key, as for a snapshot: the 
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
-from penstock.errors import ConfigurationError, PermissionDenied
+from penstock.errors import ConfigurationError
 from penstock.learning.members.population import Population
 from penstock.learning.report.statistics import RunStatistics
 from penstock.rpc import methods
 from penstock.rpc.errors import logged_refusal
-from penstock.rpc.proofs import prover_of
+from penstock.rpc.proofs import require_operator
 from penstock.rpc.service import Context, Method, opening_message, write_whole
-from penstock.types.variants import RunVariant
 from penstock.v1 import run_pb2
 from penstock.wire import variants as wire
 
@@ -36,12 +36,7 @@ class VariantServicer:
     async def _change(self, requests: AsyncIterator[run_pb2.ChangeVariantsRequest], context: Context) -> None:
         request = await opening_message(requests)
         with logged_refusal("operator", peer=context.peer()):
-            prover = prover_of(methods.CHANGE_VARIANTS, context.challenge, request)
-            if self._prover and prover != self._prover:
-                raise PermissionDenied(
-                    "ChangeVariants needs a certificate, or a proof of the run's key; name the run's folder, which has"
-                    " the key, on a machine that sees it"
-                )
+            require_operator(self._prover, methods.CHANGE_VARIANTS, context.challenge, request)
             change, population = wire.decode_change(request), self._population
             if population is None:
                 raise ConfigurationError(
@@ -50,13 +45,11 @@ class VariantServicer:
                 )
             population.change(change.add, change.retire)
         known = [
-            RunVariant(
-                each.number,
-                each.arguments,
-                each.retired,
-                0.0 if each.retired else each.share,
-                self._statistics.variant_episodes(each.number),
-                next(map(_mean, self._statistics.variant_returns([each.number]))),
+            replace(
+                each,
+                share=0.0 if each.retired else each.share,
+                episodes=self._statistics.variant_episodes(each.number),
+                return_mean=next(map(_mean, self._statistics.variant_returns([each.number]))),
             )
             for each in population.variants
         ]

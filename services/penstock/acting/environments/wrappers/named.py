@@ -4,7 +4,6 @@
 is refused in one line.
 """
 
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -40,8 +39,7 @@ def wrapped(made: gymnasium.Env[Any, Any], env_id: str, wrappers: Sequence[Wrapp
             arguments = {name: value for name, value in each.items() if name != "name"}
             env = _wrapped(env, env_id, each["name"], arguments)
     except BaseException:
-        with contextlib.suppress(*foreign_errors.MISBEHAVIOUR):
-            env.close()
+        foreign_errors.close_quietly(env)
         raise
     return env
 
