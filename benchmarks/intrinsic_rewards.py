@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 PAGE, OUTPUT = ROOT / "docs" / "change-the-algorithm.md", ROOT / "build" / "bench" / "intrinsic_rewards.json"
 EVALUATIONS, PLAYED = 20, 100
 EXAMPLE = re.compile(r'^```python\n("""rnd\.py""".*?)^```$', re.MULTILINE | re.DOTALL)
-TASKS = {"MiniGrid-DoorKey-8x8-v0": 200_000, "MiniGrid-MultiRoom-N4-S5-v1": 300_000}
+TASKS = {"MiniGrid-MultiRoom-N4-S5-v0": 800_000, "MiniGrid-DoorKey-8x8-v0": 200_000}
 """Environment steps of a run of each task."""
 ROWS = "none", "random network distillation"
 
