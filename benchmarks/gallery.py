@@ -4,8 +4,9 @@
     make gallery ARGS='--presets cartpole pendulum'   # these alone; the result keeps its other rows
 
 Runs are in build/gallery. A run that has ended is kept, so that the command continues after an interruption. Films are
-docs/images/gallery/PRESET.webp. Then `python -m benchmarks.tables --adopt build/bench/gallery.json` writes the page.
-Some presets need extras: penstock[atari], penstock[box2d], penstock[mujoco].
+docs/images/gallery/PRESET.webp; games of OpenSpiel have no pictures. Some presets need extras: penstock[atari],
+penstock[box2d], penstock[mujoco], penstock[openspiel]. Then
+`python -m benchmarks.tables --adopt build/bench/gallery.json` writes the page.
 """
 
 import argparse
@@ -33,9 +34,8 @@ WIDTH, FRAMES_PER_S, SHOWN_S, QUALITY = 160, 12, 6.0, 60
 
 
 def presets() -> dict[str, Config]:
-    """Returns the presets that name an environment with pictures, which games of OpenSpiel have not."""
-    found = {name: build(values) for name in preset_names() if "environment" in (values := preset_values(name))}
-    return {name: config for name, config in found.items() if not config.environment.id.startswith("open_spiel:")}
+    """Returns the presets that name an environment."""
+    return {name: build(values) for name in preset_names() if "environment" in (values := preset_values(name))}
 
 
 def trained(name: str, config: Config) -> dict[str, object]:
@@ -45,10 +45,11 @@ def trained(name: str, config: Config) -> dict[str, object]:
     place, trust = (ROOT / "examples", ["--trust-code"]) if config.environment.imports else (ROOT, [])
     if not folder.summary.exists():
         _run(["train", "--preset", name, "--run-dir", str(folder.root)], place)
-    film = folder.root / "film.mp4"
-    _run(["evaluate", str(folder.root), *trust, "--output", str(film)], place)
-    FILMS.mkdir(parents=True, exist_ok=True)
-    write_film(film, FILMS / f"{name}.webp")
+    if not config.environment.id.startswith("open_spiel:"):
+        film = folder.root / "film.mp4"
+        _run(["evaluate", str(folder.root), *trust, "--output", str(film)], place)
+        FILMS.mkdir(parents=True, exist_ok=True)
+        write_film(film, FILMS / f"{name}.webp")
     summary = Summary.read(folder.summary)
     assert summary.evaluation is not None, f"the run of {name} has no evaluation"
     return {

@@ -609,8 +609,9 @@ def gallery(document: Document) -> str:
     rows = []
     for row in document["rows"]:
         threshold, reached = row["threshold"], row["env_steps_to_threshold"]
+        film = f"images/gallery/{row['preset']}.webp"
         cells = (
-            f"![{row['env_id']}](images/gallery/{row['preset']}.webp)",
+            f"![{row['env_id']}]({film})" if (ROOT / "docs" / film).exists() else "",
             f"{row['env_id']}<br>`{row['command']}`",
             f"{row['return_mean']:,.4g} ± {row['return_std']:,.2g}",
             f"{threshold:,g} after {reached:,}" if reached else f"{threshold:,g} not reached",
