@@ -77,6 +77,7 @@ class Network:
         memory: Kind of the recurrent layer; None: no recurrent layer.
         memory_size: Width of the recurrent layer.
         moves: Name of the board between whose cells actions move pieces; None: actions are not such moves.
+        critic_only: Names of the leaves that the critic reads and the actor does not.
     """
 
     hidden_sizes: tuple[int, ...] = (64, 64)
@@ -95,3 +96,4 @@ class Network:
     variance_epsilon: float = 1e-8
     widest_range: float = 1e38
     observation_offsets: tuple[float, ...] = ()
+    critic_only: tuple[str, ...] = ()

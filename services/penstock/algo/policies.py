@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from penstock.algo.action_heads import ActionHead
 from penstock.algo.activations import implementations_of
+from penstock.algo.critic_only import hide
 from penstock.algo.distributions import Joint, unpack_mask
 from penstock.algo.encoders import Activation, Features, Observer, encoder_layers, initialised, of_parts
 from penstock.algo.memory import Memory, Unroll, by_rows
@@ -19,8 +20,11 @@ from penstock.algo.moves import Moves
 from penstock.algo.network import LARGEST_MEAN, Network, Noise
 from penstock.algo.normalisation import BegunUpdate, MomentsUpdate, RunningMoments
 from penstock.algo.own_modules import OwnModule, own_layers
-from penstock.algo.spaces import check_spaces, position_of
+from penstock.algo.spaces import check_spaces, part_names, position_of
 from penstock.types.spaces import EnvironmentSpec
+
+_OUTPUT_GAIN = 0.01
+"""Gain of the actor's last layer, so that a new policy is nearly uniform or centred."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +126,12 @@ class Policy(nn.Module):
         Raises `ConfigurationError` if the spaces are not supported (`check_spaces`), or a user's module can't be used.
         """
         super().__init__()
-        check_spaces(spec, network.encoders, network.moves)
+        check_spaces(spec, network.encoders, network.moves, network.critic_only)
         self.spec, self.network = spec, network
         self.observer = Observer(spec, network.encoders, standardise=network.normalise_observations)
         self.unroll: Unroll = by_rows
         self.memory: Memory | None = None
+        self._hidden: tuple[slice, ...] = ()
         self._head: Head = self._add_networks()
         self.log_std = self._head.log_std()
         self.observation_moments = RunningMoments(self.observer.moments_shape, network.variance_epsilon)
@@ -157,11 +162,16 @@ class Policy(nn.Module):
 
         self.actor: nn.Module
         if network.moves is None:
-            self.actor = head(action.outputs, 0.01)
+            self.actor = head(action.outputs, _OUTPUT_GAIN)
             action.initialise(list(self.actor.parameters())[-1])
         else:
             self.actor = Moves(self.observer.preparations, position_of(self.spec, network.moves), activation)
         self.critic = head(1, 1.0)
+        if network.critic_only:
+            hidden = [name in network.critic_only for name in part_names(self.spec)]
+            gain = math.sqrt(2.0) if network.hidden_sizes else _OUTPUT_GAIN
+            encoders, first, *_ = self.actor.children()
+            self._hidden = hide(encoders, first, self.observer.preparations, hidden, gain)
         return action
 
     @property
@@ -183,6 +193,15 @@ class Policy(nn.Module):
     def memory_shape(self) -> tuple[int, int] | None:
         """Shape of one state, (parts, H); None without memory."""
         return None if self.memory is None else self.memory.shape
+
+    @property
+    def hidden_gradients(self) -> tuple[Tensor, ...]:
+        """Views of the gradient that must be 0: of the actor's weights for `policy.critic_only`."""
+        if not self._hidden:
+            return ()
+        gradient = self.get_parameter("actor.1.weight").grad
+        assert gradient is not None
+        return tuple(gradient[:, columns] for columns in self._hidden)
 
     @property
     def own_value_network(self) -> nn.Module | None:

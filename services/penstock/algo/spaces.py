@@ -4,7 +4,7 @@ Imports no torch, so that a launcher can check the spaces before it starts any p
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from penstock.errors import ConfigurationError
 from penstock.types.spaces import (
     LEAST_IMAGE,
+    PLAIN_ENCODERS,
     BoxSpace,
     DiscreteSpace,
     Encoder,
@@ -51,15 +52,19 @@ there and learn no faster."""
 
 
 def check_spaces(
-    spec: EnvironmentSpec, encoders: Mapping[str, Encoder] | None = None, moves: str | None = None
+    spec: EnvironmentSpec,
+    encoders: Mapping[str, Encoder] | None = None,
+    moves: str | None = None,
+    critic_only: Sequence[str] = (),
 ) -> None:
     """Raises `ConfigurationError` if no policy supports the spaces, or a setting does not fit them.
 
-    The settings are `policy.encoders` and `policy.moves`.
+    The settings are `policy.encoders`, `policy.moves` and `policy.critic_only`.
     """
     chosen = encoders_of(spec, encoders or {})
     if moves is not None:
         _check_moves(spec, chosen, moves)
+    _check_critic_only(spec, chosen, critic_only)
     for leaf in spec.action.leaves:
         if isinstance(leaf.space, BoxSpace) and not leaf.space.dtype.startswith("float"):
             raise ConfigurationError(f"{spec.id} has the action space {leaf.space.shown()}; boxes must be of floats")
@@ -71,7 +76,7 @@ def encoders_of(spec: EnvironmentSpec, chosen: Mapping[str, Encoder]) -> tuple[E
     Weights record the chosen ones alone, so the encoders of the kinds must never change. `encoders_of_new` chooses the
     encoders of new policies. Raises `ConfigurationError` if a chosen encoder names no leaf or can't encode its space.
     """
-    names = _names(spec)
+    names = part_names(spec)
     for name in chosen:
         if name not in names:
             raise ConfigurationError(
@@ -89,7 +94,7 @@ def encoders_of(spec: EnvironmentSpec, chosen: Mapping[str, Encoder]) -> tuple[E
     return tuple(encoders)
 
 
-def _names(spec: EnvironmentSpec) -> list[str]:
+def part_names(spec: EnvironmentSpec) -> list[str]:
     """Returns the names of the leaves of an observation, as settings use them."""
     return [leaf.name or WHOLE for leaf in spec.observation.leaves]
 
@@ -100,7 +105,7 @@ def encoders_of_new(spec: EnvironmentSpec, moves: str | None = None) -> dict[str
     Actions that move pieces (`policy.moves`) need the planes of their board, whatever its size.
     """
     found: dict[str, Encoder] = {}
-    for name, space in zip(_names(spec), spec.observation.spaces, strict=True):
+    for name, space in zip(part_names(spec), spec.observation.spaces, strict=True):
         if name != moves and _encoder_of_kind(space) == "board" and not _is_worth_convolving(space):
             found[name] = _encoder_of_row(space)
         elif _is_row_of_tokens(space):
@@ -110,7 +115,7 @@ def encoders_of_new(spec: EnvironmentSpec, moves: str | None = None) -> dict[str
 
 def shown_encoders(spec: EnvironmentSpec, chosen: Mapping[str, Encoder]) -> str:
     """Returns a short line with the encoder of each leaf of an observation. Raises as `encoders_of`."""
-    parts = [f"{name} {encoder}" for name, encoder in zip(_names(spec), encoders_of(spec, chosen), strict=True)]
+    parts = [f"{name} {encoder}" for name, encoder in zip(part_names(spec), encoders_of(spec, chosen), strict=True)]
     more = f" and {len(parts) - _MOST_SHOWN} more" if len(parts) > _MOST_SHOWN else ""
     return f"encoders: {', '.join(parts[:_MOST_SHOWN])}{more} (policy.encoders)"
 
@@ -121,7 +126,7 @@ def large_pictures(spec: EnvironmentSpec, chosen: Mapping[str, Encoder]) -> list
     Raises as `encoders_of`.
     """
     lines = []
-    for name, space, encoder in zip(_names(spec), spec.observation.spaces, encoders_of(spec, chosen), strict=True):
+    for name, space, encoder in zip(part_names(spec), spec.observation.spaces, encoders_of(spec, chosen), strict=True):
         if encoder == "image" and isinstance(space, BoxSpace):
             height, width = channels_first(space.shape)[1:]
             if (ratio := height * width / _USUAL_PIXELS) >= _MANY_TIMES:
@@ -134,7 +139,7 @@ def large_pictures(spec: EnvironmentSpec, chosen: Mapping[str, Encoder]) -> list
 
 def position_of(spec: EnvironmentSpec, name: str) -> int:
     """Returns the position of a leaf among the leaves of an observation."""
-    return _names(spec).index(name)
+    return part_names(spec).index(name)
 
 
 def is_code(space: Space) -> bool:
@@ -195,11 +200,31 @@ def bounded(space: BoxSpace) -> NDArray[np.bool_]:
     return both
 
 
+def _check_critic_only(spec: EnvironmentSpec, encoders: tuple[Encoder, ...], names: Sequence[str]) -> None:
+    parts = part_names(spec)
+    for name in names:
+        if name not in parts:
+            raise ConfigurationError(
+                f"policy.critic_only names {name!r}, which is not part of an observation of {spec.id}; its parts are:"
+                f" {', '.join(parts)}"
+            )
+        if (encoder := encoders[parts.index(name)]) not in PLAIN_ENCODERS:
+            raise ConfigurationError(
+                f"policy.critic_only names {name} of {spec.id}, whose encoder is {encoder}; only parts with the"
+                f" encoders {' and '.join(PLAIN_ENCODERS)} can be hidden from the actor"
+            )
+    if set(parts).issubset(names):
+        raise ConfigurationError(
+            f"policy.critic_only names all parts of an observation of {spec.id}, so that the actor would act blindly;"
+            " leave one out"
+        )
+
+
 def _check_moves(spec: EnvironmentSpec, encoders: tuple[Encoder, ...], name: str) -> None:
-    if name not in _names(spec):
+    if name not in part_names(spec):
         raise ConfigurationError(
             f"policy.moves names {name!r}, which is not part of an observation of {spec.id}; its parts are:"
-            f" {', '.join(_names(spec))}"
+            f" {', '.join(part_names(spec))}"
         )
     space, encoder = spec.observation.spaces[position_of(spec, name)], encoders[position_of(spec, name)]
     shape, integers = space.observation_array[1], alternatives(space)

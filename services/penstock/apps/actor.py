@@ -53,7 +53,8 @@ def run(config: Config) -> int:
         )
         turns = TrainingTurns(functools.partial(variation_of, config.environment), config.environment.frame_stack)
         environments = _environments_of(config, service, progress, turns)
-        check_spaces(environments.spec, config.policy.encoders, config.policy.moves)
+        policy = config.policy
+        check_spaces(environments.spec, policy.encoders, policy.moves, policy.critic_only)
         offsets_of(environments.spec, config.policy.observation_offsets)
         return _collect(config, service, environments, progress, watch, turns)
 

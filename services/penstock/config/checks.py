@@ -95,6 +95,17 @@ def _moves(config: Sections) -> str | None:
     )
 
 
+def _critic_only(config: Sections) -> str | None:
+    policy = config.policy
+    apart = policy.trunk == "separate" and policy.memory is None and policy.module is None and policy.moves is None
+    if apart or not policy.critic_only:
+        return None
+    return (
+        "policy.critic_only needs an actor and a critic that share no layer and have no module of their own; set"
+        " policy.trunk to separate, and remove policy.memory, policy.module and policy.moves"
+    )
+
+
 def _gate(config: Sections) -> str | None:
     fresh, degree, window = config.sampling.fresh_segments, config.degree, config.actor.environments
     reason = (
@@ -234,6 +245,7 @@ _CHECKS = (
     _normalisation,
     _memory,
     _moves,
+    _critic_only,
     _native,
     _turns,
     _windows,

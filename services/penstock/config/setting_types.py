@@ -319,6 +319,9 @@ InfoKeys = Annotated[
 ]
 """Keys of infos. They are labels in Prometheus, and parts of names in records and in TensorBoard."""
 PartName = Annotated[str, Field(min_length=1)]
+PartNames = Annotated[
+    tuple[PartName, ...], pydantic.BeforeValidator(read_list), InWords("names of parts, separated by commas")
+]
 Count = Annotated[
     PositiveInt, pydantic.BeforeValidator(read_count), InWords("a whole number above 0, such as 1000 or 1e6")
 ]

@@ -152,6 +152,7 @@ def _request(config: Config) -> dict[str, Any]:
         "segments": sized_segments(config),
         "encoders": config.policy.encoders,
         "moves": config.policy.moves,
+        "critic_only": config.policy.critic_only,
         "widest_range": config.policy.widest_range,
         "offsets": config.policy.observation_offsets,
         "largest_magnitude": environment.largest_magnitude,

@@ -14,9 +14,6 @@ from penstock.algo.spaces import alternatives, encoders_of
 from penstock.small.layers import Tensors, tensor_of
 from penstock.types.spaces import EnvironmentSpec, Leaves, MultiBinarySpace, Space
 
-ENCODERS = ("flat", "one_hot")
-"""Encoders that have no parameters."""
-
 
 def _range(bound: float) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Returns both ends of a range as arrays <float32>[], which operations read faster than numbers."""
@@ -34,7 +31,7 @@ class Inputs:
     """
 
     def __init__(self, spec: EnvironmentSpec, network: Network) -> None:
-        """Prepares the leaves, whose encoders are in `ENCODERS`."""
+        """Prepares the leaves, whose encoders are in `PLAIN_ENCODERS`."""
         leaves = zip(spec.observation.spaces, encoders_of(spec, network.encoders), strict=True)
         self._parts = [_OneHot(space) if encoder == "one_hot" else _Numbers(space) for space, encoder in leaves]
         self.width = sum(part.width for part in self._parts)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from penstock.algo.published import Description
 from penstock.algo.spaces import encoders_of
 from penstock.small.actions import Actions
-from penstock.small.inputs import ENCODERS, Inputs
+from penstock.small.inputs import Inputs
 from penstock.small.layers import Layer
-from penstock.types.spaces import ActivationName
+from penstock.types.spaces import PLAIN_ENCODERS, ActivationName
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,6 @@ def obstacle(description: Description) -> str:
         if value is not None:
             return f"policy.{setting} is {value!r}"
     for encoder in encoders_of(description.spec, network.encoders):
-        if encoder not in ENCODERS:
+        if encoder not in PLAIN_ENCODERS:
             return f"an observation has the encoder {encoder}"
     return ""

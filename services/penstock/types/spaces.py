@@ -22,6 +22,8 @@ Trunk = Literal["separate", "shared"]
 Encoder = Literal["flat", "one_hot", "embedding", "token_mean", "token_gru", "board", "image"]
 """Encoder of one leaf of an observation."""
 
+PLAIN_ENCODERS: tuple[Encoder, ...] = ("flat", "one_hot")
+"""Encoders that have no parameters."""
 VECTOR_ENCODERS: tuple[Encoder, ...] = ("embedding", "token_mean", "token_gru")
 """Encoders with learned vectors of integers."""
 

@@ -25,6 +25,7 @@ class Relay(ParallelEnv[str, Any, Any]):  # type: ignore[misc]
         self.possible_agents, self.render_mode = list(PRESENT), render_mode
         own = spaces.Box(-100.0, 100.0, (3,), np.float32), spaces.Discrete(2)
         self._spaces = dict.fromkeys(PRESENT, own) if spaces_of is None else dict(spaces_of)
+        self.state_space = spaces.Box(0.0, np.inf, (2, 1), np.float64)
         self.agents: list[str] = []
         self._game = self._steps = 0
         self.actions: list[Values] = []
@@ -53,6 +54,9 @@ class Relay(ParallelEnv[str, Any, Any]):  # type: ignore[misc]
         cut = {agent: agent in gone and agent == "second" for agent in reported}
         infos = {agent: {"steps": self._steps} for agent in reported}
         return {agent: self._seen(agent) for agent in reported}, rewards, ended, cut, infos
+
+    def state(self) -> Any:
+        return np.array([[self._game], [self._steps]], np.float64)
 
     def render(self) -> Any:
         return np.full((32, 48, 3), self._steps, np.uint8)

@@ -1,7 +1,7 @@
 """Tiny deterministic environments with known values, and their specs. Started services import them, so torch is not.
 
-Importing this module registers Counting-v0, Echo-v0, Drifting-v0, Still-v0, NeverResets-v0 and ResetsAtOnce-v0 with
-Gymnasium.
+Importing this module registers Counting-v0, Echo-v0, Drifting-v0, Still-v0, Pieces-v0, Told-v0, NeverResets-v0 and
+ResetsAtOnce-v0 with Gymnasium.
 """
 
 from typing import Any
@@ -137,6 +137,34 @@ class Pieces(gymnasium.Env[NDArray[np.uint8], np.int64]):
         return self._board, float(moved), False, False, {}
 
 
+class Told(gymnasium.Env[Any, np.int64]):
+    """Rewards the choice with the sign of its part `own` by 1, and adds 5 times its part `luck`. Ends after 8 steps."""
+
+    observation_space = gymnasium.spaces.Dict(
+        {
+            "luck": gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32),
+            "own": gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32),
+        }
+    )
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Observation], dict[str, Any]]:
+        super().reset(seed=seed)
+        self._left = 8
+        return self._observe(), {}
+
+    def step(self, action: np.int64) -> tuple[dict[str, Observation], float, bool, bool, dict[str, Any]]:
+        earned = float(action == (self._own > 0.0)) + 5.0 * self._luck[0]
+        self._left -= 1
+        return self._observe(), earned, self._left == 0, False, {}
+
+    def _observe(self) -> dict[str, Observation]:
+        self._luck, self._own = self.np_random.normal(0.0, 1.0, 2), self.np_random.uniform(-1.0, 1.0)
+        return {"luck": self._luck.astype(np.float32), "own": np.array([self._own], np.float32)}
+
+
 def counting_vector(mode: AutoresetMode, num_envs: int = 1, length: int = 3) -> "SyncVectorEnv[Any, Any]":
     return SyncVectorEnv([lambda: Counting(length)] * num_envs, copy=False, autoreset_mode=mode)
 
@@ -158,6 +186,7 @@ _register("Echo-v0", "Echo")
 _register("Drifting-v0", "Drifting")
 _register("Still-v0", "Still", disable_env_checker=True)
 _register("Pieces-v0", "Pieces")
+_register("Told-v0", "Told")
 _register("NeverResets-v0", "Counting", vector_entry_point=f"{__name__}:never_resetting")
 _register("ResetsAtOnce-v0", "Counting", vector_entry_point=f"{__name__}:resetting_at_once")
 

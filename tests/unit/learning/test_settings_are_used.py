@@ -38,6 +38,7 @@ POLICY = {
     "encoders": {"observation": "embedding"},
     "memory": "gru",
     "memory_size": 8,
+    "critic_only": ["luck"],
     "moves": "observation",
     "module": "examples.residual_network:Residual",
 }
@@ -113,6 +114,7 @@ NEEDS: dict[str, dict[str, object]] = {
     **{key: {"ppo": {"intrinsic_reward": INTRINSIC}} for key in ("intrinsic_coefficient", "intrinsic_discount")},
     # Its actions are moves on a board.
     "moves": {"environment": {"id": "Pieces-v0"}},
+    "critic_only": {"environment": {"id": "Told-v0"}},
     "burn_in_steps": {"policy": {"memory": "gru"}},
     # The range is 2. Actors scale the actions, and the learner knows the tanh after them.
     "widest_range": {"policy": {"squash_actions": True}},

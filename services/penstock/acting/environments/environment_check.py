@@ -100,6 +100,7 @@ def check(
     padding: Literal["auto"] | Sequence[int] | None = None,
     encoders: Mapping[str, Encoder],
     moves: str | None,
+    critic_only: Sequence[str] = (),
     widest_range: float,
     offsets: Sequence[float] = (),
     largest_magnitude: float,
@@ -109,8 +110,8 @@ def check(
 
     `alone` is whether each environment has a worker process of its own, if there are any. The settings
     `environment.frame_stack`, `environment.pad_spaces` (padding), `environment.largest_magnitude`, `policy.encoders`,
-    `policy.moves`, `policy.widest_range` and `policy.observation_offsets` describe the other arguments. `progress` is
-    called before each stage.
+    `policy.moves`, `policy.critic_only`, `policy.widest_range` and `policy.observation_offsets` describe the other
+    arguments. `progress` is called before each stage.
 
     Raises `ConfigurationError`, with the fault, its place and a remedy in one line, if an environment can't be used.
     """
@@ -153,7 +154,7 @@ def check(
                 agents = max(agents, agents_of(made))
                 plain, made = made, with_frames(made, frames)
             first = first or made.spec
-            check_spaces(made.spec, encoders, moves)
+            check_spaces(made.spec, encoders, moves, critic_only)
             offsets_of(made.spec, offsets)
             require_same_spaces(made.spec, first, [each.kwargs for each in task.makings], number)
             with stages.explained():

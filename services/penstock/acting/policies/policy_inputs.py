@@ -1,6 +1,6 @@
 """Checks the inputs of a trained policy: one observation or a batch of them, and their action masks."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +13,13 @@ from penstock.acting.values.leaf_buffers import Unusable, ValueCheck
 from penstock.acting.values.leaves import flatten
 from penstock.acting.values.masks import MaskSource, Place
 from penstock.acting.values.returned_values import UNREADABLE, array_of
+from penstock.algo.network import Network
+from penstock.algo.spaces import part_names
 from penstock.errors import ConfigurationError
 from penstock.types.spaces import EnvironmentSpec, Leaf, Space, is_image
+
+_ABSENT = object()
+"""In place of a part that the actor does not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,30 +49,43 @@ class Rows:
 class PolicyInputs:
     """Converts observations and masks to the rows of a policy, and refuses those that do not fit its spaces."""
 
-    def __init__(self, spec: EnvironmentSpec, offsets: Sequence[float]) -> None:
-        """Takes the offsets of the policy's network."""
-        self._spec, self._offsets = spec, stacked_offsets(spec, offsets)
+    def __init__(self, spec: EnvironmentSpec, network: Network) -> None:
+        """Takes what the policy was made for, and its network."""
+        self._spec, self._offsets = spec, stacked_offsets(spec, network.observation_offsets)
+        self._unread = {name for name in part_names(spec) if name in network.critic_only}
         self._checks = [ValueCheck(leaf) for leaf in spec.observation.leaves]
         self._masks = MaskSource(Place.INFO, spec.action)
 
     def rows(self, observation: Any, action_mask: Any, *, masked: bool = True) -> Rows:
         """Returns the rows of an observation or a batch. Raises `ConfigurationError` if they do not fit.
 
-        `masked` says whether a policy with masks needs one.
+        `masked` says whether a policy with masks needs one. Parts that the actor does not read may be absent.
         """
+        if self._unread and isinstance(observation, Mapping):
+            observation = {**dict.fromkeys(self._unread, _ABSENT), **observation}
         values = flatten(self._spec.observation, observation)
         leaves = self._spec.observation.leaves
-        arrays = [self._array(leaf, value) for leaf, value in zip(leaves, values, strict=True)]
-        is_batch = arrays[0].ndim == len(leaves[0].space.observation_array[1]) + 1
-        rows = [array if is_batch else array[None] for array in arrays]
-        for leaf, check, array, row in zip(leaves, self._checks, arrays, rows, strict=True):
-            if row.shape != (len(rows[0]), *leaf.space.observation_array[1]):
+        arrays = [
+            None if value is _ABSENT else self._array(leaf, value) for leaf, value in zip(leaves, values, strict=True)
+        ]
+        leaf, first = next((leaf, array) for leaf, array in zip(leaves, arrays, strict=True) if array is not None)
+        is_batch = first.ndim == len(leaf.space.observation_array[1]) + 1
+        count = len(first) if is_batch else 1
+        rows = []
+        for leaf, check, array in zip(leaves, self._checks, arrays, strict=True):
+            dtype, shape = leaf.space.observation_array
+            if array is None:
+                rows.append(np.zeros((count, *shape), dtype))
+                continue
+            row = array if is_batch else array[None]
+            if row.shape != (count, *shape):
                 raise self._misfit(leaf, array)
             try:
                 check(row)
             except Unusable as fault:
                 raise ConfigurationError(f"{fault.what}; this policy of {self._spec.id} can't act on it") from None
-        mask = self._mask(observation, action_mask, len(rows[0]) if is_batch else None) if masked else None
+            rows.append(row)
+        mask = self._mask(observation, action_mask, count if is_batch else None) if masked else None
         cast = (self._cast(leaf, row) for leaf, row in zip(leaves, subtracted(tuple(rows), self._offsets), strict=True))
         return Rows(tuple(cast), mask, is_batch)
 

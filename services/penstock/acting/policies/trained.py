@@ -58,7 +58,7 @@ class TrainedPolicy:
         spec = self._runner.policy.spec
         self._action_map = ActionMap(spec.action, self._runner.network)
         self._action_form = ActionForm(spec.action, spec.action_types)
-        self._inputs = PolicyInputs(spec, self._runner.network.observation_offsets)
+        self._inputs = PolicyInputs(spec, self._runner.network)
         self._remembered: int | None = None
         self.reset(seed=secrets.randbits(64) if seed is None else seed)
         self.weights = weights

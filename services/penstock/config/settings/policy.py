@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from penstock.config.code_names import CodeName
-from penstock.config.setting_types import Numbers, PartName, Sizes
+from penstock.config.setting_types import Numbers, PartName, PartNames, Sizes
 from penstock.config.settings.section import Section
 from penstock.types.spaces import ActivationName, Encoder, MemoryKind, Trunk
 
@@ -64,6 +64,10 @@ class PolicyConfig(Section):
     memory_size: PositiveInt = 64
     """Width of the recurrent layer, or of a state of policy.module; every segment stores one state of this width, or
     two for an LSTM."""
+    critic_only: PartNames = ()
+    """Parts of the observation that the critic reads and the actor does not: what is known in training alone, such as
+    the state of a game of several agents or the true friction of a simulation. Their encoders must be flat or one_hot.
+    A trained policy acts without them (docs/your-environment.md)."""
     moves: PartName | None = None
     """Part of the observation that is a board of interchangeable pieces, such as colours, between whose cells actions
     move one piece: Discrete(cells**2), numbered source * cells + target. Convolutions with the same weights for every

@@ -45,6 +45,7 @@ class DirectExecution:
         """
         self._by_torch = by_torch
         self._gradient, self._ppo, self._ranks, self._optimizer = gradient, ppo, ranks, step.optimizer
+        self._hidden = [each.numpy() for each in step.hidden]
         self._take_step = ClippedSteps(
             step.parameters,
             step.optimizer.state,
@@ -163,6 +164,8 @@ class DirectExecution:
         if not ranks.alone:
             totals = self._sum_over(ranks, log_probs, own, totals)
         self._gradient.finish()
+        for each in self._hidden:
+            each[:] = 0.0
         policy, value, entropy = (total / count for total in totals)
         return policy, value, entropy
 

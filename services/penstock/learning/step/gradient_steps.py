@@ -225,7 +225,8 @@ class GradientStep:
     A step is refused if the gradient's norm is not finite, or so large that Adam could not store its square. Parameters
     therefore stay finite: Adam moves none by more than 10 times the learning rate per step (Cauchy-Schwarz on its two
     moments gives 7.3), and the configuration bounds the learning rate. Larger gradients are scaled down to
-    `max_gradient_norm`, and the value's own parameters, which begin at `border`, apart from the policy's.
+    `max_gradient_norm`, and the value's own parameters, which begin at `border`, apart from the policy's. The views of
+    the gradient in `hidden` are set to 0.
     """
 
     objective: Objective
@@ -233,6 +234,7 @@ class GradientStep:
     optimizer: Optimizer
     max_gradient_norm: float
     border: int | None = None
+    hidden: tuple[Tensor, ...] = ()
 
     @property
     def gradient(self) -> Tensor:
@@ -275,4 +277,6 @@ class GradientStep:
         log_prob, loss = self.objective(steps, settings, counted)
         self.gradient.zero_()
         loss.total.backward()  # type: ignore[no-untyped-call]
+        for each in self.hidden:
+            each.zero_()
         return log_prob, loss

@@ -139,7 +139,12 @@ class Learner:
         own = self.policy.own_value_network
         self._border = None if own is None else beginning_of(own)
         self.step = GradientStep(
-            self.own.objective, self.parameters, self.optimizer, ppo.max_gradient_norm, self._border
+            self.own.objective,
+            self.parameters,
+            self.optimizer,
+            ppo.max_gradient_norm,
+            self._border,
+            self.policy.hidden_gradients,
         )
         self._execution = chosen.begin(self.policy, self.step, ppo, self.own.estimate)
 

@@ -1,7 +1,8 @@
 """Environments of several agents with PettingZoo's parallel interface, such as pettingzoo:mpe2.simple_spread_v3.
 
 Each agent is a row of a vector environment, and all agents share one policy. An observation has the agent's identity,
-unless the argument `agent_identity` is False. Observations and actions of different sizes are padded.
+unless the argument `agent_identity` is False. With the argument `state`, it also has the state of the whole game, which
+is for the critic (`policy.critic_only`). Observations and actions of different sizes are padded.
 """
 
 import functools
@@ -23,7 +24,7 @@ from penstock.machine import extras
 from penstock.machine.module_imports import import_named
 
 PLACE = "pettingzoo"
-_MAKER, _OBSERVATION, _IDENTITY = "parallel_env", "observation", "agent"
+_MAKER, _OBSERVATION, _IDENTITY, _STATE = "parallel_env", "observation", "agent", "state"
 _NUMBERS = (bool, int, float, np.number, np.bool_)
 
 
@@ -96,7 +97,14 @@ class ParallelAgents(VectorEnv[Any, Any, Any]):
     """
 
     def __init__(
-        self, name: str, make: Callable[..., Any], num_envs: int, *, agent_identity: bool = True, **arguments: Any
+        self,
+        name: str,
+        make: Callable[..., Any],
+        num_envs: int,
+        *,
+        agent_identity: bool = True,
+        state: bool = False,
+        **arguments: Any,
     ) -> None:
         """Makes the environments. Raises `ConfigurationError` (`UnevenRows`) if their agents can't share a policy."""
         self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
@@ -116,6 +124,12 @@ class ParallelAgents(VectorEnv[Any, Any, Any]):
         self._masked = self._common_action()
         self._identity = agent_identity and self.agents > 1
         self.single_observation_space = self._with_identity(self._observed)
+        self._state = self._state_of(first) if state else None
+        if self._state is not None:
+            whole = self.single_observation_space
+            parts = dict(whole.spaces) if isinstance(whole, spaces.Dict) else {_OBSERVATION: whole}
+            self._refuse_part(_STATE, parts, "the state of the game", "state")
+            self.single_observation_space = spaces.Dict({**parts, _STATE: self._state})
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self.acted, self.begun, self.absent = (np.zeros(num_envs, np.bool_) for _ in range(3))
@@ -153,7 +167,7 @@ class ParallelAgents(VectorEnv[Any, Any, Any]):
                 if agent in before
             }
             observations, rewards, ends, cuts, notes = env.step(chosen)
-            now = set(env.agents)
+            state, now = self._state_now(env), set(env.agents)
             if unknown := now.difference(self._ids):
                 raise ValueError(f"{min(unknown)} is not among the possible_agents")
             for row, agent in zip(rows, self._ids, strict=True):
@@ -166,7 +180,7 @@ class ParallelAgents(VectorEnv[Any, Any, Any]):
                         raise ValueError(f"{agent} was truncated without a last observation")
                 ended = terminated[row] or truncated[row]
                 self.begun[row] = agent in now and (agent not in before or ended)
-                self._take(row, env, observations, notes)
+                self._take(row, env, observations, notes, state)
         return self._batch(), reward, terminated, truncated, self._infos
 
     def render(self) -> Any:
@@ -183,18 +197,25 @@ class ParallelAgents(VectorEnv[Any, Any, Any]):
         observations, notes = env.reset(seed=seed)
         if not env.agents:
             raise ValueError("reset returned no agents")
+        state = self._state_now(env)
         for index in range(self.agents):
-            self._take(number * self.agents + index, env, observations, notes)
+            self._take(number * self.agents + index, env, observations, notes, state)
 
-    def _take(self, row: int, env: Any, observations: Mapping[str, Any], notes: Mapping[str, Any]) -> None:
-        """Takes what the agent of a row has observed, if it is there, and its info."""
+    def _state_now(self, env: Any) -> Any:
+        return None if self._state is None else np.asarray(env.state(), self._state.dtype).reshape(self._state.shape)
+
+    def _take(self, row: int, env: Any, observations: Mapping[str, Any], notes: Mapping[str, Any], state: Any) -> None:
+        """Takes what the agent of a row has observed, if it is there, its info, and the state of its game."""
         index = row % self.agents
         agent = self._ids[index]
         observation, note = observations.get(agent), notes.get(agent, {})
         self.absent[row] = agent not in env.agents
         if observation is None and not self.absent[row]:
             raise ValueError(f"there is no observation of {agent}")
-        self._rows[row] = self._row(index, observation)
+        whole = self._row(index, observation)
+        if state is not None:
+            whole = {**(whole if isinstance(whole, dict) else {_OBSERVATION: whole}), _STATE: state}
+        self._rows[row] = whole
         mask = self._forms[index].mask(observation, note)
         if mask is not None or self._masked:
             actions = self.single_action_space
@@ -271,12 +292,24 @@ class ParallelAgents(VectorEnv[Any, Any, Any]):
             high = np.append(space.high, np.ones(self.agents)).astype(space.dtype)  # type: ignore[attr-defined]
             return spaces.Box(low, high, dtype=space.dtype)  # type: ignore[arg-type]
         parts = dict(space.spaces) if isinstance(space, spaces.Dict) else {_OBSERVATION: space}
-        if _IDENTITY in parts:
-            raise ConfigurationError(
-                f"an observation of {self._name} has a part {_IDENTITY!r}, the name of the agent's identity; set its"
-                " argument agent_identity=False"
-            )
+        self._refuse_part(_IDENTITY, parts, "the agent's identity", "agent_identity")
         return spaces.Dict({**parts, _IDENTITY: spaces.Discrete(self.agents)})
+
+    def _refuse_part(self, part: str, parts: Mapping[str, Any], what: str, argument: str) -> None:
+        if part in parts:
+            raise ConfigurationError(
+                f"an observation of {self._name} has a part {part!r}, the name of {what}; set its argument"
+                f" {argument}=False"
+            )
+
+    def _state_of(self, env: Any) -> spaces.Box:
+        """Returns the space of an environment's state in one row. Raises `ConfigurationError` if it has none."""
+        space = getattr(env, "state_space", None)
+        if not isinstance(space, spaces.Box) or not callable(getattr(env, "state", None)):
+            raise ConfigurationError(
+                f"{self._name} has no state() with a Box as its state_space; remove its argument state"
+            )
+        return spaces.Box(space.low.ravel(), space.high.ravel(), dtype=space.dtype)
 
     def _row(self, index: int, observation: Any) -> Any:
         """Returns the observation of an agent as the policy sees it. None: zeros, for an absent one."""
@@ -288,7 +321,7 @@ class ParallelAgents(VectorEnv[Any, Any, Any]):
             seen = values
         if not self._identity:
             return seen
-        if not isinstance(self.single_observation_space, spaces.Dict):
+        if _is_row(space) and np.issubdtype(space.dtype, np.floating):
             one_hot = np.zeros(self.agents, space.dtype)
             one_hot[index] = observation is not None
             return np.concatenate([np.asarray(seen), one_hot])

@@ -93,6 +93,35 @@ def test_the_identity_of_an_agent_may_be_left_out() -> None:
     assert isinstance(nested, spaces.Dict) and nested["agent"] == spaces.Discrete(3)
 
 
+def test_the_state_of_the_game_is_a_part_of_each_row() -> None:
+    environments = make_environments(RELAY, 6, kwargs={"state": True}, vectorization="auto")
+    assert [leaf.name for leaf in environments.spec.observation.leaves] == ["observation", "state"]
+    environments.reset([10, 0, 0, 20, 0, 0])
+    for step in range(8):
+        own, state = environments.observation
+        games = np.array([10, 20]) + step // 7
+        np.testing.assert_array_equal(state, np.repeat(np.stack([games, [step % 7] * 2], 1), 3, axis=0))
+        assert own.shape == (6, 6)
+        environments.step((np.ones(6, np.int64),))
+
+
+def test_a_state_that_a_game_has_not_is_refused() -> None:
+    def stateless() -> Any:
+        game = relay.Relay()
+        del game.state_space
+        return game
+
+    same = dict.fromkeys(relay.PRESENT, (spaces.Dict({"state": NUMBERS}), spaces.Discrete(2)))
+    with pytest.raises(
+        ConfigurationError, match="Relay has a part 'state', the name of the state of the game; set its"
+    ):
+        of(same, state=True)
+    with pytest.raises(
+        ConfigurationError, match=r"Relay has no state\(\) with a Box as its state_space; remove its arg"
+    ):
+        ParallelAgents("Relay", stateless, 3, state=True)
+
+
 def test_shorter_observations_and_fewer_actions_are_padded() -> None:
     shorter = spaces.Box(-5.0, 5.0, (2,), np.float32)
     agents = of(
