@@ -452,6 +452,12 @@ def tuning(document: Document) -> str:
     return f"{comparing_tables.tuning(document)} {_place(document)} ([result file](../results/tuning.json))."
 
 
+def intrinsic_rewards(document: Document) -> str:
+    """Returns the successes of runs with and without intrinsic rewards."""
+    origin = f"{_place(document['provenance'])} ([result file](../results/intrinsic_rewards.json))."
+    return f"{comparing_tables.intrinsic_rewards(document)} {origin}"
+
+
 def slow_environment(document: Document) -> str:
     """Returns the rate of collectors that await a slow environment or leave it out."""
     reference = document["readings"][0]["steps_per_s"]
@@ -777,6 +783,7 @@ PARTS: Mapping[str, tuple[str, str, Callable[[Document], str]]] = {
     "demonstrations": ("docs/demonstrations.md", "demonstrations.json", demonstrations),
     "watching": ("docs/tracking.md", "watching.json", watching),
     "tuning": ("docs/tuning.md", "tuning.json", tuning),
+    "intrinsic rewards": ("docs/change-the-algorithm.md", "intrinsic_rewards.json", intrinsic_rewards),
     "shared_policy": ("docs/variants.md", "shared_policy.json", shared_policy),
     "gallery": ("docs/gallery.md", "gallery.json", gallery),
     "comparisons": ("docs/comparing.md", "compare.json", comparisons),
