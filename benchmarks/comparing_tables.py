@@ -1,4 +1,4 @@
-"""The tables of `make bench-tuning`, `make bench-intrinsic-rewards` and `make bench-watching`."""
+"""The tables of `make bench-tuning`, -intrinsic-rewards, -centralised-critic and -watching."""
 
 import statistics
 from collections.abc import Mapping
@@ -54,6 +54,26 @@ def intrinsic_rewards(document: Document) -> str:
             *rows,
             "",
             "All other settings are the defaults. Episodes are new ones with the best policy of each run.",
+        ]
+    )
+
+
+def centralised_critic(document: Document) -> str:
+    """Returns the returns of agents whose critic sees their own view, or the whole game."""
+    rows = []
+    for row in dict.fromkeys(run["row"] for run in document["runs"]):
+        runs = [run for run in document["runs"] if run["row"] == row]
+        finals = ", ".join(f"{run['final_return']:.1f}" for run in runs)
+        explained = ", ".join(f"{run['explained']:.3f}" for run in runs)
+        rows.append(f"| {row} | {finals} | {explained} |")
+    return "\n".join(
+        [
+            "| the critic sees | return of an agent, by seed | explained variance, by seed |",
+            "|---|---|---|",
+            *rows,
+            "",
+            f"simple_spread of three agents, {document['steps']:,} steps, the defaults. Returns are of new episodes"
+            " with the best policy; explained variance is the mean over the last fifth of a run.",
         ]
     )
 

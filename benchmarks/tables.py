@@ -458,6 +458,12 @@ def intrinsic_rewards(document: Document) -> str:
     return f"{comparing_tables.intrinsic_rewards(document)} {origin}"
 
 
+def centralised_critic(document: Document) -> str:
+    """Returns what agents gain by a critic that sees the whole game."""
+    origin = f"{_place(document['provenance'])} ([result file](../results/centralised_critic.json))."
+    return f"{comparing_tables.centralised_critic(document)} {origin}"
+
+
 def slow_environment(document: Document) -> str:
     """Returns the rate of collectors that await a slow environment or leave it out."""
     reference = document["readings"][0]["steps_per_s"]
@@ -784,6 +790,7 @@ PARTS: Mapping[str, tuple[str, str, Callable[[Document], str]]] = {
     "watching": ("docs/tracking.md", "watching.json", watching),
     "tuning": ("docs/tuning.md", "tuning.json", tuning),
     "intrinsic rewards": ("docs/change-the-algorithm.md", "intrinsic_rewards.json", intrinsic_rewards),
+    "centralised critic": ("docs/suites.md", "centralised_critic.json", centralised_critic),
     "shared_policy": ("docs/variants.md", "shared_policy.json", shared_policy),
     "gallery": ("docs/gallery.md", "gallery.json", gallery),
     "comparisons": ("docs/comparing.md", "compare.json", comparisons),

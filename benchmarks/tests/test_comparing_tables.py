@@ -3,6 +3,7 @@
 from dataclasses import asdict
 from typing import Any
 
+from benchmarks import centralised_critic, comparing_tables
 from benchmarks.comparing_tables import intrinsic_rewards, tuning, watching
 from benchmarks.intrinsic_rewards import ROWS, Trained
 from benchmarks.watching import FORMS, TRAINING, WATCHERS, Run, kind_of
@@ -47,6 +48,17 @@ def test_successes_are_shown_for_each_seed() -> None:
     table = intrinsic_rewards(document)
     assert f"| Rooms-v0 | 300,000 | {ROWS[0]} | 0%, 0% | 0%, 0% |" in table
     assert f"| Rooms-v0 | 300,000 | {ROWS[1]} | 50%, 50% | 100%, 100% |" in table
+
+
+def test_returns_of_both_critics_are_shown_for_each_seed() -> None:
+    runs = [
+        centralised_critic.Trained(row, seed, [1_000], [-20.0], 0.9, -20.0 - seed)
+        for row in centralised_critic.ROWS
+        for seed in (1, 2)
+    ]
+    table = comparing_tables.centralised_critic({"steps": 1_000_000, "runs": [asdict(each) for each in runs]})
+    assert "| the agent's view | -21.0, -22.0 | 0.900, 0.900 |" in table
+    assert "| the whole game | -21.0, -22.0 | 0.900, 0.900 |" in table
 
 
 def test_the_cost_of_each_watcher_is_beside_the_training() -> None:

@@ -113,9 +113,10 @@ def encoders_of_new(spec: EnvironmentSpec, moves: str | None = None) -> dict[str
     return found
 
 
-def shown_encoders(spec: EnvironmentSpec, chosen: Mapping[str, Encoder]) -> str:
+def shown_encoders(spec: EnvironmentSpec, chosen: Mapping[str, Encoder], critic_only: Sequence[str] = ()) -> str:
     """Returns a short line with the encoder of each leaf of an observation. Raises as `encoders_of`."""
-    parts = [f"{name} {encoder}" for name, encoder in zip(part_names(spec), encoders_of(spec, chosen), strict=True)]
+    encoders = zip(part_names(spec), encoders_of(spec, chosen), strict=True)
+    parts = [f"{name} {encoder}{' for the critic only' * (name in critic_only)}" for name, encoder in encoders]
     more = f" and {len(parts) - _MOST_SHOWN} more" if len(parts) > _MOST_SHOWN else ""
     return f"encoders: {', '.join(parts[:_MOST_SHOWN])}{more} (policy.encoders)"
 

@@ -10,7 +10,7 @@ from penstock.acting.policies.inference import PolicyRunner
 from penstock.acting.policies.policy_inputs import PolicyInputs
 from penstock.algo.network import Network
 from penstock.algo.policies import Inputs, Policy
-from penstock.algo.spaces import check_spaces
+from penstock.algo.spaces import check_spaces, shown_encoders
 from penstock.config import Config, Execution
 from penstock.errors import ConfigurationError
 from penstock.types.spaces import BoxSpace, DiscreteSpace, Encoder, EnvironmentSpec
@@ -43,6 +43,12 @@ def test_only_the_critic_learns_from_them(execution: Execution) -> None:
     (logits, high), (same, low) = logits_and_values(learner.policy, good), logits_and_values(learner.policy, bad)
     assert torch.equal(logits, same)
     assert (high > low + 0.5).all()
+
+
+def test_a_line_names_them() -> None:
+    assert shown_encoders(spec_of("Told-v0"), {}, ["luck"]).startswith(
+        "encoders: luck flat for the critic only, own fla"
+    )
 
 
 def test_the_actor_begins_as_one_without_them() -> None:

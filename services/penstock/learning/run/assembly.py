@@ -148,10 +148,10 @@ def opened_learner(
         checkpoints.restore(learner, session.recovered.path)
     elif continued is not None:
         checkpoints.start_from(learner, continued)
-    encoders = learner.policy.network.encoders
+    encoders, hidden = learner.policy.network.encoders, learner.policy.network.critic_only
     executed = shown_execution(learner.execution, learner.policy, config.learner.execution)
     pictures = large_pictures(spec, encoders)
-    for notice in (*learner.notices, shown_encoders(spec, encoders), *pictures, executed):
+    for notice in (*learner.notices, shown_encoders(spec, encoders, hidden), *pictures, executed):
         session.statistics.notice(notice)
     return learner
 
