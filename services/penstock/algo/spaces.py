@@ -76,15 +76,10 @@ def encoders_of(spec: EnvironmentSpec, chosen: Mapping[str, Encoder]) -> tuple[E
     Weights record the chosen ones alone, so the encoders of the kinds must never change. `encoders_of_new` chooses the
     encoders of new policies. Raises `ConfigurationError` if a chosen encoder names no leaf or can't encode its space.
     """
-    names = part_names(spec)
     for name in chosen:
-        if name not in names:
-            raise ConfigurationError(
-                f"policy.encoders names {name!r}, which is not part of an observation of {spec.id}; its parts are:"
-                f" {', '.join(names)}"
-            )
+        _check_part(spec, "policy.encoders", name)
     encoders = []
-    for name, space in zip(names, spec.observation.spaces, strict=True):
+    for name, space in zip(part_names(spec), spec.observation.spaces, strict=True):
         encoder = chosen.get(name, _encoder_of_kind(space))
         if conflict := _conflict(encoder, space):
             raise ConfigurationError(
@@ -201,20 +196,24 @@ def bounded(space: BoxSpace) -> NDArray[np.bool_]:
     return both
 
 
+def _check_part(spec: EnvironmentSpec, setting: str, name: str) -> None:
+    """Raises `ConfigurationError` if a setting names what is not part of an observation."""
+    if name not in part_names(spec):
+        raise ConfigurationError(
+            f"{setting} names {name!r}, which is not part of an observation of {spec.id}; its parts are:"
+            f" {', '.join(part_names(spec))}"
+        )
+
+
 def _check_critic_only(spec: EnvironmentSpec, encoders: tuple[Encoder, ...], names: Sequence[str]) -> None:
-    parts = part_names(spec)
     for name in names:
-        if name not in parts:
-            raise ConfigurationError(
-                f"policy.critic_only names {name!r}, which is not part of an observation of {spec.id}; its parts are:"
-                f" {', '.join(parts)}"
-            )
-        if (encoder := encoders[parts.index(name)]) not in PLAIN_ENCODERS:
+        _check_part(spec, "policy.critic_only", name)
+        if (encoder := encoders[position_of(spec, name)]) not in PLAIN_ENCODERS:
             raise ConfigurationError(
                 f"policy.critic_only names {name} of {spec.id}, whose encoder is {encoder}; only parts with the"
                 f" encoders {' and '.join(PLAIN_ENCODERS)} can be hidden from the actor"
             )
-    if set(parts).issubset(names):
+    if set(part_names(spec)).issubset(names):
         raise ConfigurationError(
             f"policy.critic_only names all parts of an observation of {spec.id}, so that the actor would act blindly;"
             " leave one out"
@@ -222,11 +221,7 @@ def _check_critic_only(spec: EnvironmentSpec, encoders: tuple[Encoder, ...], nam
 
 
 def _check_moves(spec: EnvironmentSpec, encoders: tuple[Encoder, ...], name: str) -> None:
-    if name not in part_names(spec):
-        raise ConfigurationError(
-            f"policy.moves names {name!r}, which is not part of an observation of {spec.id}; its parts are:"
-            f" {', '.join(part_names(spec))}"
-        )
+    _check_part(spec, "policy.moves", name)
     space, encoder = spec.observation.spaces[position_of(spec, name)], encoders[position_of(spec, name)]
     shape, integers = space.observation_array[1], alternatives(space)
     if len(shape) != 2 or integers is None or len(set(zip(*integers, strict=True))) != 1:

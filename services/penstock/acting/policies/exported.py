@@ -207,7 +207,7 @@ class _Greedy(nn.Module):
         super().__init__()
         spec, network = policy.spec, policy.network
         self.policy, self.names = policy, _output_names(policy)
-        self._read, self._leaves = _read_by_actor(policy), sum(_read_by_actor(policy))
+        self._read = _read_by_actor(policy)
         for position, offset in enumerate(stacked_offsets(spec, network.observation_offsets)):
             self.register_buffer(f"offset_{position}", None if offset is None else torch.from_numpy(offset))
         self.actions = TensorActionMap(spec, network)
@@ -229,8 +229,8 @@ class _Greedy(nn.Module):
             else:
                 shape = self.policy.spec.observation.spaces[position].observation_array[1]
                 leaves.append(inputs[0].new_zeros((inputs[0].shape[0], *shape)))
-        mask = inputs[self._leaves] if self.policy.spec.mask_bits else None
-        state = inputs[-1] if self.policy.memory_shape is not None else None
+        mask = next(given) if self.policy.spec.mask_bits else None
+        state = next(given) if self.policy.memory_shape is not None else None
         begun = None if state is None else torch.zeros_like(state[:, 0, 0], dtype=torch.bool)
         joint, after = self.policy.act(tuple(leaves), mask, state, begun)
         return (*self.actions(joint.mode()), *_scores(joint), *(() if after is None else (after,)))

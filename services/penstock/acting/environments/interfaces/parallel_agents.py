@@ -126,10 +126,10 @@ class ParallelAgents(VectorEnv[Any, Any, Any]):
         self.single_observation_space = self._with_identity(self._observed)
         self._state = self._state_of(first) if state else None
         if self._state is not None:
-            whole = self.single_observation_space
-            parts = dict(whole.spaces) if isinstance(whole, spaces.Dict) else {_OBSERVATION: whole}
-            self._refuse_part(_STATE, parts, "the state of the game", "state")
-            self.single_observation_space = spaces.Dict({**parts, _STATE: self._state})
+            space = self.single_observation_space
+            self.single_observation_space = self._with_part(
+                space, _STATE, self._state, "the state of the game", "state"
+            )
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self.acted, self.begun, self.absent = (np.zeros(num_envs, np.bool_) for _ in range(3))
@@ -212,10 +212,8 @@ class ParallelAgents(VectorEnv[Any, Any, Any]):
         self.absent[row] = agent not in env.agents
         if observation is None and not self.absent[row]:
             raise ValueError(f"there is no observation of {agent}")
-        whole = self._row(index, observation)
-        if state is not None:
-            whole = {**(whole if isinstance(whole, dict) else {_OBSERVATION: whole}), _STATE: state}
-        self._rows[row] = whole
+        seen = self._row(index, observation)
+        self._rows[row] = seen if state is None else {**_parts(seen), _STATE: state}
         mask = self._forms[index].mask(observation, note)
         if mask is not None or self._masked:
             actions = self.single_action_space
@@ -287,20 +285,23 @@ class ParallelAgents(VectorEnv[Any, Any, Any]):
     def _with_identity(self, space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
         if not self._identity:
             return space
-        if _is_row(space) and np.issubdtype(space.dtype, np.floating):
+        if _is_row_of_floats(space):
             low = np.append(space.low, np.zeros(self.agents)).astype(space.dtype)  # type: ignore[attr-defined]
             high = np.append(space.high, np.ones(self.agents)).astype(space.dtype)  # type: ignore[attr-defined]
             return spaces.Box(low, high, dtype=space.dtype)  # type: ignore[arg-type]
-        parts = dict(space.spaces) if isinstance(space, spaces.Dict) else {_OBSERVATION: space}
-        self._refuse_part(_IDENTITY, parts, "the agent's identity", "agent_identity")
-        return spaces.Dict({**parts, _IDENTITY: spaces.Discrete(self.agents)})
+        return self._with_part(space, _IDENTITY, spaces.Discrete(self.agents), "the agent's identity", "agent_identity")
 
-    def _refuse_part(self, part: str, parts: Mapping[str, Any], what: str, argument: str) -> None:
+    def _with_part(
+        self, space: gymnasium.Space[Any], part: str, own: gymnasium.Space[Any], what: str, argument: str
+    ) -> spaces.Dict:
+        """Returns the space of an observation with another part. Raises `ConfigurationError` if it has one already."""
+        parts = _parts(space.spaces if isinstance(space, spaces.Dict) else space)
         if part in parts:
             raise ConfigurationError(
                 f"an observation of {self._name} has a part {part!r}, the name of {what}; set its argument"
                 f" {argument}=False"
             )
+        return spaces.Dict({**parts, part: own})
 
     def _state_of(self, env: Any) -> spaces.Box:
         """Returns the space of an environment's state in one row. Raises `ConfigurationError` if it has none."""
@@ -321,12 +322,11 @@ class ParallelAgents(VectorEnv[Any, Any, Any]):
             seen = values
         if not self._identity:
             return seen
-        if _is_row(space) and np.issubdtype(space.dtype, np.floating):
+        if _is_row_of_floats(space):
             one_hot = np.zeros(self.agents, space.dtype)
             one_hot[index] = observation is not None
             return np.concatenate([np.asarray(seen), one_hot])
-        parts = dict(seen) if isinstance(space, spaces.Dict) else {_OBSERVATION: seen}
-        return {**parts, _IDENTITY: np.int64(index)}
+        return {**_parts(seen), _IDENTITY: np.int64(index)}
 
 
 class _Form:
@@ -371,6 +371,15 @@ class _Form:
 
 def _is_row(space: gymnasium.Space[Any]) -> bool:
     return isinstance(space, spaces.Box) and len(space.shape) == 1
+
+
+def _is_row_of_floats(space: gymnasium.Space[Any]) -> bool:
+    return _is_row(space) and np.issubdtype(space.dtype, np.floating)
+
+
+def _parts(observation: Any) -> Mapping[str, Any]:
+    """Returns the parts of an observation, or of its space: its own, or itself as the only one."""
+    return observation if isinstance(observation, Mapping) else {_OBSERVATION: observation}
 
 
 def _numbers(values: Sequence[int]) -> str:
