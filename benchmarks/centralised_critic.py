@@ -7,16 +7,14 @@ packages pettingzoo and mpe2.
 
 import argparse
 import sys
-import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import penstock
-from benchmarks.continued import begun
-from penstock.machine.files import write_json
+from benchmarks.continued import train_all
 
 OUTPUT = Path(__file__).parents[1] / "build" / "bench" / "centralised_critic.json"
 ENV_ID, STEPS, EVALUATIONS, EPISODES = "pettingzoo:mpe2.simple_spread_v3", 1_000_000, 20, 300
@@ -77,14 +75,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=3)
     chosen = parser.parse_args()
-    origin, runs = begun(OUTPUT, Trained)
-    with tempfile.TemporaryDirectory(prefix="penstock-critic-") as folder:
-        for row, seed in [(row, seed) for seed in range(1, chosen.seeds + 1) for row in ROWS]:
-            if (row, seed) not in {(each.row, each.seed) for each in runs}:
-                runs.append(trained(row, seed, Path(folder)))
-                print(row, seed, f"{runs[-1].final_return:.2f}, explained {runs[-1].explained:.2f}", flush=True)
-                write_json(OUTPUT, {"provenance": origin, "steps": STEPS, "runs": [asdict(each) for each in runs]})
-    print(f"written to {OUTPUT}")
+    cases = [(row, seed) for seed in range(1, chosen.seeds + 1) for row in ROWS]
+    train_all(
+        OUTPUT,
+        Trained,
+        cases,
+        trained,
+        lambda run: f"{run.final_return:.2f}, explained {run.explained:.2f}",
+        {"steps": STEPS},
+    )
     return 0
 
 

@@ -8,14 +8,12 @@ build/bench/intrinsic_rewards.json, and is written after each run; a repeated co
 import argparse
 import re
 import sys
-import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import penstock
-from benchmarks.continued import begun
-from penstock.machine.files import write_json
+from benchmarks.continued import train_all
 
 ROOT = Path(__file__).parents[1]
 PAGE, OUTPUT = ROOT / "docs" / "change-the-algorithm.md", ROOT / "build" / "bench" / "intrinsic_rewards.json"
@@ -77,18 +75,15 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
     chosen = parser.parse_args()
-    origin, runs = begun(OUTPUT, Trained)
     cases = [(task, row, seed) for task in chosen.tasks for seed in range(1, chosen.seeds + 1) for row in ROWS]
-    with tempfile.TemporaryDirectory(prefix="penstock-intrinsic-") as folder:
-        for case in cases:
-            if case in {(each.env_id, each.row, each.seed) for each in runs}:
-                continue
-            run = trained(*case, Path(folder))
-            runs.append(run)
-            print(*case, f"{run.seconds[-1]:.0f} s, {successes(run.final_returns):.0%} of episodes succeed", flush=True)
-            tasks = {each: TASKS[each] for each in chosen.tasks}
-            write_json(OUTPUT, {"provenance": origin, "tasks": tasks, "runs": [asdict(each) for each in runs]})
-    print(f"written to {OUTPUT}")
+    train_all(
+        OUTPUT,
+        Trained,
+        cases,
+        trained,
+        lambda run: f"{run.seconds[-1]:.0f} s, {successes(run.final_returns):.0%} of episodes succeed",
+        {"tasks": {each: TASKS[each] for each in chosen.tasks}},
+    )
     return 0
 
 

@@ -8,17 +8,15 @@ continues it. It needs the package minigrid.
 
 import argparse
 import sys
-import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import penstock
-from benchmarks.continued import begun
+from benchmarks.continued import train_all
 from benchmarks.level_tasks import Level
-from penstock.machine.files import write_json
 from penstock.runs.folder import RunFolder
 
 ROOT = Path(__file__).parents[1]
@@ -98,16 +96,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=10)
     chosen = parser.parse_args()
-    origin, runs = begun(OUTPUT, Trained)
-    with tempfile.TemporaryDirectory(prefix="penstock-levels-") as folder:
-        for row, seed in [(row, seed) for seed in range(1, chosen.seeds + 1) for row in ROWS]:
-            if (row, seed) in {(each.row, each.seed) for each in runs}:
-                continue
-            runs.append(trained(row, seed, Path(folder)))
-            print(row, seed, *(f"{each:.0%}" for each in runs[-1].successes), flush=True)
-            about = {"levels": LEVELS, "unseen": UNSEEN, "steps": STEPS}
-            write_json(OUTPUT, {"provenance": origin, **about, "runs": [asdict(each) for each in runs]})
-    print(f"written to {OUTPUT}")
+    cases = [(row, seed) for seed in range(1, chosen.seeds + 1) for row in ROWS]
+    train_all(
+        OUTPUT,
+        Trained,
+        cases,
+        trained,
+        lambda run: " ".join(f"{each:.0%}" for each in run.successes),
+        {"levels": LEVELS, "unseen": UNSEEN, "steps": STEPS},
+    )
     return 0
 
 

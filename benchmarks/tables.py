@@ -437,31 +437,9 @@ def demonstrations(document: Document) -> str:
     )
 
 
-def shared_policy(document: Document) -> str:
-    """Returns what one policy for all variants needs and reaches, beside a policy for each."""
-    return f"{shared_policy_table.table(document)} {_place(document)} ([result file](../results/shared_policy.json))."
-
-
-def watching(document: Document) -> str:
-    """The pace of watched runs beside plain ones."""
-    return f"{comparing_tables.watching(document)} {_place(document)} ([result file](../results/watching.json))."
-
-
-def tuning(document: Document) -> str:
-    """Returns what a search for settings found."""
-    return f"{comparing_tables.tuning(document)} {_place(document)} ([result file](../results/tuning.json))."
-
-
-def intrinsic_rewards(document: Document) -> str:
-    """Returns the successes of runs with and without intrinsic rewards."""
-    origin = f"{_place(document['provenance'])} ([result file](../results/intrinsic_rewards.json))."
-    return f"{comparing_tables.intrinsic_rewards(document)} {origin}"
-
-
-def centralised_critic(document: Document) -> str:
-    """Returns what agents gain by a critic that sees the whole game."""
-    origin = f"{_place(document['provenance'])} ([result file](../results/centralised_critic.json))."
-    return f"{comparing_tables.centralised_critic(document)} {origin}"
+def placed(result: str, table: Callable[[Document], str]) -> Callable[[Document], str]:
+    """Returns a table's function that also tells where a result was measured, with the name of its file."""
+    return lambda document: f"{table(document)} {_place(document)} ([result file](../results/{result}))."
 
 
 def slow_environment(document: Document) -> str:
@@ -787,11 +765,23 @@ PARTS: Mapping[str, tuple[str, str, Callable[[Document], str]]] = {
     "environment workers": ("docs/design-actors.md", "environment_workers.json", environment_workers),
     "degrees": ("docs/policy-lag.md", "degrees.json", degrees),
     "demonstrations": ("docs/demonstrations.md", "demonstrations.json", demonstrations),
-    "watching": ("docs/tracking.md", "watching.json", watching),
-    "tuning": ("docs/tuning.md", "tuning.json", tuning),
-    "intrinsic rewards": ("docs/change-the-algorithm.md", "intrinsic_rewards.json", intrinsic_rewards),
-    "centralised critic": ("docs/suites.md", "centralised_critic.json", centralised_critic),
-    "shared_policy": ("docs/variants.md", "shared_policy.json", shared_policy),
+    "watching": ("docs/tracking.md", "watching.json", placed("watching.json", comparing_tables.watching)),
+    "tuning": ("docs/tuning.md", "tuning.json", placed("tuning.json", comparing_tables.tuning)),
+    "intrinsic rewards": (
+        "docs/change-the-algorithm.md",
+        "intrinsic_rewards.json",
+        placed("intrinsic_rewards.json", comparing_tables.intrinsic_rewards),
+    ),
+    "centralised critic": (
+        "docs/suites.md",
+        "centralised_critic.json",
+        placed("centralised_critic.json", comparing_tables.centralised_critic),
+    ),
+    "shared_policy": (
+        "docs/variants.md",
+        "shared_policy.json",
+        placed("shared_policy.json", shared_policy_table.table),
+    ),
     "gallery": ("docs/gallery.md", "gallery.json", gallery),
     "comparisons": ("docs/comparing.md", "compare.json", comparisons),
     "rl-zoo": (RL_ZOO, "zoo_tasks.json", rl_zoo),
